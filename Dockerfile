@@ -4,7 +4,7 @@ FROM python:3.13 AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py extension_build.py hatch_build.py ./
 COPY broker ./broker
-RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage]" \
+RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage,re2]" \
     && /opt/slotmq/bin/slotmq --version | grep -F "(compiled: "
 
 FROM python:3.13-slim

@@ -5,12 +5,16 @@ No test depends on the machine: Hypothesis has no deadline, and with TEST_PORTS_
 
 from __future__ import annotations
 
+import inspect
 import os
+import pkgutil
 import re
 import socket
 import uuid
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
 import pytest
@@ -108,6 +112,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     config.option.loadscopereorder = False
     return UnitScheduling(config, log)
+
+
+# ---- nothing takes the place of what compiled code calls without looking
+
+
+_replace: Final = pytest.MonkeyPatch.setattr
+
+
+def _replace_what_can_be(patch: pytest.MonkeyPatch, target: Any, name: Any, *rest: Any, **options: Any) -> None:
+    """Replace an attribute. Raises: Failed for a function or method that compiled code would go on calling."""
+    path, _, last = target.rpartition(".") if isinstance(target, str) else ("", "", name)
+    owner = pkgutil.resolve_name(path) if path else target
+    old = inspect.getattr_static(owner, last, None)
+    if isinstance(owner, type):
+        compiled = isinstance(old, MethodDescriptorType) and owner.__module__.startswith("broker.")
+    else:
+        ours = isinstance(old, BuiltinFunctionType) and old.__module__.startswith("broker.")
+        compiled = ours and owner.__file__.endswith(tuple(EXTENSION_SUFFIXES))
+    if compiled:
+        pytest.fail(f"{owner}.{last} is compiled, and a replacement has no effect: mark the test `interpreted`")
+    _replace(patch, target, name, *rest, **options)
+
+
+pytest.MonkeyPatch.setattr = _replace_what_can_be  # type: ignore[assignment,method-assign]
 
 
 # ---- fixtures

@@ -104,7 +104,7 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
         return
     try:
         document = read_document({part: rows for part, rows in importing.items() if part != MADE})
-        made = importing.get(MADE, ())  # older versions did not write it
+        made = importing[MADE]
         await DefinitionsImport(document, administration, rehearsal, _tell, made=made).run()
     except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))

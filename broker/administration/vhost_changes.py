@@ -30,15 +30,17 @@ class VhostChanges:
         self._administration = administration
         self._vhosts = administration.vhosts
 
-    async def add(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Add a vhost with an empty store; one that exists with these facts stays."""
+    async def add(self, name: str, facts: Mapping[str, Any], creator: str = "") -> None:
+        """Add a vhost with an empty store, and with all rights for the user who adds it, if there is one.
+
+        One that exists with these facts stays.
+        """
 
         def change(draft: Draft) -> None:
             if self._vhosts.is_down(name):
                 raise ValueError(f"Virtual host '{name}' is down: {self._vhosts.offline[name].reason}")
             if name not in draft.vhost_names:
-                self.check_new(draft, [name])
-                draft.add_vhost(name, facts)
+                self._add(draft, name, facts, creator)
             known = draft.vhost_facts.get(name, {})
             if any(value and known.get(key) != value for key, value in facts.items()):
                 raise ValueError(
@@ -58,10 +60,7 @@ class VhostChanges:
             nonlocal is_new
             is_new = name not in draft.vhost_names
             if is_new:
-                self.check_new(draft, [name])
-                draft.add_vhost(name, facts)
-                if creator in draft.users and not draft.users.is_configured(creator):
-                    draft.permissions.set(creator, name, ".*", ".*", ".*")
+                self._add(draft, name, facts, creator)
                 return
             if self._vhosts.is_down(name):
                 raise ValueError(f"Virtual host '{name}' is down: {self._vhosts.offline[name].reason}")
@@ -73,6 +72,12 @@ class VhostChanges:
         if not is_new and facts:
             _log.info("vhost.changed", vhost=name, **facts)
         return is_new
+
+    def _add(self, draft: Draft, name: str, facts: Mapping[str, Any], creator: str) -> None:
+        self.check_new(draft, [name])
+        draft.add_vhost(name, facts)
+        if creator in draft.users and not draft.users.is_configured(creator):
+            draft.permissions.set(creator, name, ".*", ".*", ".*")
 
     def check_new(self, definitions: Definitions, names: Iterable[str]) -> None:
         """Check the names of vhosts that do not exist yet."""

@@ -18,7 +18,7 @@ TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
     "cursors",
 )  # fmt: skip
-CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages", "lag_bytes", "lag_s")
+CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages", "lag_bytes", "lag_s", "user")
 SIZES: Final = {
     "": 1,
     "kb": 10**3,
@@ -69,6 +69,7 @@ def add_taps(commands: Any) -> None:
     _name(command)
     command.add_argument("seal", metavar="SEAL", type=int)
     command.add_argument("--reset", action="store_true", help="allow the cursor to move back")
+    command.add_argument("--user", metavar="U", help="the reader's user, who needs only the right to read the tap")
     _finish(command, _set)
     command = add_command(kinds, "remove", "remove a cursor; nothing is kept for it any more")
     _name(command)
@@ -159,7 +160,8 @@ def _seal(arguments: argparse.Namespace) -> int:
 
 def _set(arguments: argparse.Namespace) -> int:
     named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
-    ask(broker_of(arguments), "cursor_set", seal=arguments.seal, reset=arguments.reset, **named)
+    moved = {"seal": arguments.seal, "reset": arguments.reset, "user": arguments.user}
+    ask(broker_of(arguments), "cursor_set", **named, **moved)
     return 0
 
 

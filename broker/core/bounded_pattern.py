@@ -1,8 +1,10 @@
 """A regular expression that somebody typed in: of a permission, a policy. It cannot take the broker's time.
 
-Such a pattern may be exponential, so a search has a time bound: one that runs out of it matches nothing. What counts is
-the time that the search itself computes, for nobody may lose a right because the machine is busy with something else.
-Names that are written out, and `.*`, need no bound and have none.
+Such a pattern may be exponential, so a search has a time bound. What counts is the time that the search itself
+computes, for nobody may lose a right because the machine is busy with something else. A name that runs out of it is
+searched by RE2, in linear time, where that is installed (the extra `re2`) and knows the pattern: it has no lookahead,
+for example. Otherwise the name is undecided, and the caller decides on the safe side. Each name has its own bound: no
+name that somebody chose changes what is told of another. Names that are written out, and `.*`, need no bound.
 """
 
 from __future__ import annotations
@@ -14,21 +16,28 @@ from typing import Any, Final
 
 import regex
 
+try:
+    import re2
+except ImportError:  # the extra is not installed
+    re2 = None
+
 from broker.event_log import get_logger
 
 __all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
 
 PATTERN_MAX_CHARACTERS: Final = 1024
 UNROLLED_MAX: Final = 20_000  # a repetition of a fixed count is written out when compiled, the inner within the outer
-SEARCH_MAX_MS: Final = 20
+SEARCH_MAX_MS: Final = 2  # a name of 255 octets takes some microseconds
 TRIES_MAX: Final = 2  # what a virtual machine stood still is counted as computed: it does not do so twice in a row
-SLOW_MAX: Final = 8  # a pattern that ran out of time so often is not tried any more: ten thousand queues would wait
+LINEAR_MAX_BYTES: Final = 1 << 20  # what RE2 keeps of a pattern; beyond, it computes again and stays linear
 
 REPETITION: Final = re.compile(r"\{\s*([0-9]*)\s*(?:,\s*[0-9]*\s*)?\}")
 CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL)
 COUNT_END: Final = 1 << 32  # the compiler refuses it
 # Letters one by one, and anything at the end: nothing to try twice. Groups could be, with all that each may stand for.
 PLAIN: Final = re.compile(r"\^?(?:[\w /:@#%&,;=~!<>'\"-]|\\[^\w\s]|\.(?!\*))*(?:\.\*)?\$?", re.ASCII)
+# What the two engines read differently: digits and letters of Unicode after a backslash, braces that are no count.
+AMBIGUOUS: Final = re.compile(r"\\[0-9pPv]|\{(?![0-9]+(?:,[0-9]*)?\})")
 
 _log = get_logger()
 
@@ -39,20 +48,20 @@ class BoundedPattern:
     Raises: ValueError with the reason, for a text that is too long or no regular expression.
     """
 
-    __slots__ = ("_compiled", "_limit_s", "_plain", "_slow", "text")
+    __slots__ = ("_compiled", "_linear", "_plain", "_slow", "text")
 
-    def __init__(self, text: str, *, written: str | None = None, search_max_ms: float = SEARCH_MAX_MS) -> None:
+    def __init__(self, text: str, *, written: str | None = None) -> None:
         """Take the expression, and the text that an operator wrote for it where that is another one.
 
         Raises: ValueError.
         """
-        self._limit_s = search_max_ms / 1000
         if len(text) > PATTERN_MAX_CHARACTERS:
             raise ValueError(f"longer than {PATTERN_MAX_CHARACTERS} characters")
         if unrolled(text) > UNROLLED_MAX:
             raise ValueError(f"repeats more than {UNROLLED_MAX} times")
         self.text = text if written is None else written
         self._slow = 0
+        self._linear: Any = None  # made for the first name that needs it
         self._plain = PLAIN.fullmatch(text) is not None
         try:
             with warnings.catch_warnings():
@@ -72,14 +81,13 @@ class BoundedPattern:
     def told(self, name: str) -> bool | None:
         """Tell the same, and None where the time did not suffice: nobody should keep that as an answer.
 
-        Cost: TRIES_MAX times `search_max_ms` of computing, and SLOW_MAX times that over all names; twice that when
-            other threads compute too.
+        Cost: TRIES_MAX times SEARCH_MAX_MS of computing; twice that when other threads compute too.
         """
         if self._plain:
             return self._compiled.search(name) is not None
-        if self._slow >= SLOW_MAX:
-            return None
-        limit_s = self._limit_s
+        if self._linear is not None and self._is_same_in_both(name):
+            return self._linear.search(name) is not None
+        limit_s = SEARCH_MAX_MS / 1000
         tries = 0
         while tries < TRIES_MAX:
             begun_s = thread_time()
@@ -87,14 +95,24 @@ class BoundedPattern:
                 # Other threads do not run meanwhile, for the limit is on what all of them compute.
                 return self._compiled.search(name, timeout=limit_s, concurrent=False) is not None
             except TimeoutError:
-                if thread_time() - begun_s >= self._limit_s:
+                if thread_time() - begun_s >= SEARCH_MAX_MS / 1000:
                     tries += 1
                 else:
                     limit_s *= 2  # threads that need no leave to run had a part of it
         self._slow += 1
         if self._slow == 1:  # once: whoever can make it slow can do so for every name
-            _log.warning("pattern.timed_out", pattern=self.text, name=name, limit_ms=self._limit_s * 1000)
+            self._linear = linear(self._compiled.pattern)
+            decided = self._linear is not None
+            _log.warning(
+                "pattern.timed_out", pattern=self.text, name=name, limit_ms=SEARCH_MAX_MS, linear_from_now=decided
+            )
+        if self._linear is not None and self._is_same_in_both(name):
+            return self._linear.search(name) is not None
         return None
+
+    def _is_same_in_both(self, name: str) -> bool:
+        """Return whether RE2 reads the name as `regex` does: no line ends and spaces, no letters' cases of Unicode."""
+        return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
 
     @property
     def slow(self) -> int:
@@ -104,6 +122,20 @@ class BoundedPattern:
     def __repr__(self) -> str:
         """Return the text behind the name of the class."""
         return f"BoundedPattern({self.text!r})"
+
+
+def linear(text: str) -> Any:
+    """Return the pattern compiled by RE2, None where RE2 is not installed, or does not know or might misread it."""
+    if re2 is None or AMBIGUOUS.search(text):
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = LINEAR_MAX_BYTES
+    try:
+        return re2.compile(text, options)
+    except re2.error:
+        return None
 
 
 def unrolled(text: str) -> int:

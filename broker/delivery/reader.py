@@ -224,7 +224,7 @@ class SlotReader:
     ) -> list[int]:
         """Return when the messages of a slot are due. *Blocking.*
 
-        Entries written by older versions have no due times: the messages themselves are read.
+        Where an entry is damaged, the message itself is read.
         """
         due_ms = self._store.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]

@@ -13,7 +13,8 @@ from typing import Final
 
 from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.settings import Settings
-from broker.store.damage import StoreFailed
+from broker.store.damage import LinkedFolder, StoreFailed
+from broker.store.data_folder import OPEN_TO_OTHERS, WRITABLE, check_links
 from broker.store.files import Files
 
 __all__ = ["folder_findings", "sync_finding"]
@@ -47,16 +48,32 @@ def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
         return
     if there == folder:
         mode = folder.stat().st_mode & 0o777
-        if mode & OTHERS:
+        linked = _link(folder)
+        if linked:
+            yield bad("data folder", linked, "move what it leads to here, or mount it here")
+        if mode & WRITABLE:
+            yield warn("data folder", f"{folder} has mode {mode:o}: {OPEN_TO_OTHERS}", f"chmod 700 {folder}")
+        elif mode & OTHERS:
             others = f"{folder} has mode {mode:o}: other users can read messages and password hashes"
             yield warn("data folder", others, f"chmod 700 {folder}")
-        else:
+        elif not linked:
             yield fine("data folder", f"{folder}, for its owner only")
     else:
         yield fine("data folder", f"{folder} is made at the first start")
     yield _kind(there)
     yield _space(there, settings.store.disk_free_min_bytes)
     yield _speed(there)
+
+
+def _link(folder: Path) -> str:
+    """Return why the broker does not start in a folder with a link, empty for one without."""
+    try:
+        check_links(Files(), folder)
+    except LinkedFolder as found:
+        return str(found)
+    except StoreFailed:
+        """It cannot be read, which other checks tell."""
+    return ""
 
 
 def _kind(folder: Path) -> Diagnosis:

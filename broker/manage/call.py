@@ -67,13 +67,14 @@ class Call:
         """Return the vhost that the path names.
 
         Raises: HttpRefused: 404 if there is none, 401 for a user without access. A user who looks after the broker
-        reads about every vhost, and an administrator's own routes concern every vhost.
+        reads about every vhost; an administrator's own routes, and policies for an administrator, concern every vhost.
         """
         name = self.words["vhost"]
         found = self.broker.administration.vhosts.get(name)
         if found is None:
             raise not_found()
-        every = self.needs is Needs.ADMINISTRATOR or (self.reads and self.may(Needs.MONITORING))
+        wide = (Needs.ADMINISTRATOR, Needs.POLICYMAKER)
+        every = (self.needs in wide and self.may(Needs.ADMINISTRATOR)) or (self.reads and self.may(Needs.MONITORING))
         if not every and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         return found

@@ -20,6 +20,7 @@ from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
+from broker.manage.verb_rights import READING_VERBS, as_user
 from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_request
 from broker.tasks import Tasks, first_ended
 
@@ -31,20 +32,12 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.net.control_request import Request, Verb
 
-__all__ = ["READING_VERBS", "control_routes"]
+__all__ = ["control_routes"]
 
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
 ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines behind a request
 WAITING_MAX_BYTES: Final = 256 << 10  # of an answer that the client has not taken
-READING_VERBS: Final = frozenset(
-    (
-        *("health", "status", "top", "slots", "taps", "cursors", "cluster", "overlay", "overlay_explain", "zmq"),
-        *("list_queues", "list_exchanges", "list_bindings", "list_vhosts"),
-        *("list_connections", "list_channels", "list_consumers"),
-    )
-)
-"""What a user with the tag monitoring may ask; all else is for administrators."""
 
 _log = get_logger()
 
@@ -74,16 +67,18 @@ async def _answer(call: Call, conversation: ControlConversation, conversations: 
         fields = read_json(line)
     except ValueError:
         fields = None
-    name: Any = fields.get("verb") if isinstance(fields, dict) else None
+    fields = fields if isinstance(fields, dict) else {}
+    name = str(fields.get("verb"))
     if name not in READING_VERBS and not call.may(Needs.ADMINISTRATOR):
         raise not_authorised("Not administrator user")
-    verb = call.broker.verbs.get(name) if isinstance(name, str) else None
+    verb = call.broker.verbs.get(name)
     if verb is None:
         raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
     said = _log.debug if name in READING_VERBS else _log.info
     said("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
     call.client.endless = name != STOP
-    conversation.begin({name: _begin_stop(verb) if name == STOP else verb}, line)
+    verb = _begin_stop(verb) if name == STOP else as_user(call, name, verb, fields)
+    conversation.begin({name: verb}, line)
     return ControlResponse(conversation, conversations)
 
 

@@ -16,7 +16,6 @@ __all__ = ["PAGE_ROWS_MAX", "NameFilter", "PageQuery"]
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"
-SEARCH_MAX_MS: Final = 2.5  # for one name: a search that runs out of it is tried twice, and holds up everybody
 EXPRESSION_MAX_S: Final = 0.25  # for all names of a list; a usual expression has looked at 100,000 by then
 PIECE_S: Final = 0.0005  # of an expression, between two turns of the loop
 INVALID: Final = "Pagination parameters are invalid"
@@ -37,7 +36,7 @@ class NameFilter:
         self._pattern: BoundedPattern | None = None
         if use_regex:
             try:
-                self._pattern = BoundedPattern(f"(?i){text}", written=text, search_max_ms=SEARCH_MAX_MS)
+                self._pattern = BoundedPattern(f"(?i){text}", written=text)
             except ValueError as error:
                 raise bad_request(
                     f"Pagination parameters are invalid: name is no regular expression: {error}"

@@ -32,6 +32,7 @@ WORDS: Final = {
 RABBITMQ_WORDS: Final = {**WORDS, 401: "not_authorised", 403: "not_authorised", 404: "Object Not Found"}
 """The words under /api, where RabbitMQ's tools read them."""
 
+ACCESS_REFUSED: Final = 403  # AMQP's reply code
 STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
 """The status for AMQP's reply codes, 400 for all others. Source: rabbit_mgmt_util."""
 
@@ -94,7 +95,8 @@ def not_authorised(reason: str) -> HttpRefused:
 def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     """Return the refusal for what the broker raised, None for a defect.
 
-    Under /api it is RabbitMQ's; elsewhere what the broker refuses as things stand is a conflict.
+    Under /api it is RabbitMQ's; elsewhere a missing permission is 403, and what the broker refuses as things stand is a
+    conflict.
     """
     if isinstance(error, HttpRefused):
         return error
@@ -103,6 +105,8 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     if not isinstance(error, (BrokerError, ValueError)):
         return None
     if not rabbitmq:
+        if isinstance(error, ProtocolError) and error.reply_code == ACCESS_REFUSED:
+            return HttpRefused(403, error.reply_text.partition(" - ")[2])
         return HttpRefused(409, str(error))
     if isinstance(error, ProtocolError):
         status = STATUS_OF_CODE.get(error.reply_code, 400)

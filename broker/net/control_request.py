@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.core.moving.course import CheckPublish, let_all
+
 __all__ = ["Asker", "ControlRefused", "Request", "Verb"]
 
 MISSING: Final = object()
@@ -37,11 +39,15 @@ class Asker:
 class Request:
     """Holds the arguments of one request. Raises: ControlRefused, naming the argument, from each reader."""
 
-    __slots__ = ("_fields", "asker")
+    __slots__ = ("_fields", "asker", "check_publish")
 
-    def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
+    def __init__(
+        self, fields: Mapping[str, Any], asker: Asker | None = None, check_publish: CheckPublish | None = None
+    ) -> None:
+        """`check_publish` raises ChannelError for what the client may not publish; an operator may publish all."""
         self._fields = fields
         self.asker = asker or Asker()
+        self.check_publish = check_publish or let_all
 
     def has(self, name: str) -> bool:
         """Return whether an argument was given."""

@@ -2,11 +2,13 @@
 
 It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection used up its
 share of the turn, waits for a read from disk, has too many unread answers, or publishes while publishers are blocked.
+Only a read tells the loop that a client has gone; of one that an alarm may block for hours `tick` finds it out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +38,17 @@ EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns do not act
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
+LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS tells only what POLLHUP and POLLERR do
 _log = get_logger()
+
+
+def has_left(descriptor: int) -> bool:
+    """Return whether the peer of a socket has closed it or is lost, even if what it sent before is still unread."""
+    if descriptor < 0 or not hasattr(select, "poll"):
+        return False
+    poller = select.poll()
+    poller.register(descriptor, LEFT)
+    return bool(poller.poll(0))
 
 
 def write_pieces(socket: asyncio.Transport, pieces: list[Octets], high_water_bytes: int) -> None:
@@ -351,7 +363,7 @@ class Transport(Outlet):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, slow_s: int = 0) -> None:
-        """Check heartbeats, the close deadline and whether the client reads; called once a second.
+        """Check heartbeats, the close deadline and whether the client is there and reads; called once a second.
 
         Log once when it has not read enough for `slow_s` seconds, unless that is 0.
         Source: AMQP 0-9-1, 4.2.7.
@@ -370,6 +382,8 @@ class Transport(Outlet):
             if self._unopened_s > OPEN_TICKS:
                 self.drop("this node waits for the database of its cluster: connect to another node, or later")
                 return
+        if self._stops & Stop.ALARM and not self._socket.is_closing() and has_left(self.descriptor):
+            self.go(Stop.ALARM)  # what it had sent is read, and then its end
         if not self.session.output_window.writable:
             self._unread_s += 1
             if self._unread_s == slow_s:

@@ -57,6 +57,8 @@ class Exchange(Destination["Exchange"]):
     """Whether messages with x-delay are delayed here; routing itself does not depend on time."""
     dialect: TopicDialect = AMQP
     """The dialect of the binding keys."""
+    by_topic: bool = False
+    """Whether binding keys are patterns of routing keys: topic permissions hold here, delayed or not."""
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__()

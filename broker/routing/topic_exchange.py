@@ -19,6 +19,7 @@ class TopicExchange(KeyedExchange):
     """Routes a message to the destinations bound with a pattern that matches its routing key."""
 
     type = "topic"
+    by_topic = True
 
     def __init__(
         self,

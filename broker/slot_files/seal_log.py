@@ -38,8 +38,7 @@ __all__ = [
 ]
 
 TAP_PREFIX: Final = "amq.tap."  # of the queue in which the messages of a tap wait for their slot file
-FORMAT: Final = 2  # the seals of format 1, which is still read, have no incarnation
-ADDED: Final = frozenset({"ahead_ms", "incarnation", "owner"})  # fields that lines of older versions lack
+FORMAT: Final = 2
 
 QueueKey = tuple[str, int]  # vhost and queue number, which identify a queue even if another one has its name
 Line = Mapping[str, Any]
@@ -71,7 +70,7 @@ class _LineFact:
         """Return the content of a line; skip fields that a later version added. Raises: BadSealLine."""
         names: tuple[str, ...] = vars(cls)["__slots__"]
         try:
-            return cls(**{name: line[name] for name in names if name in line or name not in ADDED})
+            return cls(**{name: line[name] for name in names})
         except KeyError as error:
             raise BadSealLine(f"it has no {error}") from error
 
@@ -144,7 +143,7 @@ class Released(_QueueFact):
 class Cursor(_LineFact):
     """The last seal that a named reader of a tap has passed, and when it said so.
 
-    Shapes: ``owner`` is the user who created it over HTTP, empty for one that an operator created.
+    Shapes: `user` made it over HTTP; empty for one that an operator made at the broker's machine.
     """
 
     name: str
@@ -152,7 +151,7 @@ class Cursor(_LineFact):
     tap: str
     seal: int
     at_ms: int
-    owner: str = ""
+    user: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

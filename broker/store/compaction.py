@@ -25,8 +25,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.store.message_log import MessageLog
-from broker.store.queue_entry import Entries, ReadEntries
-from broker.store.reading import StoredMessages, names, read_messages, read_records
+from broker.store.queue_entry import Entries
+from broker.store.reading import names, read_records
 from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
@@ -136,7 +136,7 @@ def runs_of(moves: Sequence[MovedRecord]) -> list[tuple[int, int, Entries, list[
 def plan_relocation(
     synced: int,
     read_span: Callable[[int, int], bytes],
-    read_entries: Callable[[SlotReference], ReadEntries],
+    read_entries: Callable[[SlotReference], Entries],
     segment: int,
     slots: Sequence[SlotReference],
     limit_bytes: int,
@@ -152,25 +152,18 @@ def plan_relocation(
     doubtful: dict[int, list[int]] = {}
     live_bytes = 0
     for place, slot in enumerate(slots):
-        positions, sizes, unproved = read_entries(slot)
-        elsewhere = []  # by an entry that an earlier version wrote without a checksum
-        proofless = set(unproved)
+        positions, sizes = read_entries(slot)
         for index in slot.indexes:
             position, size = positions[index], sizes[index]
             if not size or position >> OFFSET_BITS not in slot.segments:
                 doubtful.setdefault(place, []).append(index)
-            elif position >> OFFSET_BITS != segment:
-                if index in proofless:
-                    elsewhere.append(index)
-            else:
+            elif position >> OFFSET_BITS == segment:
                 if position not in holders:
                     live_bytes += size
                     if live_bytes > limit_bytes:
                         return None
                     holders[position] = (size, [])
                 holders[position][1].append((place, index))
-        for index in _absent(read_span, slot, (positions, sizes), elsewhere):
-            doubtful.setdefault(place, []).append(index)
     copies = []
     wanted = ((position, size, needed) for position, (size, needed) in holders.items())
     for position, record, needed in read_records(read_span, wanted):
@@ -185,21 +178,8 @@ def plan_relocation(
     return Relocation(segment, live_bytes, copies, [(slots[place], found) for place, found in doubtful.items()])
 
 
-def _absent(
-    read_span: Callable[[int, int], bytes], slot: SlotReference, entries: Entries, indexes: Sequence[int]
-) -> list[int]:
-    """Return the messages of a slot that are not where their entries say."""
-    absent: list[int] = []
-
-    def missed(_position: int, index: int) -> None:
-        absent.append(index)
-
-    read_messages(read_span, slot.queue_number, slot.first, entries, indexes, StoredMessages(), missed)
-    return absent
-
-
 def _needs_more(
-    read_entries: Callable[[SlotReference], ReadEntries],
+    read_entries: Callable[[SlotReference], Entries],
     segment: int,
     slots: Sequence[SlotReference],
     limit_bytes: int,
@@ -213,7 +193,7 @@ def _needs_more(
         return True
     needed: dict[int, int] = {}
     for slot in slots:
-        positions, sizes, _ = read_entries(slot)
+        positions, sizes = read_entries(slot)
         own_bytes = sum([sizes[index] for index in slot.indexes if positions[index] >> OFFSET_BITS == segment])
         needed[slot.queue_number] = needed.get(slot.queue_number, 0) + own_bytes
         if needed[slot.queue_number] > limit_bytes:

@@ -18,6 +18,7 @@ __all__ = [
     "Finding",
     "FolderBusy",
     "FolderUnwritable",
+    "LinkedFolder",
     "MissingData",
     "NewerFormat",
     "NoDataFolder",
@@ -102,6 +103,10 @@ class NoDataFolder(BrokerError):
         super().__init__(f"{folder}: not a data folder: {reason}")
 
 
+class LinkedFolder(BrokerError):
+    """The data folder has a symbolic link, which may lead to what is not the broker's."""
+
+
 class NewerFormat(BrokerError):
     """A later version wrote the file or folder: it is intact, and this version must leave it alone.
 
@@ -111,6 +116,16 @@ class NewerFormat(BrokerError):
 
     def __init__(self, path: Path, number: int, known: int, noun: str = "format") -> None:
         super().__init__(f"{path}: written by a newer SlotMQ, {noun} {number}; this version reads up to {known}")
+
+
+class OlderFormat(BrokerError):
+    """A version that was never released wrote the folder: this version cannot read it, and must leave it alone.
+
+    Shapes: ``number`` is the format found, ``known`` the one that this version reads.
+    """
+
+    def __init__(self, path: Path, number: int, known: int) -> None:
+        super().__init__(f"{path}: written by an older SlotMQ, format {number}; this version reads only {known}")
 
 
 class Finding(NamedTuple):

@@ -22,21 +22,31 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from broker.event_log import get_logger
 from broker.store.backup import REMOVED, STAGING, UNFINISHED
-from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder, StoreFailed
-from broker.store.files import File, Files
+from broker.store.damage import (
+    CorruptFile,
+    FolderUnwritable,
+    LinkedFolder,
+    NewerFormat,
+    NoDataFolder,
+    OlderFormat,
+    StoreFailed,
+)
+from broker.store.files import LINK, File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
 from broker.store.reserve import Reserve
 from broker.store.whole_file import replace_file
 
-__all__ = ["DataFolder"]
+__all__ = ["OPEN_TO_OTHERS", "WRITABLE", "DataFolder", "check_links"]
 
-# A folder of an older version is read, and marked with this number before anything is written. An older version does
-# not know the users, permissions and queue arguments of format 2, and would take the checksums of format 3 for damage,
-# but it refuses every number except its own.
-FORMAT: Final = 3
+_log = get_logger()
+
+FORMAT: Final = 3  # formats 1 and 2 are those of versions that were never released
 INCARNATION_BYTES: Final = 16
 BEGUN: Final = "begun"
+WRITABLE: Final = 0o022  # by the group or by all
+OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files by their own"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
@@ -60,22 +70,25 @@ class DataFolder:
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
         """Create the folder if need be, lock it and return it, without the remains of removed vhosts.
 
-        The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` keeps older
-        versions out, and protects folders that cannot be locked. The space of the reserve is free until its pieces are
-        taken again.
+        The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` protects
+        folders that cannot be locked. The space of the reserve is free until its pieces are taken again. The folder may
+        be a symbolic link, and may have none.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
-            NewerFormat when a later version wrote it; NoDataFolder when another program did.
+            LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did:
+            nothing in it was changed.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
-            files.make_folder(path)
-            files.make_folder(path / "vhosts")
+            if new:
+                files.make_folder(path)
+            check_links(files, path)
             for folder in new:
                 files.sync_folder(folder.parent)
             locks = [files.lock_folder(path)]
             try:
                 locks.append(files.lock(path / "lock"))
                 cls._check_format(files, path)
+                files.make_folder(path / "vhosts")
                 reserve = Reserve(files, path, reserve_bytes)
                 reserve.give_up()
                 opened = cls(files, path, locks, cls._begin_incarnation(files, path), reserve)
@@ -85,6 +98,9 @@ class DataFolder:
                 raise
         except StoreFailed as error:
             raise FolderUnwritable(path, error.reason) from error
+        mode = files.mode(path)
+        if mode & WRITABLE:  # not refused: Kubernetes makes its emptyDir so
+            _log.warning("data_folder.open_to_others", folder=str(path), mode=f"{mode:o}", reason=OPEN_TO_OTHERS)
         return opened
 
     @staticmethod
@@ -96,11 +112,14 @@ class DataFolder:
             raise NoDataFolder(path, "a backup that was not finished; remove it, and make another")
         if found and head is None:
             raise NoDataFolder(path, "its file 'format' is not SlotMQ's")
-        number = int(head[1]) if head is not None else 0
-        if number > FORMAT:
-            raise NewerFormat(path, number, FORMAT)
-        if number < FORMAT:
+        if head is None:
+            if any(files.exists(path / name) for name in ("incarnation", "definitions")):
+                raise NoDataFolder(path, "its file 'format' is missing")
             replace_file(files, stamp, b"slotmq data folder, format %d\n" % FORMAT)
+        elif int(head[1]) > FORMAT:
+            raise NewerFormat(path, int(head[1]), FORMAT)
+        elif int(head[1]) < FORMAT:
+            raise OlderFormat(path, int(head[1]), FORMAT)
 
     @staticmethod
     def _begin_incarnation(files: Files, path: Path) -> str:
@@ -117,8 +136,7 @@ class DataFolder:
         """Whether a start of a broker that stands alone has finished in this folder.
 
         From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions
-        name: what is missing is lost. Before, it was not written yet. A folder of an older version is marked at its
-        first start, like a new one.
+        name: what is missing is lost. Before, it was not written yet.
         """
         return self.files.exists(self.path / BEGUN)
 
@@ -206,6 +224,25 @@ class DataFolder:
     def close(self) -> None:
         """Release the locks. A second call does nothing."""
         _close(self._locks)
+
+
+def check_links(files: Files, path: Path) -> None:
+    """Accept a data folder without symbolic links in it and in its vhosts. Raises: LinkedFolder, StoreFailed.
+
+    A file that becomes a link later is not followed either: see `Files.open`.
+    """
+    _check_links(files, path)
+    vhosts = path / "vhosts"
+    if files.is_folder(vhosts):
+        _check_links(files, vhosts)
+        for folder in [vhosts / entry for entry in files.list(vhosts)]:
+            if files.is_folder(folder):
+                _check_links(files, folder)
+
+
+def _check_links(files: Files, folder: Path) -> None:
+    for name in files.links(folder)[:1]:
+        raise LinkedFolder(f"{folder / name}: {LINK}; put there what it leads to, or mount it there")
 
 
 def _close(locks: list[File]) -> None:

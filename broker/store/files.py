@@ -18,11 +18,12 @@ from typing import Final
 from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.spare_descriptors import SpareDescriptors
 
-__all__ = ["PAGE_BYTES", "File", "Files", "aligned_memory"]
+__all__ = ["LINK", "PAGE_BYTES", "File", "Files", "aligned_memory"]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700
+LINK: Final = "a symbolic link, which the broker does not follow in its data folder"
 BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
@@ -65,7 +66,8 @@ class _Failing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, OSError):
-            raise StoreFailed(self._path, error.strerror or str(error)) from error
+            reason = LINK if error.errno == errno.ELOOP else error.strerror or str(error)
+            raise StoreFailed(self._path, reason) from error
 
 
 class File:
@@ -217,8 +219,12 @@ class Files:
     """The files of the operating system."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file; the folder entry of a created one is not synced."""
-        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        """Open a file, which may be no link; the folder entry of a created one is not synced.
+
+        Whoever can write to the folder could else have any file of this account read, cut or written.
+        """
+        flags = os.O_RDWR if write or create else os.O_RDONLY
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         with _Failing(path):
             return File(path, _SPARES.opening(lambda: os.open(path, flags, _FILE_MODE)))
 
@@ -233,6 +239,16 @@ class Files:
     def exists(self, path: Path) -> bool:
         """Return whether a file or folder exists."""
         return os.path.exists(path)
+
+    def links(self, folder: Path) -> list[str]:
+        """Return the names of the symbolic links in a folder, sorted."""
+        with _Failing(folder), _SPARES.opening(lambda: os.scandir(folder)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_symlink())
+
+    def mode(self, folder: Path) -> int:
+        """Return who may do what in a folder, as chmod takes it."""
+        with _Failing(folder):
+            return os.stat(folder).st_mode & 0o7777
 
     def is_folder(self, path: Path) -> bool:
         """Return whether the path is a folder, and no link to one."""
@@ -249,8 +265,10 @@ class Files:
             return sorted(_SPARES.opening(lambda: os.listdir(folder)))
 
     def make_folder(self, folder: Path) -> None:
-        """Create a folder with its parents, unless it exists."""
+        """Create a folder with its parents, unless it exists; a link to one is refused."""
         with _Failing(folder):
+            if os.path.islink(folder):
+                raise OSError(errno.ELOOP, LINK)
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:

@@ -116,6 +116,12 @@ class MemoryFiles(Files):
     def exists(self, path: Path) -> bool:
         return path in self.contents or path in self.folders
 
+    def links(self, folder: Path) -> list[str]:
+        return []
+
+    def mode(self, folder: Path) -> int:
+        return 0o700
+
     def is_folder(self, path: Path) -> bool:
         return path in self.folders
 

@@ -9,9 +9,7 @@ Each message has 24 bytes, its place. A single entry fills one:
     16  u16 SINGLE
     18  u48 the moment at which a delayed message is due, in ms; 0 for any other, and where it is not known
 
-A place without a record is 24 zeros. Entries of versions before 0.2 have zeros from byte 12 on: they are read, but not
-proved. Damage to a few bits cannot turn one kind into the other: the mark has 10 bits set, which would have to become
-zero together with the checksum.
+A place without a record is 24 zeros.
 
 Neighbours whose records lie in one segment have a group, which is packed and proved as a whole, in the places of all:
 
@@ -22,7 +20,7 @@ Neighbours whose records lie in one segment have a group, which is packed and pr
     18  u48 1 if they are delayed, otherwise 0
     24  n times u32 offset of the record in the segment, then n times u32 length of the record; both 0 without a record
         n times u64 moment, if they are delayed
-        octets 0xFF, so that a damaged group is not taken for entries of versions before 0.2
+        octets 0xFF up to the end of the places
 
 No group reaches across a multiple of CELL_IDS, so whoever reads from there on finds all groups. When a later write
 touches a part of a group, none of it is proved any more: the writer asks `uncut` first.
@@ -38,12 +36,11 @@ from typing import Final
 
 from crc32c import crc32c
 
-__all__ = ["CELL_IDS", "ENTRY_BYTES", "NO_ENTRY", "Entries", "Entry", "ReadEntries", "pack_entries", "uncut"]
+__all__ = ["CELL_IDS", "ENTRY_BYTES", "NO_ENTRY", "Entries", "Entry", "pack_entries", "uncut"]
 __all__ += ["unpack_due", "unpack_entries"]
 
 Entry = tuple[int, int]  # position and size of a record
 Entries = tuple[list[int], list[int]]  # positions and sizes, both 0 for a message without a record
-ReadEntries = tuple[list[int], list[int], list[int]]  # and the indexes of entries without a checksum
 NO_ENTRY: Final[Entry] = (0, 0)
 CELL_IDS: Final = 256
 GROUP_MIN: Final = 4  # fewer take less time as single entries
@@ -85,15 +82,13 @@ def pack_entries(queue_number: int, first: int, entries: Entries, due_ms: Sequen
     return b"".join(cells)
 
 
-def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop: int) -> ReadEntries:
+def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop: int) -> Entries:
     """Return the entries with the indexes start <= index < stop of a block; a damaged one is NO_ENTRY.
 
-    Shapes: the block has the ids from `first` on, a multiple of CELL_IDS, and whole cells. The returned indexes count
-        from `start`. Cost: as of `pack_entries`.
+    Shapes: the block has the ids from `first` on, a multiple of CELL_IDS, and whole cells. Cost: as of `pack_entries`.
     """
     positions: list[int] = []
     sizes: list[int] = []
-    unproved: list[int] = []
     seed = _seed(queue_number, first)
     for index, grouped in _found(seed, block, start, stop):
         at = index * ENTRY_BYTES
@@ -105,13 +100,10 @@ def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop
             continue
         position, size, checksum, mark = _unpack(block, at)
         if not _proves(block, at, checksum, mark, seed + index):
-            if mark or checksum or not size:
-                position, size = NO_ENTRY
-            else:
-                unproved.append(index - start)
+            position, size = NO_ENTRY
         positions.append(position)
         sizes.append(size)
-    return positions, sizes, unproved
+    return positions, sizes
 
 
 def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: int) -> list[int]:

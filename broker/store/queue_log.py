@@ -30,7 +30,6 @@ from broker.store.queue_entry import (
     ENTRY_BYTES,
     Entries,
     Entry,
-    ReadEntries,
     pack_entries,
     uncut,
     unpack_due,
@@ -153,24 +152,17 @@ class QueueLogs:
 
     def read(self, queue_number: int, first: int, end: int) -> Entries:
         """Return the entries of the ids first <= id < end: NO_ENTRY for a missing or damaged one."""
-        positions, sizes, _ = self.examine(queue_number, first, end)
-        return positions, sizes
-
-    def examine(self, queue_number: int, first: int, end: int) -> ReadEntries:
-        """Return the entries, and the indexes of those without a checksum, which an earlier version wrote."""
         positions: list[int] = []
         sizes: list[int] = []
-        unproved: list[int] = []
         for chunk, start, stop in _chunks(first, end):
             begin, block = self._read_cells(queue_number, chunk, start, stop)
             more = unpack_entries(queue_number, begin, block, start - begin, stop - begin)
             positions += more[0]
             sizes += more[1]
-            unproved += [start - first + index for index in more[2]]
-        return positions, sizes, unproved
+        return positions, sizes
 
-    def examine_cached(self, queue_number: int, first: int, end: int) -> ReadEntries | None:
-        """Return what `examine` returns if the disk is not needed for it and all lies in one chunk, None otherwise."""
+    def read_cached(self, queue_number: int, first: int, end: int) -> Entries | None:
+        """Return what `read` returns if the disk is not needed for it and all lies in one chunk, None otherwise."""
         chunk = first // CHUNK_IDS
         if (end - 1) // CHUNK_IDS != chunk:
             return None

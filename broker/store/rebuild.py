@@ -85,7 +85,7 @@ class EntryCompletion:
                 missing = window.segments.keys() - self._log.segments.keys()
                 if told and not (missing or window.doubtful or number in rebuilt):
                     continue
-                entries = self._queue_logs.examine(number, window.first, window.end)
+                entries = self._queue_logs.read(number, window.first, window.end)
                 lost = window.look(entries, self._log.segments)
                 if lost:
                     found.append(_Suspect(number, window, lost))
@@ -129,7 +129,7 @@ class EntryCompletion:
             self._queue_logs.write(*begin, (positions, sizes), moments)
 
     def _settle_lost(self, number: int, window: Window, *, refuse: bool) -> None:
-        entries = self._queue_logs.examine(number, window.first, window.end)
+        entries = self._queue_logs.read(number, window.first, window.end)
         positions = entries[0]
         gone = []
         for index in window.look(entries, self._log.segments):

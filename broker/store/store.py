@@ -16,7 +16,7 @@ from broker.store.damage import Finding, note_missing
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
-from broker.store.queue_entry import Entries, ReadEntries
+from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
 from broker.store.reading import Maker, StoredMessages
 from broker.store.record import StoredMessage
@@ -398,9 +398,9 @@ class VhostStore:
         references = list(slots)
         corrected: dict[tuple[int, int], Entries] = {}
 
-        def read_entries(slot: SlotReference) -> ReadEntries:
+        def read_entries(slot: SlotReference) -> Entries:
             entries = corrected.get((slot.queue_number, slot.first))
-            return (*entries, []) if entries else self._slots.slot_entries(slot.queue_number, slot.first, slot.end)
+            return entries or self._queues.read(slot.queue_number, slot.first, slot.end)
 
         for searched in (False, True):
             relocation = plan_relocation(
@@ -421,7 +421,7 @@ class VhostStore:
                 )
                 break
             for slot, indexes in relocation.doubtful:
-                entries = self._slots.slot_entries(slot.queue_number, slot.first, slot.end)[:2]
+                entries = self._queues.read(slot.queue_number, slot.first, slot.end)
                 self._slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
                 corrected[slot.queue_number, slot.first] = entries
         self._refused[segment] = self.log.live.get(segment, 0)

@@ -11,12 +11,12 @@ from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.store.entry_search import EntrySearch
 from broker.store.log_scan import LogFolder
-from broker.store.queue_entry import NO_ENTRY, Entries, Entry, ReadEntries
+from broker.store.queue_entry import Entries, Entry
 from broker.store.reading import Maker, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.salvage import read_around
 from broker.store.scattered import spans_within
-from broker.store.segment import OFFSET_BITS, OFFSET_MASK
+from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class StoredSlots:
     ) -> list[Any]:
         """Return the messages, as `VhostStore.read_slot` does."""
         wanted = range(end - first) if wanted is None else list(wanted)
-        entries = self._queues.examine(queue_number, first, end)
+        entries = self._queues.read(queue_number, first, end)
         plain = self._read_plain(queue_number, first, entries, wanted, maker, self.read_span, PLAIN_MAX_BYTES)
         return plain or self._read_carefully(queue_number, first, end, wanted, segments, maker)
 
@@ -74,7 +74,7 @@ class StoredSlots:
         self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[Any]
     ) -> list[Any]:
         """Return the messages, as `VhostStore.read_cached` does."""
-        entries = self._queues.examine_cached(queue_number, first, end)
+        entries = self._queues.read_cached(queue_number, first, end)
         if entries is None:
             return []
         return self._read_plain(queue_number, first, entries, wanted, maker, self._cached_span, CACHED_MAX_BYTES)
@@ -83,7 +83,7 @@ class StoredSlots:
         self,
         queue_number: int,
         first: int,
-        entries: ReadEntries,
+        entries: Entries,
         wanted: Sequence[int],
         maker: Maker[Any],
         read_span: Callable[[int, int], bytes],
@@ -93,7 +93,7 @@ class StoredSlots:
 
         All of it is records of the log, or of the spill, in the order of their ids.
         """
-        positions, sizes, _ = entries
+        positions, sizes = entries
         extent_bytes = positions[-1] + sizes[-1] - positions[0]
         if 0 in sizes or extent_bytes > extent_max_bytes or max(sizes) > extent_bytes or positions != sorted(positions):
             return []
@@ -209,21 +209,11 @@ class StoredSlots:
         except StoreFailed:  # whoever reads it from the disk reports that
             return b""
 
-    def slot_entries(self, queue_number: int, first: int, end: int) -> ReadEntries:
-        """Return the entries of a slot; one without a checksum that leads out of the files counts as missing."""
-        positions, sizes, unproved = self._queues.examine(queue_number, first, end)
-        for index in unproved:
-            segment = positions[index] >> OFFSET_BITS
-            segments = self._spill.segments if is_spilled(segment) else self._log.segments
-            if (positions[index] & OFFSET_MASK) + sizes[index] > segments.get(segment, 0):
-                positions[index], sizes[index] = NO_ENTRY
-        return positions, sizes, unproved
-
     def _entries(
         self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None
     ) -> tuple[Entries, list[int], Sequence[int]]:
         """Return the entries of a slot, the indexes of the wanted messages without one, and those of the others."""
-        positions, sizes, _ = self.slot_entries(queue_number, first, end)
+        positions, sizes = self._queues.read(queue_number, first, end)
         indexes = range(end - first) if wanted is None else list(wanted)
         if 0 not in sizes:
             return (positions, sizes), [], indexes

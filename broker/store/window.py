@@ -11,7 +11,7 @@ from bitarray import bitarray
 from bitarray.util import zeros
 
 from broker.store.checkpoint import QueueState, SlotState
-from broker.store.queue_entry import Entries, ReadEntries
+from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
@@ -86,14 +86,13 @@ class Window:
         if len(self.segments) == 1:
             self.segments = dict.fromkeys(self.segments, self.bits.count(0))
 
-    def look(self, entries: ReadEntries, segments: Mapping[int, int]) -> list[int]:
+    def look(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
         """Count its messages by segment from their entries; return the indexes of messages without a record.
 
-        Shapes: `segments` maps the number of each segment to its bytes. Entries in the spill lead to no record. When an
-            entry has no checksum, the segments known before stay, too: one of them may have its record.
+        Shapes: `segments` maps the number of each segment to its bytes. Entries in the spill lead to no record.
         """
         lost = []
-        positions, sizes, unproved = entries
+        positions, sizes = entries
         counted: Counter[int] = Counter()
         for index in self.bits.search(bitarray("0")):
             position, size = positions[index], sizes[index]
@@ -102,8 +101,7 @@ class Window:
                 counted[segment] += 1
             else:
                 lost.append(index)
-        kept = [segment for segment in self.segments if segment in segments] if unproved else ()
-        self.segments = {**dict.fromkeys(kept, 1), **counted}
+        self.segments = dict(counted)
         return lost
 
 

@@ -60,12 +60,13 @@ class Cursors:
         *,
         incarnation: str | None = None,
         reset: bool = False,
-        owner: str = "",
+        maker: str = "",
+        user: str | None = None,
     ) -> None:
         """Note that a reader has passed a seal; create its cursor if need be. Only `reset` moves a cursor back.
 
-        Shapes: with the incarnation of the seal, a reader of another history of the data folder is refused. `owner` is
-            the user who asks for it over HTTP.
+        Shapes: a new cursor is its `maker`'s, and any cursor is the `user`'s from now on, if one is given. With the
+            incarnation of the seal, a reader of another history of the data folder is refused.
         """
         check_cursor_name(name)
         view = self._folder.view
@@ -80,23 +81,26 @@ class Cursors:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
         known = view.cursor(name, vhost, tap)
         if known is None:
-            await self._create(name, vhost, tap, seal, owner)
-        elif seal > known.seal or (reset and seal != known.seal):
-            await self._put(name, vhost, tap, seal, known.owner)
+            await self._create(name, vhost, tap, seal, maker, maker if user is None else user)
+            return
+        moves = seal > known.seal or (reset and seal != known.seal)
+        owner = known.user if user is None else user
+        if moves or owner != known.user:
+            await self._put(name, vhost, tap, seal if moves else known.seal, owner)
 
-    async def _create(self, name: str, vhost: str, tap: str, seal: int, owner: str) -> None:
-        """Create a cursor, unless its owner or the broker has too many, those included that are being created."""
-        owners = [cursor.owner for cursor in self._folder.view.cursors] + self._begun
-        if owner and owners.count(owner) >= self._settings.cursors_user_max:
+    async def _create(self, name: str, vhost: str, tap: str, seal: int, maker: str, user: str) -> None:
+        """Create a cursor, unless its maker or the broker has too many, those included that are being created."""
+        users = [cursor.user for cursor in self._folder.view.cursors] + self._begun
+        if maker and users.count(maker) >= self._settings.cursors_user_max:
             most = self._settings.cursors_user_max
-            raise TapRefused(f"user '{owner}' has {most} cursors already (taps.cursors_user_max): remove some")
-        if len(owners) >= CURSORS_MAX:
+            raise TapRefused(f"user '{maker}' has {most} cursors already (taps.cursors_user_max): remove some")
+        if len(users) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
-        self._begun.append(owner)
+        self._begun.append(user)
         try:
-            await self._put(name, vhost, tap, seal, owner)
+            await self._put(name, vhost, tap, seal, user)
         finally:
-            self._begun.remove(owner)
+            self._begun.remove(user)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
         """Create a cursor in front of everything that a tap has, unless it exists."""
@@ -118,8 +122,8 @@ class Cursors:
             if cursor.vhost == vhost and tap in (None, cursor.tap):
                 await self.remove(cursor.name, vhost, cursor.tap)
 
-    async def _put(self, name: str, vhost: str, tap: str, seal: int, owner: str) -> None:
-        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms, owner)
+    async def _put(self, name: str, vhost: str, tap: str, seal: int, user: str) -> None:
+        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms, user)
         await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
         self._moved()
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Snapshot", "Snapshots"]
+__all__ = ["Snapshot", "Snapshots", "is_private"]
 
 _log = get_logger()
 
@@ -40,10 +40,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot.
+    """One snapshot, `private` if clients cannot read the queue; `owner` is the user who took it over HTTP, if any.
 
-    Shapes: ``owner`` is the user who took it over HTTP, empty for an operator's.
-    Units: ``until_ms`` is when it is removed, on the broker's clock.
+    Units: `until_ms` is its end on the broker's clock.
     """
 
     id: str
@@ -52,6 +51,7 @@ class Snapshot:
     queue: str
     files: tuple[SnapshotSlot, ...]
     until_ms: int
+    private: bool
     owner: str
 
     @property
@@ -164,6 +164,7 @@ class Snapshots(Mapping[str, Snapshot]):
                 )
             disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
             taking.share_bytes = int(disk_bytes * self._settings.snapshots_disk_ratio)
+        private = is_private(queue)
         bounds = [(stream, list(stream.manager.slots), stream.manager.next_id) for stream in queue.streams]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
         files: list[SnapshotSlot] = []
@@ -175,7 +176,7 @@ class Snapshots(Mapping[str, Snapshot]):
             raise
         until_ms = self._clock.now_ms + self._settings.snapshot_ms
         store, vhost = self._folder.view.store, engine.vhost.name
-        taken = Snapshot(snapshot, store, vhost, queue.name, tuple(files), until_ms, owner)
+        taken = Snapshot(snapshot, store, vhost, queue.name, tuple(files), until_ms, private, owner)
         self._by_id[snapshot] = taken
         _log.info("snapshot.taken", vhost=taken.vhost, queue=taken.queue, id=snapshot, files=len(files))
         return taken
@@ -289,3 +290,8 @@ class Snapshots(Mapping[str, Snapshot]):
             return folder.finish(draft, end), end
 
         return write
+
+
+def is_private(queue: Queue) -> bool:
+    """Return whether no client may read a queue, or only the connection that declared it."""
+    return queue.exclusive_owner is not None or (queue.kept and not queue.is_tap)

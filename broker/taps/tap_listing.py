@@ -69,6 +69,7 @@ def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal], now_ms:
         "cursors": [
             {
                 "name": cursor.name,
+                "user": cursor.user,
                 "seal": cursor.seal,
                 "incarnation": view.starts.of(cursor.seal),
                 "at_ms": cursor.at_ms,

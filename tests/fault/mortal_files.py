@@ -59,9 +59,17 @@ class MortalFiles(Files):
         with self.alive():
             return self.disk.size(path)
 
+    def links(self, folder: Path) -> list[str]:
+        with self.alive():
+            return self.disk.links(folder)
+
     def list(self, folder: Path) -> list[str]:
         with self.alive():
             return self.disk.list(folder)
+
+    def mode(self, folder: Path) -> int:
+        with self.alive():
+            return self.disk.mode(folder)
 
     def make_folder(self, folder: Path) -> None:
         with self.alive():

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from struct import Struct
 from threading import Event, current_thread
 from typing import Any, Final
 
@@ -31,8 +30,7 @@ from tests.fault.test_torn_tail import commit
 from tests.raw_talk import Sections, connect, declare, mortal_broker, numbered, publish, receive, talk
 
 ROUTE: Final = encode_route("x", "k")
-FORMATS: Final = ["group", "single", "old"]
-OLD: Final = Struct(">QI12x")
+FORMATS: Final = ["group", "single"]
 KEPT: Final = (3, 5)
 QUEUE: Final[Sections] = {"slots": {"window_messages": 100}}
 
@@ -64,9 +62,7 @@ def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()
 
 
 def queue_log(files: MemoryFiles, form: str) -> bytearray:
-    """Return the bytes of the one queue log, with a single entry for each message unless `form` is `group`, in the
-    format of an earlier version for `old`.
-    """
+    """Return the bytes of the one queue log, with a single entry for each message unless `form` is `group`."""
     (path,) = [path for path in files.contents if path.suffix == ".queue"]
     return rewrite(files, path, form)
 
@@ -79,12 +75,9 @@ def rewrite(files: MemoryFiles, path: Path, form: str, queue: int = 1) -> bytear
     places = bytes(block[ENTRY_BYTES:])
     count = len(places) // ENTRY_BYTES
     cells = places.ljust(-(-count // CELL_IDS) * CELL_IDS * ENTRY_BYTES, b"\0")
-    positions, sizes, _ = unpack_entries(queue, 0, cells, 0, count)
+    positions, sizes = unpack_entries(queue, 0, cells, 0, count)
     for index in range(count):
-        if form == "old":
-            entry = OLD.pack(positions[index], sizes[index])
-        else:
-            entry = pack_entries(queue, index, (positions[index : index + 1], sizes[index : index + 1]))
+        entry = pack_entries(queue, index, (positions[index : index + 1], sizes[index : index + 1]))
         block[(index + 1) * ENTRY_BYTES : (index + 2) * ENTRY_BYTES] = entry
     return block
 
@@ -124,8 +117,8 @@ def test_flips_in_a_queue_log_cost_nothing(form: str) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_upgrade_rebuilds_nothing(form: str) -> None:
-    """Entries of an earlier version stay unchanged: nothing is written, searched or reported."""
+def test_whole_entries_are_not_rebuilt(form: str) -> None:
+    """A start with whole entries writes, searches and reports nothing."""
     files = MemoryFiles()
     store, _ = write_messages(files, 30)
     before = bytes(queue_log(files, form))
@@ -149,7 +142,7 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
     commit(store)
     store.close()
     block = queue_log(files, form)
-    for byte in (0, 4, 8, 11) if form != "old" else (0, 4, 8):  # in the entry of message 7
+    for byte in (0, 4, 8, 11):  # in the entry of message 7
         block[8 * ENTRY_BYTES + byte] ^= 0x80
         copy = MemoryFiles()
         copy.folders = set(files.folders)
@@ -160,48 +153,6 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
         assert "1 damaged entries were written again" in recovered.findings[0].reason
         assert bodies(store, recovered) == list(range(1, 13))
         block[8 * ENTRY_BYTES + byte] ^= 0x80
-
-
-@pytest.mark.fault
-def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() -> None:
-    """Recovery that reads entries does not free a segment because of an entry without a checksum."""
-    files = MemoryFiles()
-    store, recovered = write_messages(files, 80)
-    (slot,) = recovered.queues[1].slots
-    assert list(slot.segments) == [1, 2, 3]
-    record = store.log.read(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
-    store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))
-    commit(store)
-    store.close()
-    block = queue_log(files, "old")
-    for message in range(1, 81):
-        at = (message + 1) * ENTRY_BYTES
-        if block[at + 3] == 1:  # and now in segment 2, according to the entry
-            block[at + 3] = 2
-    store, recovered = reopened(files)
-    for _ in range(2):
-        checkpoint(store, recovered)
-    assert bodies(store, recovered) == list(range(1, 81))
-
-
-@pytest.mark.fault
-def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> None:
-    """An old entry that points to a message of another queue delivers no wrong message and frees no segment."""
-    files = MemoryFiles()
-    store, _ = reopened(files)
-    for number in range(1, 11):
-        for queue in (1, 2):
-            body = b"%d" % (number * queue)
-            store.log.append(encode_message(store.log.synced, 1, 1, ROUTE, b"h", body, TARGET.pack(queue, number)))
-    commit(store)
-    store.close()
-    store, recovered = reopened(files)
-    checkpoint(store, recovered)
-    paths = [path for path in sorted(files.contents) if path.suffix == ".queue"]
-    first, second = (rewrite(files, path, "old", queue) for queue, path in enumerate(paths, 1))
-    at = 4 * ENTRY_BYTES  # of message 3
-    first[at : at + 12] = second[at : at + 12]
-    assert bodies(store, recovered) == list(range(1, 11))
 
 
 def compact(store: VhostStore, recovered: Recovered) -> bool:
@@ -234,15 +185,14 @@ def second_segment(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
     """Whichever bit of a needed message's entry flips, its segment is removed only after the message was copied."""
-    for byte in range(24 if form != "old" else 12):
+    for byte in range(24):
         for bit in range(8):
             files = MemoryFiles()
             store, recovered = second_segment(files)
             block = queue_log(files, form)
             place = ((KEPT[0] + 1) * ENTRY_BYTES) + byte
             block[place] ^= 1 << bit
-            if not compact(store, recovered):  # an entry without a checksum says that the message is very long
-                assert form == "old", f"bit {bit} of byte {byte}"
+            assert compact(store, recovered), f"bit {bit} of byte {byte}"
             store.close()
             store, recovered = reopened(files)
             assert bodies(store, recovered) == [*KEPT, 28], f"bit {bit} of byte {byte}"
@@ -250,8 +200,8 @@ def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_old_entry_that_leads_to_another_segment_is_looked_into(form: str) -> None:
-    """An old entry that points to another message in another segment of its slot does not free this segment."""
+def test_an_entry_that_leads_to_another_segment_is_damaged(form: str) -> None:
+    """The entry of another message, in another segment of the slot, does not free this segment."""
     files = MemoryFiles()
     store, recovered = second_segment(files)
     block = queue_log(files, form)

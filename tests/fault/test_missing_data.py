@@ -136,8 +136,8 @@ def test_the_loss_of_definitions_is_accepted(stopped: BrokerProcess) -> None:
     assert not is_let_in(stopped, "guest")
 
 
-def test_definitions_of_an_older_version(stopped: BrokerProcess) -> None:
-    """A folder that an older version wrote is missed its definitions when its vhosts have queues."""
+def test_definitions_of_a_folder_that_has_lost_its_mark(stopped: BrokerProcess) -> None:
+    """Without `begun` definitions are missed when vhosts have queues; a start marks the folder again."""
     (stopped.folder / BEGUN).unlink()
     stopped.start()
     assert is_let_in(stopped, "ann")

@@ -146,6 +146,17 @@ def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, kn
     assert {file: file.read_bytes() for file in there} == there
 
 
+def test_a_folder_of_a_version_that_was_never_released(broker_process: BrokerProcess) -> None:
+    """An older folder is refused in one line with exit code 2, and left unchanged."""
+    broker_process.start()
+    assert broker_process.terminate() == 0
+    (broker_process.folder / "format").write_bytes(b"slotmq data folder, format 2\n")
+    there = {file: file.read_bytes() for file in broker_process.folder.rglob("*") if file.is_file()}
+    says = "written by an older SlotMQ, format 2; this version reads only 3"
+    assert refusal(broker_process) == f"slotmq: {broker_process.folder}: {says}"
+    assert {file: file.read_bytes() for file in broker_process.folder.rglob("*") if file.is_file()} == there
+
+
 def test_port_in_use(broker_process: BrokerProcess) -> None:
     """A port that another program listens on is named in one line; exit code 1."""
     with socket.socket() as taken:
@@ -242,3 +253,14 @@ def test_variables_of_rabbitmq_are_heard_or_named(broker_process: BrokerProcess)
     assert "hunter2" not in broker_process.stderr()
     told = [event["reason"] for event in broker_process.log_events() if event["event"] == "modules.interpreted"]
     assert told == ["compiling"]  # what the launcher of a checkout says
+
+
+@pytest.mark.parametrize("name", ["lock", "slots"])
+def test_a_link_in_the_data_folder(broker_process: BrokerProcess, name: str) -> None:
+    """It is not followed: the broker exits 2, and what the link leads to is as before."""
+    folder = broker_process.folder
+    folder.mkdir(mode=0o700)
+    (folder / name).symlink_to(folder.parent / "precious")
+    text = f"slotmq: {folder / name}: a symbolic link, which the broker does not follow in its data folder"
+    assert refusal(broker_process).startswith(text)
+    assert not (folder.parent / "precious").exists()

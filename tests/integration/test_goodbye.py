@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.net.listener import STEPS
 from broker.net.stop import Stop
-from broker.net.transport import CLOSE_TICKS, EOF_TICKS, Transport
+from broker.net.transport import CLOSE_TICKS, EOF_TICKS
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
@@ -24,10 +25,12 @@ ALARM: Sections = {"memory": {"alarm_bytes": 1}}
 """A limit that any process has passed: the alarm stands from the start."""
 
 
-@pytest.fixture
-def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the close deadline, so that a connection that only the deadline closes stays open."""
-    monkeypatch.setattr(Transport, "tick", lambda _transport: None)
+@asynccontextmanager
+async def timeless_broker(folder: Path, sections: Sections | None = None) -> AsyncIterator[BrokerServer]:
+    """Yield a broker without timers, so that a connection that only a deadline closes stays open."""
+    async with mortal_broker(folder, sections) as broker:
+        broker._timers.close()
+        yield broker
 
 
 async def all_gone(broker: BrokerServer) -> None:
@@ -42,10 +45,9 @@ async def all_gone(broker: BrokerServer) -> None:
 # ---- one connection --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("no_ticks")
 async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
     """A socket is closed even when no reply is due: after a silent refusal and after the client's close-ok."""
-    async with mortal_broker(tmp_path) as broker:
+    async with timeless_broker(tmp_path) as broker:
 
         def refused() -> None:
             with RawClient("127.0.0.1", broker.listener.port) as client:
@@ -63,12 +65,11 @@ async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
         await all_gone(broker)
 
 
-@pytest.mark.usefixtures("no_ticks")
 async def test_a_client_that_a_lost_node_drops_is_gone_without_a_turn(tmp_path: Path) -> None:
     """A node that was lost to its cluster may not act; it closes the sockets of those that answer its close all the
     same, also of a publisher that was blocked.
     """
-    async with mortal_broker(tmp_path) as broker:
+    async with timeless_broker(tmp_path) as broker:
         loop = asyncio.get_running_loop()
 
         def dropped() -> None:
@@ -91,14 +92,13 @@ async def test_a_client_that_a_lost_node_drops_is_gone_without_a_turn(tmp_path: 
             broker.turn.act_while(lambda: True)
 
 
-@pytest.mark.usefixtures("no_ticks")
 async def test_who_was_refused_is_not_late(tmp_path: Path) -> None:
     """A client that does not answer the refusal of its handshake has the usual close time.
 
     The time does not depend on the handshake's deadline, and the client is not logged as a slow one.
     """
     with ExitStack() as clients, capture_logs() as events:
-        async with mortal_broker(tmp_path) as broker:
+        async with timeless_broker(tmp_path) as broker:
 
             def refused(vhost: str, password: str) -> None:
                 client = clients.enter_context(RawClient("127.0.0.1", broker.listener.port))
@@ -119,21 +119,18 @@ async def test_who_was_refused_is_not_late(tmp_path: Path) -> None:
     assert not [event for event in events if event["event"] == "connection.handshake_late"]
 
 
-@pytest.mark.usefixtures("no_ticks")
 async def test_nothing_follows_connection_close(tmp_path: Path) -> None:
     """A first publish under an alarm and a hard error in one read: only the error is sent, and close-ok is read."""
-    async with mortal_broker(tmp_path, ALARM) as broker:
+    async with timeless_broker(tmp_path, ALARM) as broker:
         with await talk(broker, connect, broker) as client:
             client.send(publish_frames(1, "", "x", b"m"), method_frame(1, commands.Basic.Qos(prefetch_size=5)))
             await talk(broker, client.expect_connection_close, 540)
             await all_gone(broker)
 
 
-async def test_a_client_closes_its_socket_after_close_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_closes_its_socket_after_close_ok(tmp_path: Path) -> None:
     """The broker ends its output when the client has had its time, which steps of the clock stand for here."""
-    tick = Transport.tick
-    monkeypatch.setattr(Transport, "tick", lambda _transport, _slow_s=0: None)
-    async with mortal_broker(tmp_path) as broker:
+    async with timeless_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
             closing = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
             await talk(broker, client.call, 0, closing, commands.Connection.CloseOk)
@@ -141,24 +138,19 @@ async def test_a_client_closes_its_socket_after_close_ok(tmp_path: Path, monkeyp
             for _ in range(EOF_TICKS):
                 await talk(broker, declare, other, "q")  # whatever the broker sent before has arrived
                 assert not client.readable(0)
-                tick(first)
+                first.tick()
             await talk(broker, client.expect_end)
 
 
-async def test_who_has_left_is_not_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_left_is_not_looked_after(tmp_path: Path) -> None:
     """A round of looks lasts a second. Whatever a look does to the socket of a client that left ends the broker."""
-    looked: list[Transport] = []
-    monkeypatch.setattr(Transport, "tick", lambda transport, _slow_s=0: looked.append(transport))
-    async with mortal_broker(tmp_path) as broker:
-        broker._timers.close()  # the steps are those below
+    async with timeless_broker(tmp_path) as broker:
         listener = broker.listener
-        with await talk(broker, connect, broker) as stays:
-            leaves = await talk(broker, connect, broker)
-            staying, leaving = listener.transports
+        with await talk(broker, connect, broker), await talk(broker, connect, broker) as leaves:
+            _, leaving = listener.transports
             while listener._step:
                 listener.step()
             listener.step()
-            looked.clear()
             await talk(broker, leaves.close)
 
             async def gone() -> bool:
@@ -167,8 +159,7 @@ async def test_who_has_left_is_not_looked_after(tmp_path: Path, monkeypatch: pyt
             await wait_until_async(gone, "the end of the connection", 10)
             for _ in range(STEPS):
                 listener.step()
-            assert set(looked) == {staying}
-            await talk(broker, stays.close)
+            assert not leaving._closing_ticks
 
 
 async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) -> None:
@@ -226,11 +217,10 @@ async def test_a_client_that_sends_on_behind_its_close_is_let_go(tmp_path: Path)
             await all_gone(broker)
 
 
-@pytest.mark.usefixtures("no_ticks")
 async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(tmp_path: Path) -> None:
     """A stop ends a client that sent connection.close and keeps its socket: with close-ok, without a reset."""
     with ExitStack() as clients, capture_logs() as events:
-        async with mortal_broker(tmp_path) as broker:
+        async with timeless_broker(tmp_path) as broker:
             client = clients.enter_context(await talk(broker, connect, broker))
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             (transport,) = broker.listener.transports
@@ -243,6 +233,32 @@ async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(t
         with pytest.raises(PeerGone, match="end of file"):
             client.receive()
     assert not [event for event in events if event["event"] == "connection.dropped"]
+
+
+async def test_a_publisher_that_dies_while_it_is_blocked_is_gone(tmp_path: Path) -> None:
+    """No heartbeat is needed: what it had sent is read, then its end, and its exclusive queue goes."""
+    async with timeless_broker(tmp_path, ALARM) as broker:
+        client = await talk(broker, connect, broker)
+
+        def blocked() -> None:
+            declare(client, "q")
+            client.call(1, commands.Queue.Declare(queue="own", exclusive=True), commands.Queue.DeclareOk)
+            client.send(publish_frames(1, "", "q", b"m"))
+            client.expect(commands.Connection.Blocked, 0)
+            client.send(publish_frames(1, "", "q", bytes(1000)) * 50)
+
+        await talk(broker, blocked)
+        broker.listener.tick()
+        assert len(broker.listener.transports) == 1, "it is still there"
+        client.socket.close()
+
+        async def gone() -> bool:
+            broker.listener.tick()
+            return not broker.listener.transports
+
+        await wait_until_async(gone, "the end of the connection", 10)
+        assert queue_of(broker, "q").ready == 51
+        assert "own" not in broker.engines["/"].vhost.queues
 
 
 async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:

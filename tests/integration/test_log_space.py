@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.delivery import compactor
-from broker.delivery.engine import Engine
+from broker.server import BrokerServer
 from tests.in_process import client_of, queue_of, running_broker
 from tests.integration.test_slot_delivery import drain, publish
 
 SMALL = {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000}
 
 
-@pytest.fixture(autouse=True)
-def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let only the test take checkpoints: the engine's own, once a second, would run beside them on a slow machine."""
-    monkeypatch.setattr(Engine, "tick", lambda _engine: None)
+@asynccontextmanager
+async def timeless_broker(folder: Path, **sections: Any) -> AsyncIterator[BrokerServer]:
+    """Yield a broker whose timers do not run, so that only the test takes checkpoints."""
+    async with running_broker(folder, store=SMALL, **sections) as broker:
+        broker._timers.close()
+        yield broker
 
 
 def segment_files(folder: Path) -> int:
@@ -32,7 +35,7 @@ def segment_files(folder: Path) -> int:
 async def test_segments_go_when_their_slots_are_settled(tmp_path: Path) -> None:
     """After everything was acked, two checkpoints leave one of many log files."""
     slots = {"window_messages": 100}
-    async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
+    async with timeless_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         for start in range(0, 4000, 500):
             await publish(channel, "q", range(start, start + 500))
@@ -49,7 +52,7 @@ async def test_segments_go_when_their_slots_are_settled(tmp_path: Path) -> None:
 async def test_a_pinned_segment_is_compacted(tmp_path: Path) -> None:
     """A few old messages do not keep whole segments: they are moved, stay readable, and survive a restart."""
     slots = {"window_messages": 100}
-    async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
+    async with timeless_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         kept = await channel.declare_queue("kept", durable=True)
         for start in range(0, 4000, 500):
@@ -66,7 +69,7 @@ async def test_a_pinned_segment_is_compacted(tmp_path: Path) -> None:
         assert engine.compactor.relocated >= 3
         assert segment_files(tmp_path) <= 2 < before
         assert int((await kept.get()).body) == 0
-    async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
+    async with timeless_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
         kept = await channel.declare_queue("kept", durable=True)
         got = await drain(channel, kept, 8)
         assert [int(message.body) for message in got] == list(range(0, 4000, 500))
@@ -76,7 +79,7 @@ async def test_a_pinned_segment_is_compacted(tmp_path: Path) -> None:
 async def test_what_a_consumer_will_free_soon_is_not_moved(tmp_path: Path) -> None:
     """Nothing of a segment is copied while a consumer empties it; what it leaves behind is."""
     slots = {"window_messages": 100}
-    async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
+    async with timeless_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await publish(channel, "q", range(4000))
         engine = broker.engines["/"]
@@ -104,7 +107,7 @@ async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkey
     monkeypatch.setattr(compactor, "MESSAGES", 10)
     monkeypatch.setattr(compactor, "SLOTS", 5)
     slots = {"window_messages": 20}
-    async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
+    async with timeless_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         kept = await channel.declare_queue("kept", durable=True)
         await publish(channel, "kept", range(200))

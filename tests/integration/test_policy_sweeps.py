@@ -40,6 +40,7 @@ def following(broker: BrokerServer) -> int:
     return sum(queue.policy == "p" for queue in broker.engines["/"].vhost.queues.values())
 
 
+@pytest.mark.interpreted("a method of the file is replaced")
 async def test_the_answer_waits_for_the_last_queue_and_clients_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

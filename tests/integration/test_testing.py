@@ -345,6 +345,7 @@ def test_entered_again_it_is_restarted() -> None:
 # -- start and end -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted("a function of the passwords is replaced")
 def test_a_start_waits_for_no_disk_and_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start syncs no file and hashes no password."""
     slow: list[str] = []

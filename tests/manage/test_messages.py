@@ -390,8 +390,10 @@ async def test_rights_over_http_are_those_over_amqp(tmp_path: Path) -> None:
         moved = await ada.expect(200, "POST", "queues/%2F/mine/move", {"to": "exchange:mine.e"})
         assert moved["moved"] == 1
         await api.expect(201, "PUT", "topic-permissions/%2F/ada", {"exchange": "mine.e", "write": "^a", "read": ""})
-        for to, status in (("exchange:mine.e", 401), ("exchange:mine.e:b", 401), ("exchange:mine.e:a", 200)):
-            await ada.expect(status, "POST", "queues/%2F/mine/move", {"to": to})
+        for to, status in (("exchange:mine.e", 200), ("exchange:mine.e:b", 401), ("exchange:mine.e:a", 200)):
+            answer = await ada.expect(status, "POST", "queues/%2F/mine/move", {"to": to})
+            if status == 200:  # without a key those stay that have one which the user may not use
+                assert (answer["moved"], answer["refused"]) == ((1, 0) if to.endswith(":a") else (0, 1))
         await ada.expect(401, "POST", "exchanges/%2F/mine.e/publish", publishes)
         await ada.expect(201, "PUT", "exchanges/%2F/mine.i", {"type": "fanout", "internal": True})
         await ada.expect(401, "POST", "queues/%2F/mine/move", {"to": "exchange:mine.i"})

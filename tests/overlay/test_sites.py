@@ -129,6 +129,7 @@ async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(
         await reached(lambda: sb.queue("q").ready == 20, "a message for each binding")
 
 
+@pytest.mark.interpreted("a method of the link is replaced")
 async def test_packets_that_a_link_loses_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the first update all is asked for again; a lost later one is repeated, a lost run is asked for."""
     sent: dict[str, list[Packet]] = {"a": [], "b": []}

@@ -1,4 +1,4 @@
-"""A lake of an older version: this version converts it, and continues archiving after its last rows."""
+"""A lake of an older version: this version continues archiving after its last rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.upgrade.recordings import CLEAN, FORMATS, unpack
 
 pytest.importorskip("pyspark")
 
-from broker.pipeline.jobs.convert import run_convert
-from broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +26,6 @@ HEARD = 6
 def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) -> None:
     """The older version's rows are there once, and so are those that the upgraded broker seals afterwards."""
     lake = unpack(recorded, "lake", tmp_path / "lake")
-    run_convert(lake, Progress("convert", quiet=True))
     assert ids_in_files(lake) == list(range(1, HEARD + 1))
     broker = BrokerProcess(unpack(recorded, CLEAN, tmp_path / "data"), environment=SMALL).start()
     try:

@@ -1,6 +1,7 @@
-"""Records what this version writes: `python -m tests.upgrade.record format-2`.
+"""Records what this version writes: `python -m tests.upgrade.record format-3`.
 
-A recording is made once per format of the data folder and never again: every later version opens it. It has a folder
+A recording is made once per format of the data folder and, from the release of that format on, never again: every later
+version opens it. It has a folder
 that was stopped in order, one whose broker was killed, the content that a broker of the same version found in copies
 of both, and a lake that was archived from the first.
 """

@@ -21,7 +21,7 @@ from tools.packages.image import Image, ImageFailed
 from tools.packages.trial import Trial, TrialFailed
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-EXTRAS: Final = ((), ("manage",), ("cluster",), ("zmq",), ("manage", "cluster", "zmq"))
+EXTRAS: Final = ((), ("manage",), ("cluster",), ("zmq",), ("manage", "cluster", "re2", "zmq"))
 
 
 class StepFailed(Exception):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.amqp.content_header import HeaderFacts, facts_of
 from broker.amqp.deaths import death_of, revived
+from broker.amqp.errors import ChannelError
 from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
 from broker.core.message.envelope_cache import EnvelopeCache
@@ -31,13 +32,14 @@ class Outcome(Enum):
     UNROUTABLE = "unroutable"
     """No queue takes it; queues of taps do not count."""
     REFUSED = "refused"
-    """A queue of its route is full and rejects publishes."""
+    """A queue of its route is full and rejects publishes, or the client may not publish it there."""
 
 
 class Landing(NamedTuple):
     """A message as its new queues take it.
 
-    Shapes: with `delay_ms`, `exchange` keeps it for that time; else it goes to `queues`.
+    Shapes: with `delay_ms`, `exchange` keeps it for that time; else it goes to `queues`. `refused` to one who may not
+        publish it there.
     """
 
     envelope: Envelope
@@ -46,6 +48,15 @@ class Landing(NamedTuple):
     queues: Sequence[Queue]
     exchange: Exchange | None = None
     delay_ms: int | None = None
+    refused: bool = False
+
+
+CheckPublish = Callable[["Exchange", Sequence[str]], None]
+"""Checks that somebody may publish to an exchange with these routing keys. Raises: ChannelError."""
+
+
+def let_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
+    """Let an operator publish whatever it is."""
 
 
 Course = Callable[[Message], Landing | None]
@@ -58,13 +69,15 @@ def to_queue(queue: Queue) -> Course:
     return lambda message: Landing(message.envelope, message.header, message.facts, queues)
 
 
-def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None) -> Course:
+def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None, check: CheckPublish = let_all) -> Course:
     """Return the course through an exchange, by a routing key, or by the message's own and those of its header CC."""
     envelopes = EnvelopeCache()
 
     def course(message: Message) -> Landing:
         facts = message.facts
         keys = [message.envelope.key, *further_keys(facts)] if key is None else [key]
+        if not _passes(check, exchange, keys):
+            return Landing(message.envelope, message.header, facts, (), refused=True)
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         queues: Sequence[Queue] = ()
         if delay_ms is None:
@@ -75,13 +88,18 @@ def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None) -> Course:
 
 
 def back_home(
-    vhost: Vhost, *, into_exchange: bool, reasons: Collection[str] = (), died_in: Collection[str] = ()
+    vhost: Vhost,
+    *,
+    into_exchange: bool,
+    reasons: Collection[str] = (),
+    died_in: Collection[str] = (),
+    check: CheckPublish = let_all,
 ) -> Course:
     """Return the course of dead letters to the queue that they died in last, or to the exchange they came through.
 
-    The first entry of x-death tells both. The headers of deaths are removed, an expiration is restored, and x-replayed
-    counts. Messages that have not died stay; so do those of other reasons and queues, where `reasons` and `died_in`
-    name some.
+    The first entry of x-death tells both; a publisher may have invented it, so `check` is asked about the exchange. The
+    headers of deaths are removed, an expiration is restored, and x-replayed counts. Messages that have not died stay;
+    so do those of other reasons and queues, where `reasons` and `died_in` name some.
     """
     envelopes = EnvelopeCache()
 
@@ -97,6 +115,8 @@ def back_home(
         if into_exchange:
             exchange = vhost.exchanges.get(was.exchange)
             if exchange is not None:
+                if not _passes(check, exchange, was.keys):
+                    return Landing(message.envelope, header, message.facts, (), refused=True)
                 queues = vhost.router.queues(exchange, was.keys, HeaderFields(header))
         else:
             queue = vhost.queues.reachable(death.queue)
@@ -104,6 +124,15 @@ def back_home(
         return Landing(envelopes.of(was.exchange, was.key), header, facts_of(header), queues)
 
     return course
+
+
+def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> bool:
+    """Return whether a message may be published to an exchange with these keys."""
+    try:
+        check(exchange, keys)
+    except ChannelError:
+        return False
+    return True
 
 
 def _nothing_to_take() -> bool:
@@ -117,6 +146,8 @@ def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool
     `take` removes the message from its old queue first, and tells whether it was still there. If it was not, nothing is
     done and None is returned.
     """
+    if landing.refused:
+        return Outcome.REFUSED
     queues = [queue for queue in landing.queues if not queue.deleted]
     if landing.delay_ms is None and all(queue.is_tap for queue in queues):
         return Outcome.UNROUTABLE

@@ -53,11 +53,12 @@ class Policy:
 class _Rule:
     """A policy in force."""
 
-    __slots__ = ("_exchanges", "_pattern", "_queue_types", "policy")
+    __slots__ = ("_exchanges", "_operator", "_pattern", "_queue_types", "policy")
 
     def __init__(self, policy: Policy, *, operator: bool) -> None:
         """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
         self.policy = policy
+        self._operator = operator
         self._pattern = _pattern(policy.pattern)
         priority: object = policy.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
@@ -84,11 +85,16 @@ class _Rule:
         kind = queue_type(arguments)
         if kind not in self._queue_types or not fits_queue_type(self.policy.definition, kind):
             return False
-        return self._pattern.search(name)
+        return self._matches(name)
 
     def matches_exchange(self, exchange: Exchange) -> bool:
         """Return whether the policy may apply to an exchange."""
-        return self._exchanges and self._pattern.search(exchange.name)
+        return self._exchanges and self._matches(exchange.name)
+
+    def _matches(self, name: str) -> bool:
+        """Return whether the pattern matches. A name that it takes too long for does not escape an operator's limit."""
+        found = self._pattern.told(name)
+        return self._operator if found is None else found
 
 
 def _pattern(text: object) -> BoundedPattern:

@@ -55,30 +55,36 @@ class ConsumerRing:
     serves, however many consumers there are. When several are unparked together, the one that was parked longest comes
     first.
     Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays the
-        active one until it leaves, even when a consumer of a higher priority comes. A consumer is on the ring of its
-        priority exactly while it is not ``parked``. While the ring is ``paused`` no consumer has room.
+        active one until it leaves, even when a consumer of a higher priority comes; in a ring that `yields` it gets no
+        more messages then, and the other takes over when the active one has settled those that it holds. A consumer is
+        on the ring of its priority exactly while it is not ``parked``. While the ring is ``paused`` no consumer has
+        room. Source: RabbitMQ 4.0, quorum queues.
     """
 
     __slots__ = (
+        "_active",
         "_consumers",
         "_lap",
         "_parkings",
         "_rings",
+        "_rival",
         "_row",
         "_single_active",
-        "active",
+        "_yields",
         "alone",
         "paused",
         "present",
     )
 
-    def __init__(self, *, single_active: bool = False) -> None:
+    def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
         # What every message reads comes first, so that it lies in few cache lines.
         self.alone: RingMember | None = None  # the only consumer, paused or not: most queues have one
-        self.active: RingMember | None = None
+        self._active: RingMember | None = None
+        self._rival: RingMember | None = None  # of a higher priority than the active one, which is to yield to it
         self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
         self.paused = False
         self._single_active = single_active
+        self._yields = yields
         self._consumers: dict[RingMember, None] = {}
         self._rings: dict[int, deque[RingMember]] = {}  # by priority, the highest first; the left end's turn is next
         self._row = 1  # messages that each consumer gets in this lap, while there are many
@@ -105,8 +111,14 @@ class ConsumerRing:
             self._rings[consumer.priority] = deque()
             self._rings = dict(sorted(self._rings.items(), reverse=True))
         self._rings[consumer.priority].append(consumer)
-        if self._single_active and self.active is None:
-            self.active = consumer
+        if self._single_active:
+            self._choose()
+
+    @property
+    def active(self) -> RingMember | None:
+        """The single active consumer, if there is such a rule and a consumer."""
+        self._is_yielding()
+        return self._active
 
     def attend(self) -> None:
         """Count the broker itself as present: it reads the queue, and is woken as a consumer's worker would be."""
@@ -125,7 +137,7 @@ class ConsumerRing:
     def remove(self, consumer: RingMember) -> None:
         """Remove a consumer; with a single active consumer, the next of the highest priority follows it.
 
-        Cost: O(n) consumers of its priority.
+        Cost: O(n) consumers.
         """
         del self._consumers[consumer]
         self._count()
@@ -133,8 +145,8 @@ class ConsumerRing:
             consumer.left()
         else:
             self._rings[consumer.priority].remove(consumer)
-        if consumer is self.active:
-            self.active = max(self._consumers, key=lambda other: other.priority, default=None)
+        if self._single_active:
+            self._choose()
 
     def clear(self) -> list[RingMember]:
         """Remove all consumers and return them."""
@@ -143,15 +155,15 @@ class ConsumerRing:
             consumer.left()
         self._consumers.clear()
         self._rings.clear()
-        self.active = None
+        self._active = self._rival = None
         self._count()
         return gone
 
     def able(self) -> bool:
         """Return whether some consumer can take a message now; no consumer loses its turn."""
-        if self.paused:
+        if self.paused or self._is_yielding():
             return False
-        consumer = self.alone or self.active
+        consumer = self.alone or self._active
         if consumer is not None:
             return consumer.room() > 0
         for ring in self._rings.values():
@@ -167,9 +179,9 @@ class ConsumerRing:
         Those that share the prefetch of their channel are each counted with all of it.
         Cost: O(consumers that were not found without room before), fewer if the first ones have room for all.
         """
-        if self.paused:
+        if self.paused or self._is_yielding():
             return 0
-        consumer = self.alone or self.active
+        consumer = self.alone or self._active
         if consumer is not None:
             return max(0, min(consumer.room(), most))
         room = 0
@@ -200,9 +212,9 @@ class ConsumerRing:
         A single consumer has had its turn with that; of several, `served` notes the last one.
         Cost: O(consumers returned and parked).
         """
-        if self.paused:
+        if self.paused or self._is_yielding():
             return []
-        consumer = self.alone or self.active
+        consumer = self.alone or self._active
         if consumer is not None:
             return [consumer] if consumer.room() > 0 else []
         if ready < BATCH_MESSAGES:
@@ -235,6 +247,24 @@ class ConsumerRing:
         """Put a parked consumer, which may have room again, at the end of its ring."""
         consumer.parked = 0  # hot: written here
         self._rings[consumer.priority].append(consumer)
+
+    def _choose(self) -> None:
+        """Find who is active, and who waits for the active one to yield: of the highest priority, the first come."""
+        best = max(self._consumers, key=lambda other: other.priority, default=None)
+        if self._active not in self._consumers:
+            self._active = best
+        active = self._active
+        yields = self._yields and best is not None and active is not None and best.priority > active.priority
+        self._rival = best if yields else None
+
+    def _is_yielding(self) -> bool:
+        """Return whether the active consumer is only to settle what it holds; let the other follow it after that."""
+        if self._rival is None or self._active is None:
+            return False
+        if self._active.unacked:
+            return True
+        self._active, self._rival = self._rival, None
+        return False
 
     def _able(self, ring: deque[RingMember], most: int) -> list[RingMember]:
         """Return up to `most` consumers with room, and park those without room between them."""

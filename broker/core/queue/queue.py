@@ -83,13 +83,14 @@ class Queue(StreamOwner):
         self.policy: str | None = None
         self.operator_policy: str | None = None
         self.rules = queue_rules(arguments) if rules is None else rules
-        self.consumers = ConsumerRing(single_active=self.rules.single_active)
+        is_quorum = queue_type(arguments) == QUORUM
+        self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
         self.serving = False
-        persists_all = self.persists_all or queue_type(arguments) == QUORUM
+        persists_all = self.persists_all or is_quorum
         self.streams = tuple(
             ports.stream_of(self, level, number + level, ports, persists_all)
             for level in range(self.rules.max_priority + 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from broker.core.queue.output_window import OutputWindow
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from broker.core.publish_credit import CreditShare
     from broker.core.resource import Resource
     from broker.core.session.method_budget import MethodBudget
+    from broker.routing.exchange import Exchange
 
 __all__ = ["SessionClient"]
 
@@ -66,10 +68,20 @@ class SessionClient:
         assert self.user is not None
         self.permissions.check(self.user, resource, kind)
 
+    def check_new(self, resource: Resource, arguments: Mapping[str, Any]) -> None:
+        """Check the rights to the exchange that the arguments of a new resource name. Raises: 403, 406."""
+        assert self.user is not None
+        self.permissions.check_new(self.user, resource, arguments)
+
     def check_any(self, resource: Resource) -> None:
         """Check that the user has any right to a resource. Raises: 403."""
         assert self.user is not None
         self.permissions.check_any(self.user, resource)
+
+    def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:
+        """Check the rights to bind something to an exchange with a key. Raises: 403."""
+        assert self.user is not None
+        self.permissions.check_source(self.user, source, exchange, key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
         """Return whether each routing key at a topic exchange has to be checked."""

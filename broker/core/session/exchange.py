@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
-from broker.core.arguments import named_exchange
 from broker.core.names import check_exchange_type, refuse_default, refuse_reserved, refuse_system_deletion, strip_name
 from broker.core.topology.changes import binding_subject, exchange_subject
 from broker.core.vhost import Vhost
@@ -50,7 +49,8 @@ class ExchangeSession:
             refuse_default(resource)
             self._session.check(resource, "configure")
             if name not in self._vhost.exchanges:
-                self._check_new(name, method)
+                refuse_reserved("exchange", name)
+                self._session.check_new(resource, method.arguments or {})
             self._vhost.exchanges.declare(
                 name,
                 method.exchange_type,
@@ -61,15 +61,6 @@ class ExchangeSession:
             )
         if not method.nowait:
             self._vhost.answers.send(self._channel, commands.Exchange.DeclareOk(), exchange_subject(name))
-
-    def _check_new(self, name: str, method: commands.Exchange.Declare) -> None:
-        """Check the rights that an alternate exchange needs: to read this exchange and to write the alternate."""
-        refuse_reserved("exchange", name)
-        resource = self._vhost.exchange_resource(name)
-        alternate = named_exchange(resource, method.arguments or {}, "alternate-exchange")
-        if alternate is not None:
-            self._session.check(resource, "read")
-            self._session.check(self._vhost.exchange_resource(alternate), "write")
 
     def delete(self, method: commands.Exchange.Delete) -> None:
         """Delete an exchange and its bindings.
@@ -118,8 +109,5 @@ class ExchangeSession:
         self._session.check(resources[0], "write")
         refuse_default(resources[0])
         refuse_default(resources[1])
-        self._session.check(resources[1], "read")
-        known = self._vhost.exchanges.get(source)
-        if known is not None and known.type == "topic":
-            self._session.check_topic(resources[1], method.routing_key, "read")
+        self._session.check_source(resources[1], self._vhost.exchanges.get(source), method.routing_key)
         return destination, source

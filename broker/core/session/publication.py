@@ -22,6 +22,7 @@ from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
 
 if TYPE_CHECKING:
     from broker.amqp.header_facts import ProducerMark
+    from broker.core.auth.users import User
     from broker.core.publishing.producers import Producer, Producers
     from broker.core.publishing.reply_to import ReplyConsumer, ReplyTarget
     from broker.core.queue.queue import Queue
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "look_at_numbered", "look_closely"]
+__all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely"]
 
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
 
@@ -124,7 +125,8 @@ def look_closely(
     if facts.special:
         if facts.reply_to == DIRECT_REPLY_TO and replies is None:
             raise ChannelError(406, "fast reply consumer does not exist")
-        _check_user(session, facts.user_id)
+        assert session.user is not None
+        check_user_id(session.user, facts.user_id)
         if facts.fault is not None:
             raise ChannelError(406, facts.fault)
         keys = list(dict.fromkeys([*keys, *further_keys(facts)]))
@@ -133,7 +135,7 @@ def look_closely(
         delivered = _as_delivered(facts, header, replies)
         if delivered is not header:
             header, facts = delivered, facts_of(delivered)
-    if exchange.type == "topic":
+    if exchange.by_topic:
         resource = vhost.exchange_resource(exchange.name)
         for key in keys[1:]:
             session.check_topic(resource, key, "write")
@@ -182,10 +184,8 @@ def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | No
     return header
 
 
-def _check_user(session: SessionClient, claimed: str | None) -> None:
+def check_user_id(user: User, claimed: str | None) -> None:
     """Refuse to publish in another user's name. Raises: ChannelError 406."""
-    user = session.user
-    assert user is not None
     if claimed is not None and claimed != user.name and IMPERSONATOR not in user.tags:
         raise ChannelError(406, f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 

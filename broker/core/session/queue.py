@@ -5,14 +5,12 @@ Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
 from broker.amqp.errors import ChannelError
 from broker.amqp.lenient_methods import QueueDeclareOk
-from broker.core.arguments import named_exchange
 from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name
 from broker.core.queue.default_type import with_default_type
@@ -106,7 +104,7 @@ class QueueSession:
             self._generated = name = self._generated or self._vhost.new_name("amq.gen-")
         self._session.check(self._vhost.queue_resource(name), "configure")
         if name not in self._vhost.queues:
-            self._check_new(name, arguments)
+            self._session.check_new(self._vhost.queue_resource(name), arguments)
         return self._vhost.queues.declare(
             name,
             durable=method.durable,
@@ -115,14 +113,6 @@ class QueueSession:
             arguments=arguments,
             owner=self._session,
         )
-
-    def _check_new(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Check the rights that dead-lettering needs: to read this queue and to write the exchange."""
-        resource = self._vhost.queue_resource(name)
-        exchange = named_exchange(resource, arguments, "x-dead-letter-exchange")
-        if exchange is not None:
-            self._session.check(resource, "read")
-            self._session.check(self._vhost.exchange_resource(exchange), "write")
 
     def bind(self, method: commands.Queue.Bind) -> None:
         """Bind a queue to an exchange.
@@ -156,10 +146,7 @@ class QueueSession:
         source = self._vhost.exchange_resource(exchange)
         self._session.check(self._vhost.queue_resource(queue), "write")
         refuse_default(source)
-        self._session.check(source, "read")
-        known = self._vhost.exchanges.get(exchange)
-        if known is not None and known.type == "topic":
-            self._session.check_topic(source, key, "read")
+        self._session.check_source(source, self._vhost.exchanges.get(exchange), key)
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:

@@ -105,7 +105,7 @@ class Resolver:
         exchange = vhost.exchanges.find(name)
         if exchange.internal:
             raise ChannelError(403, f"cannot publish to internal {resource}")
-        narrowed = exchange.type == "topic" and session.narrows_topics(resource)
+        narrowed = exchange.by_topic and session.narrows_topics(resource)
         target = PublishTarget(resource, exchange, narrowed=narrowed, traced=vhost.firehose.active)
         self._cache.know_exchange(payload[6 : 7 + payload[6]], target)
         return target

@@ -9,7 +9,7 @@ from broker.manage.api.carried_out import carried_out
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.v1.rights import HttpRights, tap_queue
+from broker.manage.rights import check_cursor, check_new_tap, check_seal, check_tap, may_read_tap
 from broker.net.control_verbs.zmq import NO_BRIDGE
 
 if TYPE_CHECKING:
@@ -39,11 +39,10 @@ def pipeline_routes() -> list[ApiRoute]:
 
 
 async def pipeline(call: Call) -> Response:
-    """Answer with the taps that the caller may read, each with its cursors and their lag."""
-    rights = HttpRights(call.broker.permissions)
+    """Answer with the taps that the caller may read, each with its cursors and their lag; a tag lists all."""
+    every = call.may(Needs.MONITORING)
     rows = call.broker.taps.listing()
-    seen = [row for row in rows if rights.may_read(call.user, row["vhost"], tap_queue(row["name"]))]
-    return json_answer({"taps": seen})
+    return json_answer({"taps": [row for row in rows if every or may_read_tap(call, row["vhost"], row["name"])]})
 
 
 async def add_tap(call: Call) -> Response:
@@ -52,6 +51,7 @@ async def add_tap(call: Call) -> Response:
     arguments: dict[str, Any] = {name: fields.text(name) for name in ("exchange", "pattern")}
     arguments |= {name: fields.integer(name, 1, 1) for name in ("max_bytes", "max_age_ms") if fields.has(name)}
     arguments["cursors"] = fields.texts("cursors")
+    check_new_tap(call, call.vhost(), call.words["tap"], arguments["exchange"], arguments["pattern"])
     await carried_out(call, "tap_add", **_tap(call), **arguments)
     return created()
 
@@ -59,6 +59,7 @@ async def add_tap(call: Call) -> Response:
 async def remove_tap(call: Call) -> Response:
     """End a tap; `drop` deletes its slot files and cursors as well."""
     _row(call)
+    check_tap(call, call.words["vhost"], call.words["tap"], "configure")
     drop = FLAGS.get(call.query.get("drop", ""))
     if drop is None:
         raise bad_request("the parameter 'drop' should be true or false")
@@ -69,6 +70,7 @@ async def seal(call: Call) -> Response:
     """Write what a tap holds into a slot file now, and answer with the last seal."""
     _row(call)
     vhost, tap = call.words["vhost"], call.words["tap"]
+    check_seal(call, vhost, tap)
     return json_answer(await carried_out(call, "seal", vhost=vhost, tap=tap))
 
 
@@ -79,15 +81,18 @@ async def set_cursor(call: Call) -> Response:
     if not fields.has("seal"):
         raise bad_request("'seal' is missing")
     moved = {"seal": fields.integer("seal", 0), "reset": fields.flag("reset")}
-    vhost, tap = call.words["vhost"], call.words["tap"]
-    await carried_out(call, "cursor_set", name=call.words["cursor"], vhost=vhost, tap=tap, **moved)
+    name, vhost, tap = call.words["cursor"], call.words["vhost"], call.words["tap"]
+    check_cursor(call, name, vhost, tap)
+    await carried_out(call, "cursor_set", name=name, vhost=vhost, tap=tap, maker=call.user.name, **moved)
     return no_content()
 
 
 async def remove_cursor(call: Call) -> Response:
     """Remove a reader's position; nothing is kept for it any more."""
     name, vhost, tap = call.words["cursor"], call.words["vhost"], call.words["tap"]
-    if name not in [cursor["name"] for cursor in _row(call)["cursors"]]:
+    row = _row(call)
+    check_cursor(call, name, vhost, tap)
+    if name not in [cursor["name"] for cursor in row["cursors"]]:
         raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
     await carried_out(call, "cursor_remove", name=name, vhost=vhost, tap=tap)
     return no_content()

@@ -6,7 +6,6 @@ from base64 import b64encode
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.queue.queue import Queue
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer, no_content, rows_answer
 from broker.manage.api.queue_changes import queue_of
@@ -16,8 +15,8 @@ from broker.manage.message_json import ENCODINGS, payload_fields, shown_properti
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
+from broker.manage.rights import check_destination, check_publish
 from broker.net.control_request import LARGEST, Asker, Request
-from broker.net.control_verbs.destination import destination_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.core.auth.permissions import Kind
+    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.manage.call import Call
     from broker.manage.client import ApiClient
@@ -189,32 +189,24 @@ async def switch(call: Call, *, verb: str) -> Response:
 
 
 async def move(call: Call) -> Response:
-    """Move messages to a queue, or through an exchange."""
+    """Move messages to a queue, or through an exchange; without a key those stay whose own key the user may not use."""
     vhost, queue = queue_of(call)
     fields = await call.fields(("to", "limit", "match"))
-    destination, key = destination_of(vhost, fields.text("to"))
     _check(call, vhost, queue, "read")
-    exchange = vhost.exchanges[""] if isinstance(destination, Queue) else destination
-    resource = vhost.exchange_resource(exchange.name)
-    if exchange.internal:
-        raise not_authorised(f"cannot publish to internal {resource}")
-    permissions, user = call.broker.permissions, call.user
-    permissions.check(user, resource, "write")
-    if permissions.narrows_topics(user, resource):
-        if key is None:
-            raise not_authorised(f"user '{user.name}' may not use every routing key of {resource}: name one in 'to'")
-        permissions.check_topic(user, resource, key, "write")
+    check_destination(call, vhost, fields.text("to"))
     return json_answer(await _verb(call, "move", vhost, queue, _arguments(fields, "to", "limit", "match")))
 
 
 async def requeue_dead_letters(call: Call) -> Response:
-    """Move dead letters back to the queues where they died, or through the exchanges that they came from."""
+    """Move dead letters back to the queues where they died, or through the exchanges that they came from.
+
+    Those stay that the user may not publish there: a publisher may have invented where a dead letter came from.
+    """
     vhost, queue = queue_of(call)
     fields = await call.fields(("into", "reasons", "died_in", "match", "limit"))
     _check(call, vhost, queue, "read")
-    every = [""] if fields.text("into", "queue") == "queue" else list(vhost.exchanges)
-    for name in every:  # any of them may be named in a dead letter
-        call.broker.permissions.check(call.user, vhost.exchange_resource(name), "write")
+    if fields.text("into", "queue") == "queue":
+        check_publish(call, vhost, vhost.exchanges[""], ())
     arguments = _arguments(fields, "into", "reasons", "died_in", "match", "limit")
     return json_answer(await _verb(call, "requeue_dead_letters", vhost, queue, arguments))
 
@@ -236,5 +228,6 @@ def _arguments(fields: Request, *names: str) -> dict[str, Any]:
 
 async def _verb(call: Call, verb: str, vhost: Vhost, queue: Queue, arguments: Mapping[str, Any]) -> Any:
     """Carry out a verb of the control socket for a queue. Raises: ControlRefused."""
-    request = Request({**arguments, "vhost": vhost.name, "queue": queue.name}, HttpAsker(call.client))
+    named = {**arguments, "vhost": vhost.name, "queue": queue.name}
+    request = Request(named, HttpAsker(call.client), partial(check_publish, call, vhost))
     return await call.broker.verbs[verb](request)

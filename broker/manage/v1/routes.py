@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.manage.v1.rights import HttpRights
 from broker.manage.v1.slot_routes import slot_routes
 from broker.manage.v1.snapshot_routes import snapshot_routes
 from broker.manage.v1.tap_routes import tap_routes
@@ -19,9 +18,9 @@ __all__ = ["v1_routes"]
 
 def v1_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
     """Return the routes."""
-    rights, vhosts = HttpRights(broker.permissions), broker.administration.vhosts
+    vhosts = broker.administration.vhosts
     return [
-        *slot_routes(broker.taps, broker.incarnation, rights, reads),
-        *tap_routes(broker.taps, vhosts, rights),
-        *snapshot_routes(broker.taps, vhosts, rights, reads),
+        *slot_routes(broker.taps, broker.incarnation, reads),
+        *tap_routes(broker.taps, vhosts),
+        *snapshot_routes(broker.taps, vhosts, reads),
     ]

@@ -15,8 +15,8 @@ from broker.manage.call import Call
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
+from broker.manage.rights import check_tap, may_read_tap
 from broker.manage.v1.file_answer import file_answer
-from broker.manage.v1.rights import HttpRights, tap_queue
 from broker.net.control_request import ROWS_AT_ONCE
 from broker.slot_files.slot_file import FORMAT
 
@@ -31,9 +31,9 @@ __all__ = ["slot_routes"]
 LIMIT_MAX: Final = 10_000
 
 
-def slot_routes(taps: Taps, incarnation: str, rights: HttpRights, reads: FileReads) -> list[ApiRoute]:
+def slot_routes(taps: Taps, incarnation: str, reads: FileReads) -> list[ApiRoute]:
     """Return the routes."""
-    slots = SlotAnswers(taps, incarnation, rights, reads)
+    slots = SlotAnswers(taps, incarnation, reads)
     return [
         ApiRoute("GET", "/v1/store", Needs.LOGIN, slots.store, ()),
         ApiRoute("GET", "/v1/seals", Needs.LOGIN, slots.seals, ("after", "limit", "vhost", "tap")),
@@ -47,7 +47,6 @@ class SlotAnswers:
 
     taps: Taps
     incarnation: str
-    rights: HttpRights
     reads: FileReads
 
     async def store(self, _call: Call) -> Response:
@@ -105,19 +104,18 @@ class SlotAnswers:
 
     def _partial(self, call: Call) -> bool:
         """Return whether there are slots that the user may not read, asked for or not."""
-        may_read = self.rights.may_read
-        return not all(may_read(call.user, vhost, tap_queue(tap)) for vhost, tap in self.taps.view.taps)
+        return not all(may_read_tap(call, vhost, tap) for vhost, tap in self.taps.view.taps)
 
     def _visible(self, call: Call) -> Callable[[str, str], bool]:
-        """Return which taps are asked for and may be read. Raises: HttpRefused for one that may not."""
+        """Return which taps are asked for and may be read. Raises: ChannelError (403) for one that may not."""
         vhost, tap = call.query.get("vhost"), call.query.get("tap")
         if vhost is not None and tap is not None:
-            self.rights.check_read(call.user, vhost, tap_queue(tap))
+            check_tap(call, vhost, tap)
 
         @cache
         def visible(of_vhost: str, of_tap: str) -> bool:
             asked = vhost in (None, of_vhost) and tap in (None, of_tap)
-            return asked and self.rights.may_read(call.user, of_vhost, tap_queue(of_tap))
+            return asked and may_read_tap(call, of_vhost, of_tap)
 
         return visible
 
@@ -127,7 +125,7 @@ class SlotAnswers:
         seal = self.taps.view.seal(number)
         if seal is None:
             raise self._missing(number)
-        self.rights.check_read(call.user, seal.vhost, tap_queue(seal.queue))
+        check_tap(call, seal.vhost, seal.queue)
         answer = await file_answer(self.reads, self.taps.slot_path(number), call.request.headers, seal.crc)
         if answer is None:
             raise self._missing(number)

@@ -14,13 +14,13 @@ from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import file_answer
+from broker.taps.slot_snapshots import is_private
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.core.vhost import Vhost
     from broker.manage.v1.file_reads import FileReads
-    from broker.manage.v1.rights import HttpRights
     from broker.taps.slot_snapshots import Snapshot
     from broker.taps.taps import Taps
 
@@ -29,9 +29,9 @@ __all__ = ["snapshot_routes"]
 SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
-def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights, reads: FileReads) -> list[ApiRoute]:
+def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], reads: FileReads) -> list[ApiRoute]:
     """Return the routes."""
-    answers = SnapshotAnswers(taps, vhosts, rights, reads)
+    answers = SnapshotAnswers(taps, vhosts, reads)
     return [
         ApiRoute("POST", "/v1/snapshots", Needs.LOGIN, answers.take, ()),
         ApiRoute("GET", "/v1/snapshots/{id}/{n}", Needs.LOGIN, answers.file, ()),
@@ -45,21 +45,18 @@ class SnapshotAnswers:
 
     taps: Taps
     vhosts: Mapping[str, Vhost]
-    rights: HttpRights
     reads: FileReads
 
     async def take(self, call: Call) -> Response:
         """Take a snapshot and list its files."""
         fields = await call.fields(("vhost", "queue"))
         vhost, queue = fields.text("vhost", "/"), fields.text("queue")
-        self.rights.check_read(call.user, vhost, queue)
+        _check(call, vhost, queue)
         held = self.vhosts.get(vhost)
         found = None if held is None else held.queues.get(queue)
         if found is None:
             raise not_found(f"no queue '{queue}' in vhost '{vhost}'")
-        private = found.exclusive_owner is not None or (found.kept and not found.is_tap)
-        if private:  # over AMQP no other connection can read it either
-            self.rights.check_looks_after(call.user, str(Resource("queue", vhost, queue)))
+        _check(call, vhost, queue, private=is_private(found))
         if len(self.taps.snapshots) + self.taps.snapshots.under_way >= SNAPSHOTS_MAX:
             raise HttpRefused(503, f"there are {SNAPSHOTS_MAX} snapshots already: delete some, or try again later")
         return json_answer(await self.taps.snapshots.take(vhost, queue, call.user.name), 201)
@@ -85,5 +82,16 @@ class SnapshotAnswers:
         snapshot = self.taps.snapshots.get(call.words["id"])
         if snapshot is None:
             raise not_found(f"no snapshot {call.words['id'][:64]}")
-        self.rights.check_read(call.user, snapshot.vhost, snapshot.queue)
+        _check(call, snapshot.vhost, snapshot.queue, private=snapshot.private)
         return snapshot
+
+
+def _check(call: Call, vhost: str, queue: str, *, private: bool = False) -> None:
+    """Let the caller read a queue. One that no other connection can read over AMQP either takes a tag as well.
+
+    Raises: ChannelError (403), HttpRefused.
+    """
+    resource = Resource("queue", vhost, queue)
+    call.broker.permissions.check(call.user, resource, "read")
+    if private and not call.may(Needs.MONITORING):
+        raise HttpRefused(403, f"access to {resource} refused for user '{call.user.name}': it is not for clients")

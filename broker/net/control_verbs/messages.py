@@ -15,6 +15,7 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.amqp.header_writer import encode_header
+from broker.core.message.carbon_copies import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.queue.queue import Queue
@@ -59,6 +60,8 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
             known = facts_of(header)
             if known.fault is not None:
                 raise ControlRefused(known.fault)
+            if not isinstance(destination, Queue):
+                request.check_publish(destination, [envelope.key, *further_keys(known)])
             message = Message(envelope, header, body, 0, known, vhost.ports.clock.now_ms)
             landing = course(message)
             assert landing is not None, "what is published has nowhere to stay"

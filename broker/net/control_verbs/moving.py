@@ -67,8 +67,11 @@ def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str
         destination, key = destination_of(vhost, request.text("to"))
         if destination is source:
             raise ControlRefused(f"queue '{source.name}' cannot be moved to itself")
+        check = request.check_publish
         alone = isinstance(destination, Queue)
-        course = to_queue(destination) if isinstance(destination, Queue) else to_exchange(vhost, destination, key)
+        course = (
+            to_queue(destination) if isinstance(destination, Queue) else to_exchange(vhost, destination, key, check)
+        )
         wanted = every(request.texts("match"))
         moving = Move(vhost, source, course, wanted=wanted, limit=limit_of(request), alone=alone)
         return await run(request, vhost, moving, told(destination, key), (source, destination))
@@ -80,7 +83,11 @@ def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str
         if into not in INTO:
             raise ControlRefused(f"'into' should be {' or '.join(INTO)}")
         course = back_home(
-            vhost, into_exchange=into == "exchange", reasons=request.texts("reasons"), died_in=request.texts("died_in")
+            vhost,
+            into_exchange=into == "exchange",
+            reasons=request.texts("reasons"),
+            died_in=request.texts("died_in"),
+            check=request.check_publish,
         )
         moving = Move(vhost, source, course, wanted=every(request.texts("match")), limit=limit_of(request))
         return await run(request, vhost, moving, {"death": into}, (source,))

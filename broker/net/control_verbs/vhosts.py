@@ -30,7 +30,7 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
         default_type = check_default_type(request.optional("default_queue_type"))
         if default_type is not None:
             facts["default_queue_type"] = default_type
-        await vhosts.add(request.text("name"), facts)
+        await vhosts.add(request.text("name"), facts, request.text("maker", ""))
 
     async def delete_vhost(request: Request) -> None:
         await vhosts.delete(request.text("name"))

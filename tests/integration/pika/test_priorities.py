@@ -104,6 +104,26 @@ def test_one_consumer_is_active_and_another_follows_it(channel: BlockingChannel)
     assert second.wait(1) == [b"3"]
 
 
+def test_a_quorum_queue_goes_to_the_active_consumer_of_the_highest_priority(channel: BlockingChannel) -> None:
+    """It takes over when the active one has settled what it holds, and gets what was ready meanwhile."""
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    channel.queue_declare("q-takeover", durable=True, arguments=arguments)
+    try:
+        publish(channel, "q-takeover", b"1", b"2", persistent=True)
+        channel.basic_qos(prefetch_count=1)
+        low = Received(channel, "q-takeover")
+        assert low.wait(1) == [b"1"]
+        high = Received(channel, "q-takeover", auto_ack=True, arguments={"x-priority": 10})
+        assert high.settle() == []
+        channel.basic_ack(low.tags[0])
+        assert high.wait(1) == [b"2"]
+        publish(channel, "q-takeover", b"3", persistent=True)
+        assert high.wait(2) == [b"2", b"3"]
+        assert low.settle() == [b"1"]
+    finally:
+        channel.queue_delete("q-takeover")
+
+
 def test_one_active_consumer_excludes_an_exclusive_one(channel: BlockingChannel) -> None:
     """An exclusive consumer on a queue with a single active consumer is refused."""
     channel.queue_declare("q-single", exclusive=True, arguments={"x-single-active-consumer": True})

@@ -203,3 +203,24 @@ def test_one_is_active_at_a_time() -> None:
     held.remove(first)
     assert held.active is third
     assert deal(held, 1) == [third]
+
+
+def test_the_active_one_yields_to_a_higher_priority_when_it_has_settled_all() -> None:
+    """Meanwhile nobody is served; who leaves meanwhile is neither active nor waited for."""
+    low, same, high, higher = taker(), taker(), taker(priority=1), taker(priority=2)
+    held = ConsumerRing(single_active=True, yields=True)
+    for consumer in (low, same):
+        held.add(consumer)
+    assert deal(held, 1) == [low]
+    held.add(high)
+    assert (held.active, held.able(), held.room(1), held.next(1)) == (low, False, 0, [])
+    held.add(higher)
+    held.remove(higher)
+    held.remove(high)
+    assert deal(held, 1) == [low]
+    held.add(high)
+    low.unacked = 0
+    assert (held.able(), held.active) == (True, high)
+    assert deal(held, 1) == [high]
+    held.remove(high)
+    assert held.active is low

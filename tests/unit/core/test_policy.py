@@ -52,6 +52,19 @@ def test_the_highest_priority_holds_alone() -> None:
     assert [found.name for found in vhost.policies.list()] == ["equal", "high", "low"]
 
 
+def test_no_name_escapes_an_operator_policy() -> None:
+    """Names that a pattern takes too long for are within an operator's limit, outside of a policy; others as ever."""
+    vhost = Room().vhost
+    slow = "(?!amq)([a-z]+-?)+$"  # RE2 knows no lookahead
+    vhost.policies.set(policy(pattern=slow))
+    vhost.policies.set(policy("op", pattern=slow, definition={"max-length": 5}), operator=True)
+    hostile = [vhost.queues.declare("a" * 200 + f"!{number}") for number in range(10)]
+    assert {(queue.policy, queue.operator_policy) for queue in hostile} == {(None, "op")}
+    for name, found in (("c-d", ("p", "op")), ("C", (None, None)), ("c!", (None, None))):
+        queue = vhost.queues.declare(name)
+        assert (queue.policy, queue.operator_policy) == found
+
+
 def test_an_operator_policy_holds_beside_the_policy() -> None:
     """Of argument, policy and operator policy the least number applies."""
     vhost = Room().vhost

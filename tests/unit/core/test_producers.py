@@ -18,6 +18,7 @@ def use(producers: Producers, producer: Producer, block: int, clock: Clock) -> N
     producer.sequences.add(block << BLOCK_SHIFT, clock.now_ms)
 
 
+@pytest.mark.interpreted("a method of the sequences is replaced")
 def test_refusals_look_for_room_when_there_may_be_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many refused numbers cost one search for room, until the oldest block has expired."""
     looks: list[int] = []

@@ -140,6 +140,7 @@ def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
     ]
 
 
+@pytest.mark.interpreted("functions of the topology are replaced")
 def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is encoded lazily: a checkpoint of 100,000 queues costs the loop one reference each."""
     vhost = Room().vhost

@@ -47,6 +47,19 @@ def test_a_folder_that_others_can_read_should_be_closed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_others_can_write_is_worse(tmp_path: Path) -> None:
+    """They could put their own files there, and links, with which the broker does not start."""
+    tmp_path.chmod(0o777)
+    finding = found(folder_findings(in_folder(tmp_path)), "data folder")
+    assert (finding.verdict, finding.advice) == (Verdict.WARN, f"chmod 700 {tmp_path}")
+    assert "can replace the broker's files" in finding.found
+    tmp_path.chmod(0o700)
+    (tmp_path / "slots").symlink_to(tmp_path)
+    finding = found(folder_findings(in_folder(tmp_path)), "data folder")
+    assert finding.verdict is Verdict.BAD
+    assert "slots: a symbolic link" in finding.found
+
+
 def test_a_folder_that_cannot_be_used_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file in its place, and a folder of another user."""
     (tmp_path / "file").write_text("")

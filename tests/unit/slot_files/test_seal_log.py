@@ -216,9 +216,8 @@ def facts(found: SealView) -> tuple[Any, ...]:
 
 def test_who_wrote_a_seal_outlives_its_line_and_tells_histories_apart() -> None:
     """The start that wrote a seal is known after its release, so two copies that diverge after seal 2 differ."""
-    old = {"k": "store", "format": 1, "store": STORE}
-    before = [old, {"k": "seal", **seal(1).to_json()}, {"k": "seal", **replace(seal(2), incarnation="x").to_json()}]
-    del before[1]["incarnation"]  # as format 1 writes it
+    store = {"k": "store", "format": 2, "store": STORE}
+    before = [store, {"k": "seal", **seal(1).to_json()}, {"k": "seal", **replace(seal(2), incarnation="x").to_json()}]
     ours, theirs = SealView(before), SealView(before)
     for number in (3, 4):
         ours.fold({"k": "seal", **replace(seal(number), incarnation="x").to_json()})

@@ -22,7 +22,7 @@ def new_file() -> tuple[MemoryFiles, ClockFile]:
 
 
 def test_the_state_comes_back() -> None:
-    """The last state is read; a folder of an older version has a difference of zero."""
+    """The last state is read; a new folder has a difference of zero."""
     _, file = new_file()
     assert file.read() == ClockState(0, 0)
     for state in (STATE, ClockState(1, 2)):

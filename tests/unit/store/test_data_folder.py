@@ -6,8 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable, NewerFormat, NoDataFolder, StoreFailed
+from broker.store.damage import (
+    CorruptFile,
+    FolderBusy,
+    FolderUnwritable,
+    LinkedFolder,
+    NewerFormat,
+    NoDataFolder,
+    OlderFormat,
+    StoreFailed,
+)
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
@@ -128,12 +138,14 @@ def test_on_real_files(tmp_path: Path) -> None:
     ("stamp", "refused", "says"),
     [
         (b"slotmq data folder, format 9\n", NewerFormat, "written by a newer SlotMQ, format 9; .* reads up to 3$"),
+        (b"slotmq data folder, format 2\n", OlderFormat, "written by an older SlotMQ, format 2; .* reads only 3$"),
+        (b"", NoDataFolder, "not a data folder: its file 'format' is missing$"),
         (b"slotmq data folder, format ?\n", NoDataFolder, "not a data folder: its file 'format' is not SlotMQ's$"),
         (b"\xff\0", NoDataFolder, "not a data folder: its file 'format' is not SlotMQ's$"),
     ],
 )
 def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says: str) -> None:
-    """A folder of a later version, or of another program, is reported and left alone."""
+    """A folder of another version, or of another program, is reported and left alone."""
     files = MemoryFiles()
     DataFolder.open(files, PATH).close()
     files.contents[PATH / "format"].block[:] = stamp
@@ -143,12 +155,11 @@ def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says:
     assert {path: bytes(content.block) for path, content in files.contents.items()} == there
 
 
-@pytest.mark.parametrize("older", [b"", b"slotmq data folder, format 1\n", b"slotmq data folder, format 2\n"])
-def test_a_folder_of_the_version_before_is_taken_over(older: bytes) -> None:
-    """The folder gets a new stamp, so that the older version, which would ignore its users, refuses it."""
+def test_a_first_start_that_died_is_begun_again() -> None:
+    """A folder without a stamp, in which nothing was written yet, is a new one."""
     files = MemoryFiles()
-    DataFolder.open(files, PATH).close()
-    files.contents[PATH / "format"].block[:] = older
+    files.make_folder(PATH)
+    files.open(PATH / "lock", create=True).close()
     DataFolder.open(files, PATH).close()
     assert bytes(files.contents[PATH / "format"].block) == b"slotmq data folder, format 3\n"
 
@@ -176,3 +187,58 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
 
     with pytest.raises(FolderUnwritable, match=r"/srv/data.*Read-only file system"):
         DataFolder.open(ReadOnly(), PATH)
+
+
+@pytest.mark.parametrize("name", ["lock", "format", "definitions", "slots", "vhosts", "vhosts/%2F", "vhosts/%2F/log"])
+def test_a_link_in_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    """Whoever could put it there would have the broker write where its account may: nothing of it is touched."""
+    path, outside = tmp_path / "data", tmp_path / "outside"
+    folder = DataFolder.open(Files(), path)
+    VhostStore.open(Files(), folder.vhost_folder("/"), segment_bytes=1000, sync=True)[0].close()
+    folder.close()
+    place = path / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    outside.mkdir()
+    place.symlink_to(outside)
+    with pytest.raises(LinkedFolder, match=f"/{name}: a symbolic link, which the broker does not follow"):
+        DataFolder.open(Files(), path)
+    assert list(outside.iterdir()) == []
+    place.unlink()
+    if name != "format":  # without which it may be anybody's folder
+        DataFolder.open(Files(), path).close()
+
+
+def test_no_file_is_opened_through_a_link(tmp_path: Path) -> None:
+    """A link that comes while the broker runs is not followed either."""
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    for step in (
+        lambda: Files().read(tmp_path / "link"),
+        lambda: Files().open(tmp_path / "link", create=True),
+        lambda: Files().lock(tmp_path / "link"),
+        lambda: Files().make_folder(tmp_path / "folder"),
+    ):
+        with pytest.raises(StoreFailed, match="a symbolic link, which the broker does not follow"):
+            step()
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    """Operators put data on another disk so."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    DataFolder.open(Files(), tmp_path / "data").close()
+    assert (tmp_path / "disk" / "format").exists()
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o700, False), (0o755, False), (0o770, True), (0o777, True)])
+def test_a_folder_that_others_can_write_is_told(tmp_path: Path, mode: int, *, warned: bool) -> None:
+    """It is used all the same: Kubernetes makes its emptyDir with mode 0777."""
+    tmp_path.chmod(mode)
+    with capture_logs() as events:
+        DataFolder.open(Files(), tmp_path).close()
+    told = [(event["event"], event["log_level"], event["mode"]) for event in events]
+    assert told == ([("data_folder.open_to_others", "warning", f"{mode:o}")] if warned else [])
+    tmp_path.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Entries of queue logs: single ones and groups, their checksums, and entries of older versions, which have none."""
+"""Entries of queue logs: single ones and groups, and their checksums."""
 
 from __future__ import annotations
 
@@ -38,14 +38,8 @@ def packed(entries: list[Entry], due_ms: list[int] | None = None, *, at: int = 0
 
 def unpacked(block: bytes, start: int = 0, stop: int = 0, *, queue: int = 7, first: int = FIRST) -> list[Entry]:
     """Return the entries of whole cells; none is of an older version."""
-    positions, sizes, unproved = unpack_entries(queue, first, block, start, stop or len(block) // ENTRY_BYTES)
-    assert unproved == []
+    positions, sizes = unpack_entries(queue, first, block, start, stop or len(block) // ENTRY_BYTES)
     return list(zip(positions, sizes, strict=True))
-
-
-def old_format(entries: list[Entry]) -> bytes:
-    """Return entries in the format of versions before 0.2."""
-    return b"".join([OLD.pack(*entry) for entry in entries])
 
 
 @pytest.mark.parametrize("entries", [GROUPED, SCATTERED, SPILLED, GROUPED[:3], [(0, 0)], []])
@@ -85,12 +79,11 @@ def test_moments_come_back(entries: list[Entry], due: list[int] | range) -> None
         for start in (0, 5, 200):
             assert unpack_due(7, FIRST, block, 3 + start, 3 + len(found)) == due_ms[start:]
         assert not any(unpack_due(8, FIRST, block, 0, len(block) // ENTRY_BYTES))
-    assert not any(unpack_due(7, FIRST, old_format(GROUPED[:CELL_IDS]), 0, CELL_IDS))
 
 
 @pytest.mark.parametrize("due_ms", [0, 1 << 41])
 def test_a_flipped_bit_makes_no_entry(due_ms: int) -> None:
-    """An entry with any flipped bit is invalid, and is taken neither for the old format nor for another due time."""
+    """An entry with any flipped bit is invalid, and has no other due time."""
     block = bytearray(packed(SCATTERED[:1], [due_ms]))
     for bit in range(ENTRY_BYTES * 8):
         block[bit // 8] ^= 1 << bit % 8
@@ -101,7 +94,7 @@ def test_a_flipped_bit_makes_no_entry(due_ms: int) -> None:
 
 @pytest.mark.parametrize("due_ms", [[], [1 << 41, 0, 5, 6, 7, 8]])
 def test_a_flipped_bit_makes_no_entry_of_a_group(due_ms: list[int]) -> None:
-    """A group with any flipped bit, also in what fills it up, has no entries, and none in the old format."""
+    """A group with any flipped bit, also in what fills it up, has no entries."""
     block = bytearray(packed(GROUPED[:6], due_ms))
     for bit in range(6 * ENTRY_BYTES * 8):
         block[bit // 8] ^= 1 << bit % 8
@@ -126,17 +119,6 @@ def test_an_entry_belongs_to_its_message() -> None:
         block = packed(entries)
         assert set(unpacked(block, first=FIRST + CELL_IDS)) == {(0, 0)}
         assert set(unpacked(block, queue=8)) == {(0, 0)}
-
-
-def test_the_old_format_is_read_beside_the_new_one() -> None:
-    """Entries without a checksum are read as before and told from those with one."""
-    block = bytearray(packed(GROUPED[:30]))
-    block[30 * ENTRY_BYTES : 33 * ENTRY_BYTES] = old_format([*SCATTERED[:2], (0, 0)])
-    block[33 * ENTRY_BYTES : 35 * ENTRY_BYTES] = pack_entries(7, FIRST + 33, columns(SCATTERED[5:7]))
-    positions, sizes, unproved = unpack_entries(7, FIRST, bytes(block), 28, 36)
-    expected = [*GROUPED[28:30], *SCATTERED[:2], (0, 0), *SCATTERED[5:7], (0, 0)]
-    assert list(zip(positions, sizes, strict=True)) == expected
-    assert unproved == [2, 3]
 
 
 @pytest.mark.parametrize(("start", "stop"), [(12, 13), (10, 12), (39, 41), (0, 11), (10, 40), (40, 200), (0, 256)])

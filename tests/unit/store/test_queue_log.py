@@ -10,7 +10,6 @@ from broker.store.entry_buffer import CHUNK_MAX_BYTES
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
-from tests.unit.store.test_queue_entry import old_format
 
 FOLDER = Path("/queues")
 FEW = CHUNK_MAX_BYTES // ENTRY_BYTES  # entries that need no file
@@ -175,21 +174,6 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
     logs.mend(3, 2, (0, 0), (3, 4))
     assert new_logs(files).check(3, 1, 3)
     assert logs.read(3, 1, 3) == ([0, 3], [0, 4])
-
-
-def test_entries_of_an_earlier_version_are_named_across_chunks() -> None:
-    """Entries without a checksum are read, and named by their places among the entries that were asked for."""
-    files = MemoryFiles()
-    logs = new_logs(files)
-    first = CHUNK_IDS - 3
-    logs.write(3, first, entries(6))
-    logs.sync()
-    for path, content in files.contents.items():
-        at = (first % CHUNK_IDS + 3 if path.name.endswith("-00000000.queue") else 2) * ENTRY_BYTES
-        content.block[at : at + ENTRY_BYTES] = old_format([(70, 7)])
-    positions, sizes, unproved = new_logs(files).examine(3, first, first + 6)
-    assert (positions, sizes) == ([1, 2, 70, 4, 70, 6], [10, 10, 7, 10, 7, 10])
-    assert unproved == [2, 4]
 
 
 def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:

@@ -9,7 +9,7 @@ from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_relocation
 from broker.store.damage import CorruptRecord
 from broker.store.memory_files import MemoryFile
-from broker.store.queue_entry import ReadEntries
+from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
 from broker.store.reading import COPY_MAX_BYTES, StoredMessages
 from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, encode_message, encode_moved, encode_settled
@@ -542,7 +542,7 @@ def test_a_full_segment_is_not_relocated() -> None:
 def test_a_segment_with_many_messages_is_refused_by_their_number() -> None:
     """Where the messages alone need more than the share, not one entry of the queue log is read."""
 
-    def unread(_slot: SlotReference) -> ReadEntries:
+    def unread(_slot: SlotReference) -> Entries:
         raise AssertionError("an entry was read")
 
     def slots(count: int, *segments: int) -> list[SlotReference]:
