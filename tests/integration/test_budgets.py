@@ -16,6 +16,7 @@ from pamqp import commands
 
 from broker.core.auth.attempts import AT_ONCE, WAIT_MAX_S
 from broker.core.auth.users import user_of
+from broker.net.control import CLIENTS_MAX
 from broker.net.tls_server import TlsServer
 from broker.server import BrokerServer
 from broker.store.files import Files
@@ -152,6 +153,26 @@ async def test_requests_of_one_user_leave_places_for_others(tmp_path: Path) -> N
             assert statuses(answer) == [503], "who has most has no place left, and nobody else pays"
             assert (await ask(broker, "GET", "/api/whoami")).status == 200
             assert [ended(stream) for stream in streams] == [True] + [False] * (MOST - 1)
+
+
+async def test_commands_of_one_user_leave_places_for_others(tmp_path: Path) -> None:
+    """The oldest command of who has most ends for another user's; the user's own next one is refused."""
+    async with running_broker(tmp_path, http=HTTP) as broker:
+        broker.administration.users.add("greedy", "s3cret", ["monitoring"])
+        port, greedy = broker.manage.port(), ("greedy", "s3cret")
+        begun = request("POST", "/v1/control", greedy, Transfer_Encoding="chunked", Content_Type="application/json")
+        with ExitStack() as stack:
+            held = [stack.enter_context(connected(port, begun)) for _ in range(CLIENTS_MAX)]
+            answered = broker.manage._listeners["http"]._answered
+
+            async def all_begun() -> bool:
+                return len(answered) == CLIENTS_MAX
+
+            await wait_until_async(all_begun, "all commands have begun")
+            one_more = stack.enter_context(connected(port, begun))
+            assert await asyncio.to_thread(one_more.recv, 12) == b"HTTP/1.1 503"
+            assert (await ask(broker, "POST", "/v1/control", b'{"verb":"status"}\n')).status == 200
+            await count_open(held, CLIENTS_MAX - 1)
 
 
 async def test_handshakes_do_not_shut_amqp(tmp_path: Path) -> None:
