@@ -133,7 +133,7 @@ class BrokerServer:
         self._watch.start(self.turn, self.vhosts.log_positions)
         self.taps = Taps(slots, self.vhosts, settings, self.turn, self._fail)
         try:
-            users = Users(configured_users(settings))
+            users = Users(configured_users(settings), now_s=time.monotonic)
             permissions = Permissions(users)
             self.usage = Usage(users)
             self.alarms = Alarms(watermarks(settings))

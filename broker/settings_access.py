@@ -197,7 +197,12 @@ class Http(HttpPort):
         reload=NEXT_CONNECTION,
     )
     connections_max: int = number(
-        200, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
+        200,
+        1,
+        10_000,
+        "connections",
+        "How many requests of users each port answers at the same time, and how many other connections it holds.",
+        reload=AT_ONCE,
     )
     session_ms: int = number(
         28_800_000,
@@ -237,4 +242,7 @@ class Metrics(HttpPort):
     )
     port: int = number(
         15692, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "RabbitMQ prometheus"
+    )
+    shared_ms: int = number(
+        1000, 0, 60_000, "ms", "How long the text of a scrape is for all who ask for the same.", reload=AT_ONCE
     )

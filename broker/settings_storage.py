@@ -109,6 +109,25 @@ class TapSettings(SettingsSection):
         "How long a snapshot of a queue exists; at most until the next start.",
         reload=AT_ONCE,
     )
+    snapshots_user_max: int = number(
+        4,
+        1,
+        64,
+        "snapshots",
+        "How many snapshots a user has; one more takes the place of the user's oldest",
+        reload=AT_ONCE,
+    )
+    snapshots_disk_ratio: float = number(
+        0.2,
+        0.0,
+        1.0,
+        "part",
+        "... and the share of the disk for the snapshots of all users, of which one user leaves as much as it takes.",
+        reload=AT_ONCE,
+    )
+    cursors_user_max: int = number(
+        100, 0, 1000, "cursors", "How many cursors of taps a user can create over HTTP.", reload=AT_ONCE
+    )
 
 
 class Memory(SettingsSection):

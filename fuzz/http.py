@@ -176,6 +176,27 @@ class Wire(asyncio.Transport):
         self.reading = True
 
 
+class EndlessPlaces:
+    """A port that has a place for every client."""
+
+    def __init__(self) -> None:
+        self.clients: list[ClientProtocol] = []
+
+    def enter(self, client: ClientProtocol, _descriptor: int) -> None:
+        """Take a client."""
+        self.clients.append(client)
+
+    def admit(self, _client: ClientProtocol, _user: str) -> None:
+        """Admit a request."""
+
+    def release(self, _client: ClientProtocol) -> None:
+        """Take note of an answer."""
+
+    def leave(self, client: ClientProtocol) -> None:
+        """Forget a client."""
+        self.clients.remove(client)
+
+
 def check(rng: Random) -> str:
     """Send a few mutated requests, whole and in pieces, and return the last outcome."""
     octets = b"".join(request(rng) for _ in range(rng.randint(1, 3)))
@@ -194,9 +215,8 @@ def check(rng: Random) -> str:
 
 async def talk(chunks: list[bytes]) -> tuple[list[str], bool]:
     """Return the status of each answer, and whether the broker ended the connection."""
-    wire, state = Wire(), ServerState()
-    clients: list[ClientProtocol] = []
-    protocol = ClientProtocol(CONFIG, state, 600.0, lambda client, _descriptor: clients.append(client), clients.remove)
+    wire, state, places = Wire(), ServerState(), EndlessPlaces()
+    protocol = ClientProtocol(CONFIG, state, 600.0, places)
     protocol.connection_made(wire)
     for chunk in chunks:
         await settled(state)
@@ -207,7 +227,7 @@ async def talk(chunks: list[bytes]) -> tuple[list[str], bool]:
     ended = wire.ended
     protocol.connection_lost(None)
     await asyncio.gather(*state.tasks, return_exceptions=True)
-    assert clients == []
+    assert places.clients == []
     return [found.decode() for found in STATUS.findall(bytes(wire.sent))], ended
 
 

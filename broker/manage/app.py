@@ -142,6 +142,8 @@ class Application:
         caller = NOBODY if route.needs is Needs.NOTHING else await self._login.caller(request.headers, client)
         if not tags_suffice(caller.user.tags, route.needs):
             raise not_authorised(LACKS[route.needs])
+        if route.needs is not Needs.NOTHING:
+            client.admit(caller.user.name)
         if scope["method"] not in READING:
             check_change(request.headers, by_cookie=caller.by_cookie)
         return await route.respond(

@@ -18,16 +18,25 @@ class ApiClient:
 
     Shapes: `gone` tells, in any thread, whether the connection has ended; `last` whether the present answer is the
     last one; an `endless` answer is broken off when the broker stops; `fault` is why the rest of a body cannot be read.
+    `admit` counts its request as one of a user who has logged in, and raises HttpRefused if there is no place for it.
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
-    __slots__ = ("_answering", "abort", "endless", "fault", "gone", "last", "peer", "timeout_s")
+    __slots__ = ("_answering", "abort", "admit", "endless", "fault", "gone", "last", "peer", "timeout_s")
 
-    def __init__(self, peer: Peer, gone: Callable[[], bool], abort: Callable[[], None], timeout_s: float) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        gone: Callable[[], bool],
+        abort: Callable[[], None],
+        timeout_s: float,
+        admit: Callable[[str], None] = lambda _user: None,
+    ) -> None:
         self.peer = peer
         self.gone = gone
         self.abort = abort
         self.timeout_s = timeout_s
+        self.admit = admit
         self.last = False
         self.endless = False
         self.fault: HttpRefused | None = None

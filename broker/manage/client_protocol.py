@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
-__all__ = ["ClientProtocol"]
+__all__ = ["ClientProtocol", "Places"]
 
 AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
 PIECE_BYTES: Final = 256 << 10
@@ -36,6 +36,22 @@ UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that come after their answers, on
 _log = get_logger()
 _silent = logging.getLogger("slotmq.uvicorn")  # what goes wrong is an answer, or an event of this broker
 _silent.disabled = True
+
+
+class Places(Protocol):
+    """What bounds the clients of a port."""
+
+    def enter(self, client: ClientProtocol, descriptor: int) -> None:
+        """Take a new client, or abort it."""
+
+    def admit(self, client: ClientProtocol, user: str) -> None:
+        """Count the request of a user who has logged in. Raises: HttpRefused if there is no place for it."""
+
+    def release(self, client: ClientProtocol) -> None:
+        """Take note that a request was answered."""
+
+    def leave(self, client: ClientProtocol) -> None:
+        """Forget a client whose connection has ended."""
 
 
 class ClientProtocol(H11Protocol):
@@ -49,16 +65,14 @@ class ClientProtocol(H11Protocol):
         config: Config,
         state: ServerState,
         timeout_s: float,
-        admit: Callable[[ClientProtocol, int], HttpRefused | None],
-        left: Callable[[ClientProtocol], None],
+        places: Places,
     ) -> None:
-        """`admit` gets the descriptor and returns why this client is turned away, if it is; `left` is told its end."""
+        """Serve a client that takes its place among those of `places`."""
         super().__init__(config, state, {})
         self.logger = _silent
         self.access_log = False
         self._timeout_s = timeout_s
-        self._admit = admit
-        self._left = left
+        self._places = places
         self._deadline: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         self._end: LingeringTransport
@@ -70,14 +84,12 @@ class ClientProtocol(H11Protocol):
         self._end = LingeringTransport(transport)
         transport.set_write_buffer_limits(high=PIECE_BYTES)
         super().connection_made(self._end)
-        self.client_end = ApiClient(peer_of(transport), transport.is_closing, transport.abort, self._timeout_s)
+        admit = partial(self._places.admit, self)
+        self.client_end = ApiClient(peer_of(transport), transport.is_closing, transport.abort, self._timeout_s, admit)
         self.app_state = {"client": self.client_end}
         found = transport.get_extra_info("socket")
-        refused = self._admit(self, -1 if found is None else found.fileno())
-        if refused is None:
-            self._watch()
-        else:
-            self._refuse(refused)
+        self._places.enter(self, -1 if found is None else found.fileno())
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is done for this client."""
@@ -85,7 +97,7 @@ class ClientProtocol(H11Protocol):
         self._end.forget()
         self.client_end.end()
         super().connection_lost(exc)
-        self._left(self)
+        self._places.leave(self)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer the last request of a client that has ended its side."""
@@ -101,11 +113,14 @@ class ClientProtocol(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     @property
-    def idle(self) -> bool:
-        """Whether it has asked for nothing that is not answered, not even in part."""
-        if self._answering or self._end.is_closing():
-            return False
-        return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+    def network(self) -> str:
+        """The network that it comes from."""
+        return self.client_end.peer.network
+
+    @property
+    def delays(self) -> bool:
+        """Whether its answer waits for the client: for the rest of the body, or for somebody who reads."""
+        return self._answering and (self.cycle.more_body or self.flow.write_paused)
 
     def last(self) -> None:
         """Take no further request: end now, or after the answer that is being made."""
@@ -139,6 +154,7 @@ class ClientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Go on with the next request."""
         super().on_response_complete()
+        self._places.release(self)
         self._watch()
 
     def send_400_response(self, msg: str) -> None:

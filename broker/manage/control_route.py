@@ -18,6 +18,7 @@ from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
+from broker.manage.payer import payer
 from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.manage.verb_rights import READING_VERBS, as_user
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from broker.manage.call import Call
+    from broker.manage.client import ApiClient
     from broker.net.control_request import Request, Verb
 
 __all__ = ["control_routes"]
@@ -39,29 +41,42 @@ STOP: Final = "stop"
 ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines behind a request
 WAITING_MAX_BYTES: Final = 256 << 10  # of an answer that the client has not taken
 
+Conversations = dict["ControlConversation", tuple[str, "ApiClient"]]  # with user and client, oldest first
+
 _log = get_logger()
 
 
 def control_routes() -> list[ApiRoute]:
     """Return the route."""
-    conversations: set[ControlConversation] = set()
+    conversations: Conversations = {}
 
     async def respond(call: Call) -> Response:
-        if len(conversations) >= CLIENTS_MAX:
-            raise HttpRefused(503, f"{CLIENTS_MAX} commands run over HTTP already")
+        _make_room(conversations, call.user.name)
         conversation = ControlConversation(call.request)
-        conversations.add(conversation)
+        conversations[conversation] = (call.user.name, call.client)
         try:
             return await _answer(call, conversation, conversations)
         except BaseException:
-            conversations.discard(conversation)
+            conversations.pop(conversation, None)
             await conversation.end()
             raise
 
     return [ApiRoute("POST", "/v1/control", Needs.MONITORING, respond, parameters=())]
 
 
-async def _answer(call: Call, conversation: ControlConversation, conversations: set[ControlConversation]) -> Response:
+def _make_room(conversations: Conversations, user: str) -> None:
+    """End the oldest command of the user with most, if too many run. Raises: HttpRefused if it is this one."""
+    if len(conversations) < CLIENTS_MAX:
+        return
+    pays = payer([name for name, _client in conversations.values()], user)
+    if pays == user:
+        raise HttpRefused(503, f"{CLIENTS_MAX} commands run over HTTP already")
+    oldest = next(one for one, (name, _client) in conversations.items() if name == pays)
+    _name, client = conversations.pop(oldest)
+    client.abort()
+
+
+async def _answer(call: Call, conversation: ControlConversation, conversations: Conversations) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
         fields = read_json(line)
@@ -174,7 +189,7 @@ class ControlConversation:
 class ControlResponse(PieceResponse):
     """The answer of a conversation, with which the conversation ends."""
 
-    def __init__(self, conversation: ControlConversation, conversations: set[ControlConversation]) -> None:
+    def __init__(self, conversation: ControlConversation, conversations: Conversations) -> None:
         super().__init__(conversation.pieces(), media_type=LINES)
         self._conversation = conversation
         self._conversations = conversations
@@ -184,7 +199,7 @@ class ControlResponse(PieceResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._conversations.discard(self._conversation)
+            self._conversations.pop(self._conversation, None)
             await self._conversation.end()
 
 

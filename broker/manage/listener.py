@@ -13,9 +13,12 @@ from uvicorn.server import ServerState
 
 from broker.event_log import get_logger
 from broker.manage.client_protocol import ClientProtocol
+from broker.manage.payer import payer
 from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listening
 from broker.net.descriptors import descriptors_for_clients
+from broker.net.strangers import Strangers
+from broker.net.tls_server import TlsServer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -33,7 +36,9 @@ _log = get_logger()
 class ManageListener:
     """Serves the clients of one port.
 
-    Invariant: no more than `connections_max` of them are answered. One more takes the place of the first that is idle.
+    A client is a stranger until a request of it was admitted after a login, and again after the answer. Strangers take
+    places from each other and not from users, whatever they send or leave unread: the network with most of them pays.
+    Invariant: there are at most `connections_max` strangers, and as many others.
     """
 
     def __init__(
@@ -50,8 +55,10 @@ class ManageListener:
         self._context: ssl.SSLContext | None = None
         self._state = ServerState()
         self._bound: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
-        self._clients: dict[ClientProtocol, None] = {}  # in the order in which they came
+        self._servers: list[asyncio.Server | TlsServer] = []
+        self._clients: dict[ClientProtocol, None] = {}
+        self._strangers: Strangers[ClientProtocol] = Strangers()
+        self._answered: dict[ClientProtocol, tuple[str, str]] = {}  # user and network, in the order of their requests
         self._empty = asyncio.Event()
         self._empty.set()
         self._descriptors_max = descriptors_for_clients()
@@ -123,56 +130,95 @@ class ManageListener:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
         except TimeoutError:
-            self.abort()
+            pass
+        self.abort()
         await self._empty.wait()
         tasks = [task for task in self._state.tasks if not task.done()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
         """Abort every connection that is left."""
+        for server in self._servers:
+            if isinstance(server, TlsServer):
+                server.abort()
         for client in list(self._clients):
             client.abort()
 
-    async def _listen(self) -> list[asyncio.Server]:
-        loop = asyncio.get_running_loop()
+    async def _listen(self) -> list[asyncio.Server | TlsServer]:
+        loop, backlog = asyncio.get_running_loop(), self._settings.server.backlog
         self._context = None if self._tls is None else self._tls.context
-        timeout_s = None if self._tls is None else self._settings.tls.handshake_timeout_ms / 1000
-        servers = []
+        timeout_s = self._settings.tls.handshake_timeout_ms / 1000
+        servers: list[asyncio.Server | TlsServer] = []
         for one in self._bound:
             with listening(one), ExitStack() as undo:
                 copy = one.dup()
                 undo.callback(copy.close)
-                servers.append(
-                    await loop.create_server(
-                        self._protocol,
-                        sock=copy,
-                        backlog=self._settings.server.backlog,
-                        ssl=self._context,
-                        ssl_handshake_timeout=timeout_s,
-                    )
-                )
+                if self._context is None:
+                    servers.append(await loop.create_server(self._protocol, sock=copy, backlog=backlog))
+                else:
+                    context = self._context
+                    servers.append(TlsServer(copy, self._protocol, context, backlog=backlog, timeout_s=timeout_s))
                 undo.pop_all()
         return servers
 
     def _protocol(self) -> asyncio.Protocol:
-        return ClientProtocol(self._config, self._state, self._limits.timeout_ms / 1000, self._admit, self._left)
+        return ClientProtocol(self._config, self._state, self._limits.timeout_ms / 1000, self)
 
-    def _admit(self, client: ClientProtocol, descriptor: int) -> HttpRefused | None:
-        """Count a client in, and return why it is turned away, if it is. One that is not worth an answer is aborted."""
-        held, limit = len(self._clients), self._limits.connections_max
-        idle = next((one for one in self._clients if one.idle), None) if held >= limit else None
+    # -- the places of clients ----------------------------------------------------------------------------------------
+
+    def enter(self, client: ClientProtocol, descriptor: int) -> None:
+        """Take a new client, for which another one may have to go."""
         self._clients[client] = None
         self._empty.clear()
-        if self._stopping or descriptor >= self._descriptors_max or held >= 2 * limit:
+        few = descriptor >= self._descriptors_max
+        if self._stopping or few:
             client.abort()
-        elif idle is not None:  # connections kept for later do not keep a health check out
-            idle.last()
-        elif held >= limit:
-            _log.warning("http.client_refused", reason=f"{held} connections", setting="http.connections_max")
-            return HttpRefused(503, "too many connections; try again later")
-        return None
+        else:
+            self._strangers.add(client, client.network)
+        self._make_room(few=few)
 
-    def _left(self, client: ClientProtocol) -> None:
+    def admit(self, client: ClientProtocol, user: str) -> None:
+        """Count the request of a user who has logged in.
+
+        If there are too many, the user and network with most of them pay: an answer that waits for its client is broken
+        off, or any other if this is not the one who asks. Raises: HttpRefused (503).
+        """
+        own = (user, client.network)
+        if len(self._answered) >= self._limits.connections_max:
+            pays = payer(self._answered.values(), own)
+            theirs = [one for one, of in self._answered.items() if of == pays]
+            dropped = next((one for one in theirs if one.delays), theirs[0] if pays != own else None)
+            if dropped is None:
+                raise HttpRefused(503, "too many requests at the same time; try again later", fatal=True)
+            self._drop(dropped)
+        self._strangers.remove(client)
+        self._answered[client] = own
+
+    def release(self, client: ClientProtocol) -> None:
+        """Take a client back among the others: its request was answered."""
+        if self._answered.pop(client, None) is not None:
+            self._strangers.add(client, client.network)
+            self._make_room()
+
+    def leave(self, client: ClientProtocol) -> None:
+        """Forget a client."""
         del self._clients[client]
+        self._strangers.remove(client)
+        self._answered.pop(client, None)
         if not self._clients:
             self._empty.set()
+
+    def _make_room(self, *, few: bool = False) -> None:
+        """Let the oldest client of the busiest network go, if there are too many, or `few` descriptors."""
+        if few or len(self._strangers) > self._limits.connections_max:
+            client = self._strangers.take()
+            if client is not None:
+                self._drop(client)
+
+    def _drop(self, client: ClientProtocol) -> None:
+        self._answered.pop(client, None)
+        limit = f"{len(self._clients)} connections"
+        _log.warning(
+            "http.client_dropped", conn=client.client_end.peer.name, reason=limit, setting="http.connections_max"
+        )
+        client.abort()

@@ -7,7 +7,12 @@ as much as its password check.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from broker.net.strangers import Strangers
+
+if TYPE_CHECKING:
+    from broker.core.auth.peer import Peer
 
 __all__ = ["HandshakeClient", "Handshakes"]
 
@@ -15,8 +20,13 @@ __all__ = ["HandshakeClient", "Handshakes"]
 class HandshakeClient(Protocol):
     """A client in its handshake."""
 
+    peer: Peer
+
     def handshake_late(self, timeout_s: float) -> None:
         """Drop the client, unless its handshake is over."""
+
+    def abort(self) -> None:
+        """Drop the client at once."""
 
 
 class Handshakes:
@@ -28,11 +38,12 @@ class Handshakes:
     Cost: a dictionary entry per handshake.
     """
 
-    __slots__ = ("_due", "_timer", "timeout_s")
+    __slots__ = ("_due", "_strangers", "_timer", "timeout_s")
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._due: dict[HandshakeClient, float] = {}
+        self._strangers: Strangers[HandshakeClient] = Strangers()
         self._timer: asyncio.TimerHandle | None = None
 
     def set_timeout(self, timeout_s: float) -> None:
@@ -43,16 +54,26 @@ class Handshakes:
         """Note the begin of a handshake."""
         loop = asyncio.get_running_loop()
         self._due[client] = due = loop.time() + self.timeout_s
+        self._strangers.add(client, client.peer.network)
         if self._timer is None:
             self._timer = loop.call_at(due, self._check)
 
     def end(self, client: HandshakeClient) -> None:
         """Note that a handshake is over, or its client has gone."""
         self._due.pop(client, None)
+        self._strangers.remove(client)
+
+    def make_room(self) -> HandshakeClient | None:
+        """Forget and return the client that began first of those from the busiest network; None if there is none."""
+        client = self._strangers.take()
+        if client is not None:
+            del self._due[client]
+        return client
 
     def stop(self) -> None:
         """Drop no one any more: the listener has closed all connections."""
         self._due.clear()
+        self._strangers = Strangers()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -65,5 +86,5 @@ class Handshakes:
             if due > loop.time():
                 self._timer = loop.call_at(due, self._check)
                 return
-            del self._due[client]
+            self.end(client)
             client.handshake_late(self.timeout_s)

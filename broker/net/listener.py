@@ -22,6 +22,7 @@ from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.handshakes import Handshakes
 from broker.net.stop import Stop
+from broker.net.tls_server import TlsServer
 from broker.net.transport import UNKNOWN, Transport
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._tls = tls
         self._tls_bound: list[socket.socket] = []
-        self._tls_servers: list[asyncio.Server] = []
-        self._renewing = asyncio.Lock()
+        self._tls_servers: list[TlsServer] = []
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
         # Bound once for all transports: they would hold 64 bytes for each of their own.
@@ -120,32 +120,22 @@ class Listener:
         if self._tls is not None and tls_bound:
             self._tls_bound = tls_bound
             self.tls_port = tls_bound[0].getsockname()[1]
-            self._tls_servers = await self._listen_with_tls(self._tls)
+            self._tls_servers = self._listen_with_tls(self._tls)
 
     async def renew_tls(self) -> None:
         """Accept new connections with the current certificate; open connections keep theirs.
 
         The sockets stay bound and listening, so no client is refused meanwhile.
         """
-        if self._tls is None:
-            return
-        async with self._renewing:
-            if self._stopping:
-                return
-            fresh = await self._listen_with_tls(self._tls)
-            stale, self._tls_servers = self._tls_servers, fresh
-            close_servers(stale + ([] if self._tls_bound else fresh))  # the listener began to stop meanwhile
+        if self._tls is not None and not self._stopping:
+            stale, self._tls_servers = self._tls_servers, self._listen_with_tls(self._tls)
+            for server in stale:
+                server.close()
 
-    async def _listen_with_tls(self, tls: TlsContext) -> list[asyncio.Server]:
-        loop = asyncio.get_running_loop()
+    def _listen_with_tls(self, tls: TlsContext) -> list[TlsServer]:
+        backlog, timeout_s = self._settings.server.backlog, self._settings.tls.handshake_timeout_ms / 1000
         return [
-            await loop.create_server(
-                self._transport,
-                sock=one.dup(),
-                backlog=self._settings.server.backlog,
-                ssl=tls.context,
-                ssl_handshake_timeout=self._settings.tls.handshake_timeout_ms / 1000,
-            )
+            TlsServer(one.dup(), self._transport, tls.context, backlog=backlog, timeout_s=timeout_s)
             for one in self._tls_bound
         ]
 
@@ -209,7 +199,9 @@ class Listener:
     def refuse_new(self) -> None:
         """Accept no more sockets."""
         self._stopping = True
-        close_servers(self._servers + self._tls_servers)
+        close_servers(self._servers)
+        for server in self._tls_servers:
+            server.close()
         close(self._tls_bound)
         self._tls_bound = []
 
@@ -253,6 +245,8 @@ class Listener:
     def abort(self) -> None:
         """Abort every connection that is left."""
         self._handshakes.stop()
+        for server in self._tls_servers:
+            server.abort()
         for transport in list(self.transports):
             transport.abort()
 
@@ -299,14 +293,19 @@ class Listener:
     def _made(self, transport: Transport) -> bool:
         if self._stopping:
             return False
-        if len(self.transports) >= self._settings.server.connections_max:
-            _log.warning(
-                "connection.refused", conn=transport.session.name, reason=f"{len(self.transports)} connections",
-                setting="server.connections_max",
-            )  # fmt: skip
-            return False
-        if transport.descriptor >= self._descriptors_max:
-            _log.warning("connection.refused", conn=transport.session.name, reason="few descriptors left: ulimit -n")
+        full = len(self.transports) >= self._settings.server.connections_max
+        few = transport.descriptor >= self._descriptors_max
+        dropped = self._handshakes.make_room() if full or few else None
+        limit: dict[str, Any] = (
+            {"reason": f"{len(self.transports)} connections", "setting": "server.connections_max"}
+            if full
+            else {"reason": "few descriptors left: ulimit -n"}
+        )
+        if dropped is not None:
+            _log.warning("connection.handshake_dropped", conn=dropped.peer.name, **limit)
+            dropped.abort()
+        if few or (full and dropped is None):
+            _log.warning("connection.refused", conn=transport.session.name, **limit)
             return False
         self.transports[transport] = None
         self._empty.clear()

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.auth.logins import LoginClient, Logins, PasswordCheck
+from broker.core.auth.logins import Answer, LoginClient, Logins, PasswordCheck
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -24,78 +24,83 @@ THREADS: Final = 2  # each holds the 19 MiB of one hash while it computes
 _log = get_logger()
 
 
-Waiting = tuple[Callable[[], bool], Callable[[bool], None], Callable[[], bool]]  # job, receiver of the answer, gone?
+Waiting = tuple[Callable[[], bool], Answer, Callable[[], bool]]  # job, receiver of the answer, have the clients gone?
 
 
 class PasswordThreads:
     """Runs slow checks in threads, and delivers the answers in the loop.
 
-    Client networks take turns: a flood of logins from one network delays that network, and hardly any other.
-    Invariant: every check is answered once, with False when it failed, the client has gone, or the broker stops.
-        Nothing is computed for a client that has gone.
+    A network has one thread at most, and networks take turns, as do the names of a network: a flood of logins from one
+    network delays no other, and guesses at one name hardly delay the other names.
+    Invariant: every check is answered once: with False when it failed, with None when its clients have gone or the
+        broker stops. Nothing is computed for clients that have gone.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._threads = ThreadPoolExecutor(THREADS, "password")
-        self._waiting: dict[str, deque[Waiting]] = {}  # by network, in the order of their turns
-        self._running = 0
+        self._waiting: dict[str, dict[str, deque[Waiting]]] = {}  # by network and name, in the order of their turns
+        self._busy: set[str] = set()  # networks for which a thread computes
         self._closed = False
 
-    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, asker: LoginClient) -> None:
-        """Run `job` in a thread and call `then` with its answer in the loop, `delay_s` later."""
+    def check(self, job: Callable[[], bool], then: Answer, wait_s: float, client: LoginClient) -> None:
+        """Run `job` in a thread, `wait_s` from now at the earliest, and call `then` with its answer in the loop."""
         if self._closed:
-            then(False)
-            return
-        self._waiting.setdefault(asker.network, deque()).append((job, partial(self._answer, then, delay_s), asker.gone))
-        self._next()
+            then(None)
+        elif wait_s:
+            self._loop.call_later(wait_s, self.check, job, then, 0.0, client)
+        else:
+            names = self._waiting.setdefault(client.network, {})
+            names.setdefault(client.name, deque()).append((job, then, client.gone))
+            self._next()
 
     def close(self) -> None:
         """Start no further checks."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
-        for _job, answer, _gone in (one for jobs in waiting.values() for one in jobs):
-            self._loop.call_soon(answer, False)
+        for _job, answer, _gone in (one for names in waiting.values() for jobs in names.values() for one in jobs):
+            self._loop.call_soon(answer, None)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _next(self) -> None:
-        """Start as many jobs as there are free threads, taking the networks in turn."""
-        while self._waiting and self._running < THREADS:
-            network = next(iter(self._waiting))
-            jobs = self._waiting.pop(network)
+        """Start as many jobs as there are free threads, taking the networks in turn, and the names of each."""
+        while len(self._busy) < THREADS:
+            network = next((one for one in self._waiting if one not in self._busy), None)
+            if network is None:
+                return
+            names = self._waiting.pop(network)
+            name = next(iter(names))
+            jobs = names.pop(name)
             job, answer, gone = jobs.popleft()
-            if gone():
-                self._loop.call_soon(answer, False)
-            else:
-                self._running += 1
-                self._threads.submit(job).add_done_callback(partial(self._done, answer))
             if jobs:
-                self._waiting[network] = jobs
+                names[name] = jobs
+            if names:
+                self._waiting[network] = names
+            if gone():
+                self._loop.call_soon(answer, None)
+            else:
+                self._busy.add(network)
+                self._threads.submit(job).add_done_callback(partial(self._done, network, answer))
 
-    def _done(self, answer: Callable[[bool], None], future: Future[bool]) -> None:
+    def _done(self, network: str, answer: Answer, future: Future[bool]) -> None:
         """Hand the answer to the loop. A closed loop has no receiver left."""
-        right = False
+        right: bool | None = None
         if not future.cancelled():
             error = future.exception()
             if error is None:
                 right = future.result()
             else:
+                right = False
                 _log.error("login.failed", exc_info=error)
         try:
-            self._loop.call_soon_threadsafe(self._finished, answer, right)
+            self._loop.call_soon_threadsafe(self._finished, network, answer, right)
         except RuntimeError:
             pass
 
-    def _finished(self, answer: Callable[[bool], None], right: bool) -> None:
-        self._running -= 1
+    def _finished(self, network: str, answer: Answer, right: bool | None) -> None:
+        self._busy.discard(network)
         self._next()
         answer(right)
-
-    def _answer(self, then: Callable[[bool], None], delay_s: float, right: bool) -> None:
-        if delay_s and not self._closed:
-            self._loop.call_later(delay_s, then, right)
-        else:
-            then(right)
 
 
 def logins_of(settings: Auth, users: Users, check: PasswordCheck) -> Logins:

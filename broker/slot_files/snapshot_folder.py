@@ -58,6 +58,10 @@ class SnapshotFolder:
         """Return how many bytes the disk has free. Raises: StoreFailed."""
         return self._files.free_bytes(self.folder)
 
+    def disk_bytes(self) -> int:
+        """Return how large the disk is. Raises: StoreFailed."""
+        return self._files.disk_bytes(self.folder)
+
     def path(self, snapshot: str, n: int) -> Path:
         """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is no id."""
         if not _ID.fullmatch(snapshot):

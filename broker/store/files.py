@@ -350,6 +350,12 @@ class Files:
             status = os.statvfs(folder)
             return status.f_bavail * status.f_frsize
 
+    def disk_bytes(self, folder: Path) -> int:
+        """Return how large the disk of a folder is."""
+        with _Failing(folder):
+            status = os.statvfs(folder)
+            return status.f_blocks * status.f_frsize
+
     def token(self, size: int) -> bytes:
         """Return random bytes that cannot be guessed."""
         return os.urandom(size)

@@ -179,6 +179,9 @@ class MemoryFiles(Files):
     def free_bytes(self, folder: Path) -> int:
         return self._free_bytes - sum(len(content.block) for content in self.contents.values())
 
+    def disk_bytes(self, folder: Path) -> int:
+        return self._free_bytes
+
     def token(self, size: int) -> bytes:
         """Return different bytes at each call, the same in every run."""
         self._tokens += 1

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.core.deadlines import Clock
+    from broker.settings_storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
@@ -30,13 +31,25 @@ class Cursors:
     """
 
     def __init__(
-        self, folder: SlotFolder, vhosts: Vhosts, writer: SlotWriter, clock: Clock, moved: Callable[[], None]
+        self,
+        folder: SlotFolder,
+        vhosts: Vhosts,
+        writer: SlotWriter,
+        settings: TapSettings,
+        clock: Clock,
+        moved: Callable[[], None],
     ) -> None:
         self._folder = folder
+        self._settings = settings
+        self._begun: list[str] = []  # the owners of cursors that are being created
         self._vhosts = vhosts
         self._writer = writer
         self._clock = clock
         self._moved = moved
+
+    def take_settings(self, settings: TapSettings) -> None:
+        """Apply changed settings; no cursor is removed for that."""
+        self._settings = settings
 
     async def set(
         self,
@@ -67,12 +80,27 @@ class Cursors:
         if not 0 <= seal <= view.last_seal:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
         known = view.cursor(name, vhost, tap)
-        if known is None and len(view.cursors) >= CURSORS_MAX:
+        if known is None:
+            await self._create(name, vhost, tap, seal, maker, maker if user is None else user)
+            return
+        moves = seal > known.seal or (reset and seal != known.seal)
+        owner = known.user if user is None else user
+        if moves or owner != known.user:
+            await self._put(name, vhost, tap, seal if moves else known.seal, owner)
+
+    async def _create(self, name: str, vhost: str, tap: str, seal: int, maker: str, user: str) -> None:
+        """Create a cursor, unless its maker or the broker has too many, those included that are being created."""
+        users = [cursor.user for cursor in self._folder.view.cursors] + self._begun
+        if maker and users.count(maker) >= self._settings.cursors_user_max:
+            most = self._settings.cursors_user_max
+            raise TapRefused(f"user '{maker}' has {most} cursors already (taps.cursors_user_max): remove some")
+        if len(users) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
-        moves = known is None or seal > known.seal or (reset and seal != known.seal)
-        owner = (maker if known is None else known.user) if user is None else user
-        if known is None or moves or owner != known.user:
-            await self._put(name, vhost, tap, seal if known is None or moves else known.seal, owner)
+        self._begun.append(user)
+        try:
+            await self._put(name, vhost, tap, seal, user)
+        finally:
+            self._begun.remove(user)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
         """Create a cursor in front of everything that a tap has, unless it exists."""

@@ -40,7 +40,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, `private` if clients cannot read the queue. Units: `until_ms` is its end on the broker's clock."""
+    """One snapshot, `private` if clients cannot read the queue; `owner` is the user who took it over HTTP, if any.
+
+    Units: `until_ms` is its end on the broker's clock.
+    """
 
     id: str
     store: str
@@ -49,6 +52,12 @@ class Snapshot:
     files: tuple[SnapshotSlot, ...]
     until_ms: int
     private: bool
+    owner: str
+
+    @property
+    def bytes(self) -> int:
+        """The size of its files."""
+        return sum([file.bytes for file in self.files])
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for a reader."""
@@ -56,8 +65,21 @@ class Snapshot:
         return {"id": self.id, "store": self.store, "vhost": self.vhost, "queue": self.queue, "files": files}
 
 
+@dataclass(slots=True, eq=False)
+class Taking:
+    """A snapshot that is being taken: for whom, the size of its files so far, and how large all users' may become."""
+
+    owner: str
+    share_bytes: int = 0
+    bytes: int = 0
+
+
 class Snapshots(Mapping[str, Snapshot]):
-    """The snapshots of a broker by id. Shapes: ``under_way`` counts those that are being taken."""
+    """The snapshots of a broker by id.
+
+    A user who has too many, or too large ones, pays alone: the user's oldest snapshots make room, or the new one is
+    refused. What users take of the disk is bounded, and each leaves as much as it takes to the others.
+    """
 
     def __init__(
         self,
@@ -78,7 +100,7 @@ class Snapshots(Mapping[str, Snapshot]):
         self._clock = clock
         self._keep_free_bytes = keep_free_bytes
         self._by_id: dict[str, Snapshot] = {}
-        self.under_way = 0
+        self._taking: list[Taking] = []
 
     def take_settings(self, settings: TapSettings, keep_free_bytes: int) -> None:
         """Apply changed settings; a snapshot that exists keeps its time."""
@@ -94,6 +116,11 @@ class Snapshots(Mapping[str, Snapshot]):
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def under_way(self) -> int:
+        """How many are being taken."""
+        return len(self._taking)
+
     def path(self, snapshot: str, n: int) -> Path:
         """Return the path of a slot file. Raises: TapRefused for a name that is no id."""
         try:
@@ -101,10 +128,11 @@ class Snapshots(Mapping[str, Snapshot]):
         except ValueError as error:
             raise TapRefused(str(error)) from error
 
-    async def take(self, vhost: str, name: str) -> dict[str, Any]:
+    async def take(self, vhost: str, name: str, owner: str = "") -> dict[str, Any]:
         """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
 
-        A message that is settled meanwhile may be in it or not; one that is published meanwhile is not.
+        A message that is settled meanwhile may be in it or not; one that is published meanwhile is not. `owner` is the
+        user who asks for it over HTTP: it counts among that user's.
         Raises: TapRefused.
         Cost: the messages of one slot file in memory at a time.
         """
@@ -116,33 +144,71 @@ class Snapshots(Mapping[str, Snapshot]):
         if queue.is_tap:
             raise TapRefused(f"queue '{name}' in vhost '{vhost}' belongs to a tap: read its slots")
         engine = self._vhosts.engines[vhost]
-        self.under_way += 1
+        taking = Taking(owner)
+        self._taking.append(taking)
         try:
-            return (await self._take(engine, queue)).to_json()
+            return (await self._take(engine, queue, taking)).to_json()
         except StoreFailed as error:
             engine.committer.check()
             raise TapRefused(f"the snapshot cannot be written: {error.reason}") from error
         finally:
-            self.under_way -= 1
+            self._taking.remove(taking)
 
-    async def _take(self, engine: Engine, queue: Queue) -> Snapshot:
+    async def _take(self, engine: Engine, queue: Queue, taking: Taking) -> Snapshot:
+        owner = taking.owner
+        if owner:
+            most = self._settings.snapshots_user_max
+            while len(self._of(owner)) > most:
+                await self._drop_oldest(
+                    owner, f"user '{owner}' takes {most} snapshots already (taps.snapshots_user_max)"
+                )
+            disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
+            taking.share_bytes = int(disk_bytes * self._settings.snapshots_disk_ratio)
         private = is_private(queue)
         bounds = [(stream, list(stream.manager.slots), stream.manager.next_id) for stream in queue.streams]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
         files: list[SnapshotSlot] = []
         try:
             for stream, firsts, below in bounds:
-                await self._copy(engine, stream, firsts, below, snapshot, files)
+                await self._copy(engine, stream, firsts, below, snapshot, files, taking)
         except BaseException:
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
             raise
         until_ms = self._clock.now_ms + self._settings.snapshot_ms
-        taken = Snapshot(
-            snapshot, self._folder.view.store, engine.vhost.name, queue.name, tuple(files), until_ms, private
-        )
+        store, vhost = self._folder.view.store, engine.vhost.name
+        taken = Snapshot(snapshot, store, vhost, queue.name, tuple(files), until_ms, private, owner)
         self._by_id[snapshot] = taken
         _log.info("snapshot.taken", vhost=taken.vhost, queue=taken.queue, id=snapshot, files=len(files))
         return taken
+
+    def _of(self, owner: str) -> list[Snapshot | Taking]:
+        """Return the snapshots of a user, oldest first, and those that are being taken."""
+        return [one for one in self._of_users() if one.owner == owner]
+
+    def _of_users(self) -> list[Snapshot | Taking]:
+        found: list[Snapshot | Taking] = [*self._by_id.values(), *self._taking]
+        return [one for one in found if one.owner]
+
+    async def _make_room(self, taking: Taking, more_bytes: int) -> None:
+        """Let a user's snapshots grow, but not beyond what is left of the share for others. Raises: TapRefused."""
+        owner, share_bytes = taking.owner, taking.share_bytes
+        while owner:
+            own_bytes = sum([one.bytes for one in self._of(owner)]) + more_bytes
+            users_bytes = sum([one.bytes for one in self._of_users()]) + more_bytes
+            if own_bytes <= share_bytes - users_bytes:
+                return
+            await self._drop_oldest(
+                owner, f"no room for a snapshot of user '{owner}': all users have {share_bytes} bytes "
+                "(taps.snapshots_disk_ratio), of which each leaves as much as it takes",
+            )  # fmt: skip
+
+    async def _drop_oldest(self, owner: str, otherwise: str) -> None:
+        """Remove the oldest snapshot of a user. Raises: TapRefused with that text if there is none."""
+        oldest = next((one.id for one in self._by_id.values() if one.owner == owner), None)
+        if oldest is None:
+            raise TapRefused(otherwise)
+        await self.drop(oldest)
+        _log.info("snapshot.made_room", user=owner, id=oldest)
 
     async def drop(self, snapshot: str) -> None:
         """Remove a snapshot, if it exists. Raises: StoreFailed."""
@@ -156,12 +222,20 @@ class Snapshots(Mapping[str, Snapshot]):
             await self.drop(snapshot)
 
     async def _copy(
-        self, engine: Engine, stream: Stream, firsts: list[int], below: int, snapshot: str, files: list[SnapshotSlot]
+        self,
+        engine: Engine,
+        stream: Stream,
+        firsts: list[int],
+        below: int,
+        snapshot: str,
+        files: list[SnapshotSlot],
+        taking: Taking,
     ) -> None:
         """Write the files of one stream."""
         above = 0
         while above < below:
             start = max(bisect_right(firsts, above) - 1, 0)
+            await self._make_room(taking, self._settings.window_bytes)
             async with self._writer.turn:
                 if stream.deleted:
                     raise TapRefused(f"queue '{stream.queue.name}' was deleted")
@@ -185,6 +259,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     let_go(engine.store, pieces)
             if written is not None:
                 files.append(written)
+                taking.bytes += written.bytes
 
     def _writing(
         self, engine: Engine, stream: Stream, pieces: list[Piece], snapshot: str, n: int

@@ -72,7 +72,7 @@ class Taps:
             folder, vhosts, self._writer, settings.taps, clock, free_min_bytes, in_cluster=self._in_cluster
         )
         self._retention = Retention(folder, vhosts, self._writer, self.snapshots, settings.taps, clock, fail)
-        self.cursors = Cursors(folder, vhosts, self._writer, clock, self._retention.soon)
+        self.cursors = Cursors(folder, vhosts, self._writer, settings.taps, clock, self._retention.soon)
         vhosts.tell(self._writer.leave, self._forget)
 
     def take_settings(self, settings: Settings) -> None:
@@ -80,6 +80,7 @@ class Taps:
         self._settings = settings.taps
         self._retention.take_settings(settings.taps)
         self._writer.take_settings(settings.taps)
+        self.cursors.take_settings(settings.taps)
         self.snapshots.take_settings(settings.taps, settings.store.disk_free_min_bytes)
 
     # -- running ------------------------------------------------------------------------------------------------------

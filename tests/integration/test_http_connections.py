@@ -6,7 +6,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -147,29 +146,6 @@ async def test_a_drop_at_a_time_is_no_way_to_stay(tmp_path: Path) -> None:
                 return statuses(found[0])
 
         assert await asyncio.to_thread(drip) == [408]
-
-
-async def test_more_clients_than_allowed_are_turned_away(tmp_path: Path) -> None:
-    """One client too many gets 503 while all others ask for something; the place of an idle one is free."""
-    async with running_broker(tmp_path / "data", http={**HTTP, "connections_max": 2}) as broker:
-        port = broker.manage.port()
-        healthz = request("GET", "/healthz", None)
-        begun, rest = healthz[:9], healthz[9:]
-        with ExitStack() as stack:
-            first, other = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S)) for _ in "ab"
-            ]
-            for client in (first, other):
-                client.sendall(healthz + begun)
-                assert await asyncio.to_thread(status_of, client) == 200
-            answer = await asyncio.to_thread(raw, port, healthz)
-            assert statuses(answer) == [503] and b"Connection: close" in answer
-            other.sendall(rest)
-            assert await asyncio.to_thread(status_of, other) == 200
-            assert (await ask(broker, "GET", "/healthz", user=None)).status == 200
-            assert await asyncio.to_thread(other.recv, 1) == b"", "it was idle"
-            first.sendall(rest)
-            assert await asyncio.to_thread(status_of, first) == 200
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

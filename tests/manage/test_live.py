@@ -143,6 +143,23 @@ async def test_streams_are_bounded(broker: BrokerServer) -> None:
         assert (await ask(broker, "GET", f"/api/live?topics={topics}")).status == 400
 
 
+async def test_streams_of_one_user_leave_room_for_others(broker: BrokerServer) -> None:
+    """The oldest stream of who has most ends for another user's, and no user's only one."""
+    for name in ("alice", "bob", "carol"):
+        broker.administration.users.add(name, "s3cret", ["administrator"])
+    async with stream_of(broker, OVERVIEW, ("alice", "s3cret")) as oldest:
+        await oldest.next()
+        async with (
+            stream_of(broker, OVERVIEW, ("alice", "s3cret")) as kept,
+            stream_of(broker, OVERVIEW, ("bob", "s3cret")) as other,
+        ):
+            await other.next()
+            await oldest.breaks_off()
+            assert (await ask(broker, "GET", OVERVIEW, user=("carol", "s3cret"))).status == 503
+            await kept.next()
+            await other.next()
+
+
 async def test_a_stream_ends_with_the_rights_it_began_with(broker: BrokerServer) -> None:
     """A user sees own vhosts only; a password that changes ends the stream, and so does the end of the broker."""
     users, permissions = broker.administration.users, broker.administration.permissions

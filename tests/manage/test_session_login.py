@@ -174,4 +174,4 @@ async def test_failures_of_the_page_and_of_programs_count_together(broker: Broke
     for number in range(3):
         assert (await browser.log_in("guest", f"wrong {number}")).status == 401
         assert (await ask(broker, "GET", "/api/whoami", user=("guest", f"bad {number}"))).status == 401
-    assert attempts._level("127.0.0.1") == 6
+    assert attempts._level("127.0.0.1", "guest") == 6

@@ -1,61 +1,66 @@
-"""Failed logins by network: a network that fails often waits longer for each verdict."""
+"""Logins counted by network and user name when they begin: more than the rate wait, or are refused."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+
 __all__ = ["Attempts"]
 
-FREE_FAILURES: Final = 10  # failures without a delay; one is forgotten each second
-DELAY_S: Final = 1.0
-WAITING_MAX: Final = 32  # waiting logins of one network; more are refused without a check
-NETWORKS_MAX: Final = 4096
+AT_ONCE: Final = 10  # logins of one name and network that wait for nothing; one is forgotten each second
+WAIT_MAX_S: Final = 5.0  # a login that would wait for longer is refused; handshakes take ten seconds at most
+COUNTED_MAX: Final = 16_384  # networks and names
 
 
 class Attempts:
-    """Counts failures, of which one is forgotten each second.
+    """Counts logins that are not known to be right, of which one is forgotten each second.
 
-    The delay applies to right passwords too, or the speed of the answer would tell a right guess from a wrong one.
-    Cost: bounded; the networks that failed longest ago are forgotten first.
+    A login that begins takes a moment in the future, and the moments of one network and name are a second apart. What a
+    login waits thus depends on those before it, never on its own password.
+    Shapes: `_until` has the time at which all logins of a network and name are forgotten.
+    Cost: bounded; beyond that the half that is forgotten first is forgotten now, which resets nobody who guesses a lot.
     """
 
-    __slots__ = ("_failures", "_now_s", "_waiting")
+    __slots__ = ("_now_s", "_until")
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._waiting: dict[str, int] = {}
+        self._until: dict[tuple[str, str], float] = {}
 
-    def delay_s(self, network: str) -> float:
-        """Return how long a verdict for this network waits: 0 while it fails rarely."""
-        return DELAY_S if self._level(network) > FREE_FAILURES else 0.0
+    def wait_s(self, network: str, name: str) -> float:
+        """Return how long a login that began now would wait."""
+        return max(0.0, self._level(network, name) + 1 - AT_ONCE)
 
-    def failed(self, network: str) -> None:
-        """Count a failure."""
-        level = self._level(network) + 1
-        self._failures[network] = (min(level, 2.0 * FREE_FAILURES), self._now_s())
-        self._failures.move_to_end(network)
-        if len(self._failures) > NETWORKS_MAX:
-            self._failures.popitem(last=False)
+    def begin(self, network: str, name: str) -> float | None:
+        """Count a login and return how long it waits; None when it is refused, and then it does not count."""
+        wait_s = self.wait_s(network, name)
+        if wait_s > WAIT_MAX_S:
+            return None
+        if len(self._until) >= COUNTED_MAX:
+            kept = sorted(self._until.items(), key=_when)[COUNTED_MAX // 2 :]
+            self._until = dict(kept)
+        self._until[key_of(network, name)] = self._now_s() + self._level(network, name) + 1
+        return wait_s
 
-    def begin(self, network: str) -> bool:
-        """Count a login whose verdict comes later; return False when too many of this network wait already."""
-        waiting = self._waiting.get(network, 0)
-        if waiting >= WAITING_MAX and self.delay_s(network):
-            return False
-        self._waiting[network] = waiting + 1
-        return True
-
-    def end(self, network: str) -> None:
-        """Count the verdict."""
-        waiting = self._waiting[network] - 1
-        if waiting:
-            self._waiting[network] = waiting
+    def uncount(self, network: str, name: str) -> None:
+        """Forget one login that began: it was right, or was not judged."""
+        key = key_of(network, name)
+        left = self._level(network, name) - 1
+        if left > 0:
+            self._until[key] -= 1
         else:
-            del self._waiting[network]
+            self._until.pop(key, None)
 
-    def _level(self, network: str) -> float:
-        level, at_s = self._failures.get(network, (0.0, 0.0))
-        return max(0.0, level - (self._now_s() - at_s)) if level else 0.0
+    def _level(self, network: str, name: str) -> float:
+        return max(0.0, self._until.get(key_of(network, name), 0.0) - self._now_s())
+
+
+def key_of(network: str, name: str) -> tuple[str, str]:
+    """Return what logins are counted by: of a name no more than the longest that a user can have."""
+    return network, name[: SHORT_STRING_MAX_BYTES + 1]
+
+
+def _when(counted: tuple[tuple[str, str], float]) -> float:
+    return counted[1]

@@ -6,6 +6,7 @@ Never logs, prints or quotes the answer: the reasons name the user at most.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.amqp.errors import Refused
@@ -16,7 +17,7 @@ from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
-__all__ = ["BASIC", "LOOPBACK_ONLY", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
+__all__ = ["BASIC", "LOOPBACK_ONLY", "Answer", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
@@ -26,21 +27,46 @@ LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybod
 
 
 class LoginClient(NamedTuple):
-    """A client that waits for a verdict: its network, and whether it has disconnected meanwhile."""
+    """Who waits for a verdict: the network, the name of the user, and whether all of them have disconnected."""
 
     network: str
+    name: str
     gone: Callable[[], bool]
 
 
-PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float, LoginClient], None]
-"""Runs the first function, which is slow and pure, and calls the second with its answer after a delay."""
+Answer = Callable[[bool | None], None]
+PasswordCheck = Callable[[Callable[[], bool], Answer, float, LoginClient], None]
+"""After a delay, runs the first function, which is slow and pure, and calls the second with its answer; with None if
+nothing was computed, because the clients had gone or the broker stops."""
 
 Verdict = User | Refused
 
 
-def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float, _asker: LoginClient) -> None:
+def check_now(job: Callable[[], bool], then: Answer, _wait_s: float, _client: LoginClient) -> None:
     """Check a password at once, for a caller without an event loop."""
     then(job())
+
+
+class WaitingLogin(NamedTuple):
+    """A client whose password is being checked."""
+
+    mechanism: str
+    peer: Peer
+    then: Callable[[Verdict], None]
+    gone: Callable[[], bool]
+
+
+class PendingCheck:
+    """The clients of one network that wait for the verdict on one password of one user."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: list[WaitingLogin] = []
+
+    def gone(self) -> bool:
+        """Return whether all have disconnected."""
+        return all(login.gone() for login in self.waiting)
 
 
 class Logins:
@@ -57,6 +83,7 @@ class Logins:
         "_guest_anywhere",
         "_loopback_only",
         "_mechanisms",
+        "_pending",
         "counts",
         "users",
     )
@@ -82,6 +109,7 @@ class Logins:
         self._certificate_name = certificate_name
         self._check = check
         self._attempts = Attempts(now_s)
+        self._pending: dict[tuple[str, str, bytes], PendingCheck] = {}
         self.counts = LoginCounts()
 
     @property
@@ -185,36 +213,64 @@ class Logins:
     ) -> None:
         if not password:
             raise Refused(f"{mechanism} login refused: user '{name}' attempted to log in with a blank password")
-        user, network = self.users.get(name), peer.network
-        known = self.users.knows(name, password)
-        delay_s = self._attempts.delay_s(network)
-        if known and user is not None and not delay_s:
+        attempts, network = self._attempts, peer.network
+        user, known = self.users.get(name), self.users.knows(name, password)
+        if known and user is not None and not attempts.wait_s(network, name):
             then(self._welcome(mechanism, user, peer))
             return
-        if not self._attempts.begin(network):
-            raise Refused(f"{mechanism} login refused: too many failed logins from {peer.address}")
+        key = (network, name, self.users.secret_of(user, password))
+        login = WaitingLogin(mechanism, peer, then, gone)
+        pending = self._pending.get(key)
+        if pending is not None and not pending.gone():
+            pending.waiting.append(login)  # many clients of one user that come at once are one login
+            return
+        wait_s = attempts.begin(network, name)
+        if wait_s is None:
+            raise Refused(f"{mechanism} login refused: too many logins of user '{name}' from {peer.address}")
+        pending = self._pending[key] = PendingCheck()
+        pending.waiting.append(login)
+        client = LoginClient(network, name, pending.gone)
+        self._check(
+            partial(self._prove, name, password, user),
+            partial(self._checked, key, pending, password, user),
+            wait_s,
+            client,
+        )
 
-        def checked(right: bool) -> None:
-            self._attempts.end(network)
-            if gone():  # perhaps no hash was computed, so the answer says nothing about the password
-                return
-            try:
-                now = self.users.get(name)
-                # A user whose password changed while the hash was computed has to log in again.
-                if not right or user is None or now is None or now.password_hash != user.password_hash:
-                    self._attempts.failed(network)
-                    raise Refused(f"{mechanism} login refused: user '{name}' - invalid credentials")
-                self.users.remember(now, password)
-                verdict: Verdict = self._welcome(mechanism, now, peer)
-            except Refused as refused:
-                verdict = refused
+    def _prove(self, name: str, password: bytes, user: User | None) -> bool:
+        """Return whether a password is right; called in a thread. Another network may have proven it meanwhile."""
+        return self.users.knows(name, password) or prove(user, password)
+
+    def _checked(
+        self,
+        key: tuple[str, str, bytes],
+        pending: PendingCheck,
+        password: bytes,
+        user: User | None,
+        right: bool | None,
+    ) -> None:
+        """Tell the clients that wait for one check its result."""
+        network, name, _secret = key
+        if self._pending.get(key) is pending:
+            del self._pending[key]
+        now = self.users.get(name)
+        # A user whose password changed while the hash was computed has to log in again.
+        same = user is not None and now is not None and now.password_hash == user.password_hash
+        admitted = now if right and same else None
+        if admitted is not None:
+            self.users.remember(admitted, password)
+        if admitted is not None or right is None:
+            self._attempts.uncount(network, name)
+        for mechanism, peer, then, gone in pending.waiting:
+            if gone():
+                continue
+            verdict: Verdict = Refused(f"{mechanism} login refused: user '{name}' - invalid credentials")
+            if admitted is not None:
+                try:
+                    verdict = self._welcome(mechanism, admitted, peer)
+                except Refused as refused:
+                    verdict = refused
             then(verdict)
-
-        def job() -> bool:
-            # Asked again in the thread: of many clients of one user that come at once, the first computes the hash.
-            return self.users.knows(name, password) or prove(user, password)
-
-        self._check((lambda: True) if known else job, checked, delay_s, LoginClient(network, gone))
 
     def _welcome(self, mechanism: str, user: User, peer: Peer) -> User:
         self.check_address(mechanism, user, peer)

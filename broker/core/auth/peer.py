@@ -8,7 +8,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
-__all__ = ["Peer", "TlsFacts", "is_loopback"]
+__all__ = ["Peer", "TlsFacts", "is_loopback", "network_of"]
 
 ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts connect again and again
 
@@ -79,9 +79,10 @@ def network_of(address: str) -> str:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return f"{int(parsed) >> 64:x}::/64"
-    return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    mapped = parsed.ipv4_mapped
+    return f"{int(parsed) >> 64:x}::/64" if mapped is None else str(mapped)
 
 
 @lru_cache(ADDRESSES_MAX)

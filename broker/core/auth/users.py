@@ -10,13 +10,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
 from broker.core.auth.user_limits import UserLimits, user_limits_of
 
 __all__ = ["User", "Users", "prove", "user_of"]
+
+PROVEN_S: Final = 3600.0  # how long a password that was proven needs no hash
+PROVEN_MAX: Final = 10_000  # users
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +51,24 @@ class Users:
     `listeners` hear the name of each user that was added, changed or deleted.
     """
 
-    __slots__ = ("_configured", "_expected", "_key", "_proven", "_stored", "listeners", "random_bytes")
+    __slots__ = ("_configured", "_expected", "_key", "_now_s", "_proven", "_stored", "listeners", "random_bytes")
 
-    def __init__(self, configured: Iterable[User] = (), *, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(
+        self,
+        configured: Iterable[User] = (),
+        *,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        now_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         """Take the users of the settings."""
         self._configured = {user.name: user for user in configured}
         self._stored: dict[str, User] = {}
         self.random_bytes = random_bytes
         self._key = random_bytes(32)
-        # Keyed digests by name: of the passwords of the settings, and of those that were proven.
+        self._now_s = now_s
+        # Keyed digests by name: of the passwords of the settings, and of those that were proven, oldest proof first.
         self._expected = {name: self._digest(user.password.encode(), "") for name, user in self._configured.items()}
-        self._proven: dict[str, bytes] = {}
+        self._proven: dict[str, tuple[bytes, float]] = {}
         self.listeners: list[Callable[[str], None]] = []
 
     def __contains__(self, name: object) -> bool:
@@ -83,7 +93,7 @@ class Users:
 
     def copy(self) -> Users:
         """Return users that change on their own, without listeners. They share which passwords were proven."""
-        copy = Users(self._configured.values(), random_bytes=self.random_bytes)
+        copy = Users(self._configured.values(), random_bytes=self.random_bytes, now_s=self._now_s)
         copy._stored = dict(self._stored)
         copy._key, copy._expected = self._key, self._expected
         copy._proven = self._proven
@@ -154,6 +164,9 @@ class Users:
         return user
 
     def _store(self, user: User) -> None:
+        former = self._stored.get(user.name)
+        if former is None or former.password_hash != user.password_hash:
+            self._proven.pop(user.name, None)
         self._stored[user.name] = user
         self._tell(user.name)
 
@@ -164,7 +177,7 @@ class Users:
     # -- passwords ----------------------------------------------------------------------------------------------------
 
     def knows(self, name: str, password: bytes) -> bool:
-        """Return whether a password is known to be right: one of the settings, or proven before.
+        """Return whether a password is known to be right: one of the settings, or proven lately.
 
         False may also mean that only prove() can decide. Cost: microseconds.
         """
@@ -173,16 +186,25 @@ class Users:
             return False
         if user.password:
             return hmac.compare_digest(self._expected[name], self._digest(password, ""))
-        proven = self._proven.get(name, b"")
-        return hmac.compare_digest(proven, self._digest(password, user.password_hash))
+        proven, proven_s = self._proven.get(name, (b"", 0.0))
+        right = hmac.compare_digest(proven, self._digest(password, user.password_hash))
+        return right and self._now_s() - proven_s < PROVEN_S
 
     def remember(self, user: User, password: bytes) -> None:
-        """Remember a password that was proven, as a keyed digest, so that the next login costs no hash.
+        """Remember a password that was proven, as a keyed digest, so that the logins of the next hour cost no hash.
 
         Invariant: the digest is bound to the hash that proved it, so a change of the password ends it.
         """
-        if user.password_hash:
-            self._proven[user.name] = self._digest(password, user.password_hash)
+        if not user.password_hash:
+            return
+        self._proven.pop(user.name, None)
+        if len(self._proven) >= PROVEN_MAX:
+            del self._proven[next(iter(self._proven))]
+        self._proven[user.name] = (self._digest(password, user.password_hash), self._now_s())
+
+    def secret_of(self, user: User | None, password: bytes) -> bytes:
+        """Return what tells apart the passwords that are tried for a user, without keeping them."""
+        return self._digest(password, "" if user is None else user.password_hash)
 
     def _digest(self, password: bytes, password_hash: str) -> bytes:
         keyed = blake2b(key=self._key, digest_size=32)
@@ -199,7 +221,7 @@ class Users:
         """Restore stored users in place of all others, without telling the listeners. Raises: ValueError."""
         read = [user_of(entry, self.random_bytes) for entry in users]
         self._stored = {user.name: user for user in read}
-        self._proven.clear()
+        self._proven.clear()  # each costs a hash again
 
 
 def prove(user: User | None, password: bytes) -> bool:

@@ -16,6 +16,7 @@ from broker.manage.api.live_overview import LiveOverview
 from broker.manage.api.live_queue import LiveQueue
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
+from broker.manage.payer import payer
 from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.manage.call import Call
+    from broker.manage.client import ApiClient
 
 __all__ = ["live_routes"]
 
@@ -43,30 +45,32 @@ def live_routes() -> list[ApiRoute]:
 
 
 class Streams:
-    """The open streams. Invariant: at most http.streams_max at a time."""
+    """The open streams. Invariant: at most http.streams_max; the user with most of them pays for one more."""
 
     __slots__ = ("_open",)
 
     def __init__(self) -> None:
-        self._open = 0
+        self._open: dict[ApiClient, str] = {}  # with the user's name, oldest first
 
     async def open(self, call: Call) -> Response:
         """Answer with the values of topics as they change: "overview", "queue/VHOST/QUEUE" with quoted names.
 
-        Raises: HttpRefused: 503 when there are too many streams.
+        Raises: HttpRefused: 503 when there are too many streams, and no user has more than this one.
         """
         names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
         if len(names) > TOPICS_MAX:
             raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
         topics = {name: topic_of(name, call) for name in names}
-        if self._open >= call.broker.settings().http.streams_max:
+        full, user = len(self._open) >= call.broker.settings().http.streams_max, call.user.name
+        if full and payer(self._open.values(), user) == user:
             raise HttpRefused(503, "too many live streams; http.streams_max limits them")
         return PieceResponse(self._events(call, topics), headers=HEADERS, media_type="text/event-stream")
 
     async def _events(self, call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
         told: dict[str, Value] = {}
         quiet = 0
-        self._open += 1
+        self._make_room(call)
+        self._open[call.client] = call.user.name
         call.client.endless = True
         try:
             while call.lasts():  # a logout, and a changed password or tag, end the stream
@@ -84,7 +88,16 @@ class Streams:
                     yield b"".join(events)
                 await asyncio.sleep(LOOK_S)
         finally:
-            self._open -= 1
+            self._open.pop(call.client, None)
+
+    def _make_room(self, call: Call) -> None:
+        """End the oldest stream of the user with most, if there are too many."""
+        if self._open and len(self._open) >= call.broker.settings().http.streams_max:
+            pays = payer(self._open.values(), call.user.name)
+            oldest = next((client for client, user in self._open.items() if user == pays), None)
+            if oldest is not None:
+                del self._open[oldest]
+                oldest.abort()
 
 
 def topic_of(name: str, call: Call) -> Topic:

@@ -1,6 +1,6 @@
 """One scrape: reads the broker piece by piece and yields the text.
 
-Nothing is kept between two scrapes. Between two pieces the loop does other work, so that a scrape of thousands of
+Between two pieces the loop does other work, so that a scrape of thousands of
 queues delays no delivery.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from broker.manage.metrics.channel_metrics import CHANNEL_FAMILIES, channel_readings
 from broker.manage.metrics.connection_metrics import CONNECTION_FAMILIES, connection_readings
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["Scrape"]
+__all__ = ["FAMILY_NAMES", "Scrape"]
 
 READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
 SLOTS_PER_READING: Final = 10  # slots take as long to look at as one object
@@ -57,6 +57,11 @@ OWN: Final = "slotmq_"
 OF_QUEUES: Final = frozenset({"queue_coarse_metrics", "queue_consumer_count", "queue_metrics"})
 QUEUE_METRICS: Final = "queue_metrics"
 QUEUE_CONSUMERS: Final = "queue_consumer_count"  # a part of queue_metrics
+OBJECT_FAMILIES: Final[tuple[Sequence[Family[Any]], ...]] = (
+    *(NODE_FAMILIES, LOGIN_FAMILIES, QUEUE_FAMILIES, OWN_QUEUE_FAMILIES, EXCHANGE_FAMILIES),
+    *(CHANNEL_FAMILIES, CONNECTION_FAMILIES, BINDING_FAMILIES, VHOST_FAMILIES),
+)
+FAMILY_NAMES: Final = frozenset(family.name for families in OBJECT_FAMILIES for family in families) | OF_QUEUES
 
 R = TypeVar("R", bound=Labelled)
 Pieces = AsyncGenerator[str, None]
@@ -112,13 +117,13 @@ class Scrape:
         async for piece in self._totals():
             yield piece
 
-    async def detailed(self, families: Collection[str], vhosts: Collection[str]) -> Pieces:
-        """Yield the families that are asked for: of queues and exchanges those of some vhosts, of all if none is named.
+    async def detailed(self, families: Collection[str], vhosts: Collection[str] | None) -> Pieces:
+        """Yield the families that are asked for: of queues and exchanges those of some vhosts, of all for None.
 
         Families that are not known yield nothing, as in RabbitMQ.
         """
         yield "".join(identity_lines(self._broker, "detailed"))
-        chosen = [vhost for vhost in self._vhosts if not vhosts or vhost.name in vhosts]
+        chosen = [vhost for vhost in self._vhosts if vhosts is None or vhost.name in vhosts]
         async for piece in self._of_objects(DETAILED, families, chosen):
             yield piece
         async for piece in written(CLUSTER, only(BINDING_FAMILIES, families), named_exchanges(chosen)):

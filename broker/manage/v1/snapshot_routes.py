@@ -59,7 +59,7 @@ class SnapshotAnswers:
         _check(call, vhost, queue, private=is_private(found))
         if len(self.taps.snapshots) + self.taps.snapshots.under_way >= SNAPSHOTS_MAX:
             raise HttpRefused(503, f"there are {SNAPSHOTS_MAX} snapshots already: delete some, or try again later")
-        return json_answer(await self.taps.snapshots.take(vhost, queue), 201)
+        return json_answer(await self.taps.snapshots.take(vhost, queue, call.user.name), 201)
 
     async def file(self, call: Call) -> Response:
         """Send one file of a snapshot, or a part of it."""

@@ -39,7 +39,7 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
         return {"last_seal": await taps.seal(request.optional("vhost"), request.optional("tap"))}
 
     async def snapshot(request: Request) -> dict[str, Any]:
-        return await taps.snapshots.take(request.text("vhost", "/"), request.text("queue"))
+        return await taps.snapshots.take(request.text("vhost", "/"), request.text("queue"), request.text("maker", ""))
 
     async def snapshot_drop(request: Request) -> None:
         await taps.snapshots.drop(request.text("id"))

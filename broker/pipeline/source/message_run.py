@@ -69,7 +69,10 @@ def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def _hint(slot: SlotHandle) -> str:
     if slot.snapshot is not None:
-        return "a snapshot is kept for a while only (settings taps.snapshot_ms), so load the queue again"
+        return (
+            "a snapshot is kept for a while only (settings taps.snapshot_ms, taps.snapshots_user_max), "
+            "so load the queue again"
+        )
     return "slots are kept for named cursors"
 
 

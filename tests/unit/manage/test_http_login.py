@@ -19,12 +19,12 @@ from broker.settings_access import Http
 from tests.deadline import DEADLINE_S
 
 
-def client(address: str) -> ApiClient:
+def client_at(address: str) -> ApiClient:
     """Return a client at that address."""
     return ApiClient(Peer(address, 1), lambda: False, lambda: None, DEADLINE_S)
 
 
-HERE, ELSEWHERE = client("127.0.0.1"), client("192.0.2.7")
+HERE, ELSEWHERE = client_at("127.0.0.1"), client_at("192.0.2.7")
 
 
 def header(name: str, password: str) -> Headers:
@@ -87,8 +87,8 @@ async def test_a_hash_is_computed_once_for_all_requests() -> None:
     """A proven password is cached, so that later requests of a client need no thread."""
     jobs = []
 
-    def check(job: object, then: object, delay_s: float, asker: LoginClient) -> None:
-        jobs.append(asker)
+    def check(job: object, then: object, _wait_s: float, client: LoginClient) -> None:
+        jobs.append(client)
         then(job())  # type: ignore[operator]
 
     typed: PasswordCheck = check
@@ -104,29 +104,29 @@ async def test_a_hash_is_computed_once_for_all_requests() -> None:
 
 
 async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
-    """The limits of AMQP logins apply: ten failures are free, then every verdict is delayed."""
-    delays = []
+    """The limits of AMQP logins apply: guesses at a name make each login of that name wait, in their network."""
+    waits = []
 
-    def check(job: object, then: object, delay_s: float, _asker: LoginClient) -> None:
-        delays.append(delay_s)
+    def check(job: object, then: object, wait_s: float, _client: LoginClient) -> None:
+        waits.append(wait_s)
         then(job())  # type: ignore[operator]
 
     typed: PasswordCheck = check
     login = of_settings(check=typed)
-    for _ in range(12):
+    for number in range(12):
         with pytest.raises(HttpRefused):
-            await login.caller(header("alice", "wrong"), ELSEWHERE)
+            await login.caller(header("alice", f"wrong{number}"), ELSEWHERE)
     assert (await login.caller(header("alice", "s3cret"), ELSEWHERE)).user.name == "alice"
-    assert delays == [0.0] * 11 + [1.0, 1.0]
+    assert waits == [0.0] * 10 + [1.0, 2.0, 3.0]
     assert (await login.caller(header("alice", "s3cret"), HERE)).user.name == "alice"
-    assert len(delays) == 13  # another network is not delayed
+    assert len(waits) == 13  # another network does not wait
 
 
 async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
     """A request whose connection ends is dropped while its hash is computed."""
     answers = []
 
-    def check(_job: object, then: object, _delay_s: float, _asker: LoginClient) -> None:
+    def check(_job: object, then: object, _wait_s: float, _client: LoginClient) -> None:
         answers.append(then)
 
     typed: PasswordCheck = check

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from starlette.types import Message
 from broker.manage.columns import Columns, sort_key
 from broker.manage.gradual import OBJECTS_AT_ONCE
 from broker.manage.listing import ROWS_AT_ONCE, Listing, listed
-from broker.manage.page_query import PageQuery
+from broker.manage.page_query import NameFilter, PageQuery
 from broker.manage.refusal import HttpRefused
 
 
@@ -97,6 +98,28 @@ async def test_an_expression_that_takes_too_long_is_refused() -> None:
     slow = listing([1], names=lambda _one: ("a" * 40 + "!",))
     with pytest.raises(HttpRefused, match="takes too long"):
         await listed({"page": "1", "name": "(a|aa)+$", "use_regex": "true"}, slow)
+
+
+async def test_a_name_has_five_milliseconds() -> None:
+    """The search for one name holds up everybody, and the first one that takes too long ends the request."""
+    names = NameFilter("(?=a)(a|aa)+$", use_regex=True)  # RE2 has no lookahead
+    granted_s: list[float] = []
+
+    class Slow:
+        pattern = "(?=a)(a|aa)+$"
+
+        def search(self, _name: str, *, timeout: float, concurrent: bool) -> None:
+            granted_s.append(timeout)
+            begun_s = thread_time()
+            while thread_time() - begun_s < timeout:
+                assert not concurrent
+            raise TimeoutError
+
+    assert names._pattern is not None
+    names._pattern._compiled = Slow()
+    with pytest.raises(HttpRefused, match="takes too long"):
+        names.finds("a" * 40)
+    assert sum(granted_s) <= 0.005
 
 
 async def test_an_expression_has_a_time_for_all_names_together(monkeypatch: pytest.MonkeyPatch) -> None:

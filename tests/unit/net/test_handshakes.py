@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.core.auth.peer import Peer
 from broker.net.handshakes import Handshakes
 
 TIMEOUT_S = 10.0
@@ -53,12 +54,17 @@ class Loop:
 class Client:
     """A transport in its handshake, which notes that it was dropped."""
 
-    def __init__(self, dropped: list[str], name: str) -> None:
+    def __init__(self, dropped: list[str], name: str, address: str = "192.0.2.1") -> None:
         self._dropped, self._name = dropped, name
+        self.peer = Peer(address)
 
     def handshake_late(self, timeout_s: float) -> None:
         """Note it."""
         assert timeout_s == TIMEOUT_S
+        self._dropped.append(self._name)
+
+    def abort(self) -> None:
+        """Note it."""
         self._dropped.append(self._name)
 
 
@@ -100,3 +106,17 @@ def test_a_stopped_broker_drops_no_one(loop: Loop) -> None:
     assert not any(timer.pending for timer in loop.timers)
     loop.go_on(20.0)
     assert dropped == []
+
+
+def test_the_busiest_network_makes_room_and_is_late_no_more(loop: Loop) -> None:
+    """A client that was dropped for another one is not dropped again when its time is over."""
+    handshakes = Handshakes(TIMEOUT_S)
+    dropped: list[str] = []
+    for name, address in (("kept", "192.0.2.1"), ("first", "2001:db8::1"), ("second", "2001:db8::2")):
+        handshakes.begin(Client(dropped, name, address))
+    client = handshakes.make_room()
+    assert client is not None
+    client.abort()
+    loop.go_on(10.0)
+    assert dropped == ["first", "kept", "second"]
+    assert handshakes.make_room() is None

@@ -9,13 +9,15 @@ import pytest
 
 from broker.amqp.errors import Refused
 from broker.core.auth import password as passwords
+from broker.core.auth.attempts import AT_ONCE, COUNTED_MAX, WAIT_MAX_S, Attempts
 from broker.core.auth.certificate import NameSource
-from broker.core.auth.logins import LoginClient, Logins, Verdict
+from broker.core.auth.logins import Answer, LoginClient, Logins, Verdict
 from broker.core.auth.peer import Peer, TlsFacts
 from broker.core.auth.users import User, Users, user_of
 
 HOME = Peer("127.0.0.1")
 AWAY = Peer("203.0.113.9")
+PLAIN = "PLAIN"
 CERTIFICATE = {
     "subject": ((("organizationName", "Acme, Ltd"),), (("commonName", "alice"),)),
     "subjectAltName": (("DNS", "client.example"), ("email", "alice@example")),
@@ -26,17 +28,17 @@ class Threads:
     """Queues password checks until the test runs them."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], bool], Callable[[bool], None], float]] = []
+        self.waiting: list[tuple[Callable[[], bool], Answer, float, LoginClient]] = []
 
-    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, _asker: LoginClient) -> None:
-        self.waiting.append((job, then, delay_s))
+    def check(self, job: Callable[[], bool], then: Answer, wait_s: float, client: LoginClient) -> None:
+        self.waiting.append((job, then, wait_s, client))
 
     def run(self) -> list[float]:
-        """Run the queued checks and return the delays that were requested."""
+        """Run the queued checks, but for clients that have gone, and return how long each was to wait."""
         waiting, self.waiting = self.waiting, []
-        for job, then, _delay_s in waiting:
-            then(job())
-        return [delay_s for _job, _then, delay_s in waiting]
+        for job, then, _wait_s, client in waiting:
+            then(None if client.gone() else job())
+        return [wait_s for _job, _then, wait_s, _client in waiting]
 
 
 def people() -> Users:
@@ -200,37 +202,54 @@ def test_a_slow_verdict_comes_later_and_the_next_one_at_once() -> None:
     threads = Threads()
     logins = Logins(people(), check=threads.check)
     verdicts: list[Verdict] = []
-    logins.decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
     assert verdicts == []
     threads.run()
-    logins.decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
     assert threads.waiting == []
     assert [verdict.name for verdict in verdicts if isinstance(verdict, User)] == ["alice", "alice"]
 
 
-def test_many_clients_of_a_user_who_come_at_once_cost_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many logins of one user cost one hash, as after a restart: the first proof serves the queued logins."""
-    threads, users, computed = Threads(), people(), []
-    logins = Logins(users, check=threads.check)
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Note the password of each argon2 hash that is computed."""
+    computed: list[bytes] = []
     verify = passwords.verify_secret
 
-    def counted(*arguments: Any) -> bool:
-        computed.append(1)
-        return verify(*arguments)
+    def counted(stored: bytes, password: bytes, kind: Any) -> bool:
+        computed.append(password)
+        return verify(stored, password, kind)
 
     monkeypatch.setattr(passwords, "verify_secret", counted)
-    verdicts: list[Verdict] = []
-    for _ in range(5):
-        logins.decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    return computed
+
+
+def test_many_clients_of_a_user_who_come_at_once_are_one_login(hashes: list[bytes]) -> None:
+    """A fleet that connects again after a restart has one password: one hash, and no login waits or is refused."""
+    threads, verdicts = Threads(), list[Verdict]()
+    logins = Logins(people(), check=threads.check)
+    for _ in range(600):
+        logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
+    assert threads.run() == [0.0]
+    assert [verdict.name for verdict in verdicts if isinstance(verdict, User)] == ["alice"] * 600
+    assert hashes == [b"s3cret"]
+
+
+def test_a_client_does_not_join_those_who_have_gone() -> None:
+    """Their check is dropped or has been: the client that still waits has one of its own."""
+    threads, verdicts = Threads(), list[Verdict]()
+    logins = Logins(people(), check=threads.check)
+    logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append, lambda: True)
+    logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
     threads.run()
-    assert (len(verdicts), len(computed)) == (5, 1)
+    assert [verdict.name for verdict in verdicts if isinstance(verdict, User)] == ["alice"]
 
 
 def test_tags_that_change_while_the_hash_is_computed_are_the_new_ones() -> None:
     """The verdict carries the tags that the user has when the hash is ready."""
     threads, users = Threads(), people()
     verdicts: list[Verdict] = []
-    Logins(users, check=threads.check).decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    Logins(users, check=threads.check).decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
     users.set_tags("alice", ["monitoring"])
     threads.run()
     assert isinstance(verdicts[0], User) and verdicts[0].tags == ("monitoring",)
@@ -241,52 +260,102 @@ def test_who_was_changed_while_the_hash_was_computed_is_not_let_in(change: str) 
     """A user that was changed while its hash was computed is refused."""
     threads, users = Threads(), people()
     verdicts: list[Verdict] = []
-    Logins(users, check=threads.check).decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    Logins(users, check=threads.check).decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
     getattr(users, change)("alice", *(["new"] if change == "set_password" else []))
     threads.run()
     assert isinstance(verdicts[0], Refused)
 
 
-def test_a_network_that_fails_often_waits_for_each_verdict() -> None:
-    """After many failures every verdict for the network is delayed, right or wrong; other networks are not delayed."""
+def guess(logins: Logins, name: str, first: int, count: int, network: Peer = AWAY) -> list[Verdict]:
+    """Send wrong passwords, each another one, and return the list that takes the verdicts."""
+    verdicts: list[Verdict] = []
+    for number in range(first, first + count):
+        logins.decide(PLAIN, plain(name, f"wrong{number}"), network, verdicts.append)
+    return verdicts
+
+
+def test_guesses_that_come_at_once_are_counted_when_they_begin(hashes: list[bytes]) -> None:
+    """Of 150 guesses at once ten are judged, five wait a second after the other, and nobody hears of the right one."""
     threads, now = Threads(), [0.0]
     logins = Logins(people(), check=threads.check, now_s=lambda: now[0])
-    verdicts: list[Verdict] = []
-    for _ in range(11):
-        logins.decide("PLAIN", plain("guest", "wrong"), Peer("2001:db8::1"), verdicts.append)
-    assert set(threads.run()) == {0.0}
-    zoe = plain("zo\u00eb", "p\u00e4ss")
-    logins.decide("PLAIN", zoe, Peer("2001:db8::2"), verdicts.append)
-    logins.decide("PLAIN", plain("guest", "wrong"), Peer("2001:db8::3"), verdicts.append)
-    assert threads.run() == [1.0, 1.0]
-    assert said(logins, "PLAIN", zoe, Peer("2001:db8:0:1::1")) == "zo\u00eb"
-    now[0] = 60.0
-    assert said(logins, "PLAIN", zoe, Peer("2001:db8::2")) == "zo\u00eb"
+    refused = guess(logins, "alice", 0, 149)
+    assert said(logins, PLAIN, plain("alice", "s3cret"), AWAY).endswith(
+        "too many logins of user 'alice' from 203.0.113.9"
+    )
+    assert threads.run() == [0.0] * AT_ONCE + [1.0, 2.0, 3.0, 4.0, WAIT_MAX_S]
+    assert len(hashes) == AT_ONCE + WAIT_MAX_S == len(refused) - (149 - AT_ONCE - WAIT_MAX_S)
+    now[0] = 1.0
+    guess(logins, "alice", 150, 5)
+    assert threads.run() == [WAIT_MAX_S], "one is forgotten each second"
 
 
-def test_a_network_that_fails_often_cannot_have_many_logins_wait() -> None:
-    """A network that fails often may have few logins queued, which bounds the rate of its guesses."""
-    threads = Threads()
-    logins = Logins(people(), check=threads.check)
-    verdicts: list[Verdict] = []
-    for _ in range(11):
-        logins.decide("PLAIN", plain("guest", "wrong"), AWAY, verdicts.append)
+@pytest.mark.parametrize("proven", [True, False])
+def test_right_and_wrong_passwords_wait_alike(proven: bool) -> None:
+    """Beyond the rate the wait depends on the logins before, also for a password that needs no hash."""
+    threads, users = Threads(), people()
+    logins = Logins(users, check=threads.check)
+    if proven:
+        alice = users.get("alice")
+        assert alice is not None
+        users.remember(alice, b"s3cret")
+    guess(logins, "alice", 0, AT_ONCE)
     threads.run()
-    verdicts.clear()
-    for _ in range(40):
-        logins.decide("PLAIN", plain("guest", "wrong"), AWAY, verdicts.append)
-    assert len(threads.waiting) == 32
-    reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Refused)}
-    assert reasons == {"PLAIN login refused: too many failed logins from 203.0.113.9"}
-
-
-def test_a_client_that_left_before_its_verdict_counts_for_nothing() -> None:
-    """A client that leaves before its verdict does not count as a wrong guess of its network."""
-    threads = Threads()
-    logins = Logins(people(), check=threads.check)
     verdicts: list[Verdict] = []
-    for _ in range(20):
-        logins.decide("PLAIN", plain("guest", "wrong"), AWAY, verdicts.append, lambda: True)
-    threads.run()
+    logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
+    guess(logins, "alice", 100, 1)
     assert verdicts == []
-    assert said(logins, "PLAIN", plain("zo\u00eb", "p\u00e4ss"), AWAY) == "zo\u00eb"
+    assert threads.run() == [1.0, 2.0]
+    assert [verdict.name for verdict in verdicts if isinstance(verdict, User)] == ["alice"]
+    guess(logins, "alice", 200, 1)
+    assert threads.run() == [2.0], "a right password does not count"
+
+
+def test_guesses_lock_no_other_name_and_no_other_network_out() -> None:
+    """Neither guesses at many names, nor at one name: a user whom they do not name logs in at once."""
+    threads = Threads()
+    logins = Logins(people(), check=threads.check)
+    guess(logins, "guest", 0, 150)
+    for number in range(40):
+        guess(logins, f"nobody{number}", 0, 20)
+    threads.waiting.clear()  # none of them is judged yet
+    assert said(logins, PLAIN, plain("zo\u00eb", "p\u00e4ss"), AWAY) == "zo\u00eb"
+    assert said(logins, PLAIN, plain("guest", "guest"), HOME) == "guest"
+    verdicts: list[Verdict] = []
+    logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
+    assert threads.run() == [0.0]
+    assert [verdict.name for verdict in verdicts if isinstance(verdict, User)] == ["alice"]
+
+
+def test_an_ipv6_network_is_one_host() -> None:
+    """A host has all addresses of its /64."""
+    threads = Threads()
+    logins = Logins(people(), check=threads.check)
+    for number in range(AT_ONCE):
+        guess(logins, "alice", number, 1, Peer(f"2001:db8::{number:x}"))
+    threads.run()
+    guess(logins, "alice", 50, 1, Peer("2001:db8::ffff"))
+    guess(logins, "alice", 50, 1, Peer("2001:db8:0:1::1"))
+    assert threads.run() == [1.0, 0.0]
+
+
+def test_logins_that_are_right_or_not_judged_do_not_count() -> None:
+    """A pool opens many connections, one after the other, and clients leave before their verdict."""
+    threads = Threads()
+    logins = Logins(people(), check=threads.check)
+    for _ in range(3 * AT_ONCE):
+        logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, lambda _verdict: None, lambda: True)
+    assert threads.run()[-1] == WAIT_MAX_S
+    for _ in range(3 * AT_ONCE):
+        logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, lambda _verdict: None)
+        assert threads.run() in ([0.0], [])
+
+
+def test_what_is_counted_is_bounded_and_who_guesses_a_lot_is_not_forgotten() -> None:
+    """Ever new names push out other names that were tried once."""
+    attempts = Attempts(lambda: 0.0)
+    for _ in range(AT_ONCE + int(WAIT_MAX_S)):
+        assert attempts.begin("192.0.2.1", "alice") is not None
+    for number in range(3 * COUNTED_MAX):
+        attempts.begin("192.0.2.1", f"nobody{number}")
+    assert attempts.begin("192.0.2.1", "alice") is None
+    assert len(attempts._until) <= COUNTED_MAX

@@ -45,6 +45,7 @@ def test_a_connection_is_named_after_both_ends(peer: Peer, name: str) -> None:
         ("2001:db8::1", "2001:db8::ffff", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
         ("fe80::1%eth0", "fe80::2%eth1", True),
         ("", "", True),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import md5, sha256, sha512
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from broker.core.auth import password as passwords
 from broker.core.auth.password import ARGON2, SHA256, check_hash, matches
-from broker.core.auth.users import User, Users, prove, user_of
+from broker.core.auth.users import PROVEN_MAX, PROVEN_S, User, Users, prove, user_of
 
 SALT = b"\x90\x8d\xc6\x0a"
 # RabbitMQ's own example, from its documentation on passwords: "test12" with this salt.
@@ -44,6 +45,36 @@ def test_a_proven_password_costs_no_second_hash(monkeypatch: pytest.MonkeyPatch)
     assert users.knows("alice", b"old") and not users.knows("alice", b"new")
     users.put(user_of({"name": "alice", "password": "new"}))
     assert not users.knows("alice", b"old")
+
+
+def test_a_proven_password_is_forgotten() -> None:
+    """After an hour, and when the user is changed in between, though the hash is the former one again."""
+    now = [0.0]
+    users = Users(now_s=lambda: now[0])
+    documented = User("alice", password_hash=DOCUMENTED, hashing_algorithm=SHA256)
+
+    def proven(change: Callable[[], None]) -> bool:
+        users.put(documented)
+        users.remember(documented, b"test12")
+        change()
+        users.put(documented)
+        return users.knows("alice", b"test12")
+
+    assert proven(lambda: users.set_tags("alice", ["monitoring"]))
+    assert not proven(lambda: users.delete("alice"))
+    assert not proven(lambda: users.set_password("alice", ""))
+    assert proven(lambda: now.append(now.pop() + PROVEN_S - 1))
+    assert not proven(lambda: now.append(now.pop() + PROVEN_S))
+
+
+def test_proven_passwords_are_bounded() -> None:
+    """The one that was proven the longest time ago is forgotten."""
+    users = Users()
+    for number in range(PROVEN_MAX + 1):
+        user = User(f"user{number}", password_hash=DOCUMENTED, hashing_algorithm=SHA256)
+        users.put(user)
+        users.remember(user, b"test12")
+    assert [users.knows(f"user{number}", b"test12") for number in (0, 1, PROVEN_MAX)] == [False, True, True]
 
 
 def test_whoever_is_turned_away_waited_for_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:

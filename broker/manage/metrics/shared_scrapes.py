@@ -1,0 +1,151 @@
+"""Scrapes that many ask for: one is made at a time, and all who ask for the same share its text.
+
+A scrape needs no login and may read all objects of the broker, so neither its work nor its text may grow with those who
+ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary  # of locks
+
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.manage.client import ApiClient
+
+__all__ = ["SharedScrapes"]
+
+KEPT_MAX_BYTES: Final = 64 << 20  # of texts that somebody still reads
+PIECE_BYTES: Final = 64 << 10
+REST: Final = 3  # after a scrape, its network's next one begins so many times later as this one took
+
+Make = Callable[[], AsyncGenerator[str, None]]
+
+_log = get_logger()
+
+
+class ScrapeText:
+    """The text of one scrape, and who still reads it."""
+
+    __slots__ = ("made_s", "pieces", "readers", "size_bytes")
+
+    def __init__(self, pieces: list[bytes], made_s: float) -> None:
+        self.pieces = pieces
+        self.made_s = made_s
+        self.size_bytes = sum([len(piece) for piece in pieces])
+        self.readers: dict[ApiClient, None] = {}
+
+
+class SharedScrapes:
+    """Makes scrapes.
+
+    Networks take turns, and one network has a part of the time only. Texts that clients do not read are bounded: the
+    oldest one is forgotten, and its readers are disconnected.
+    """
+
+    def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
+        """Keep at most `kept_max_bytes` of texts that somebody still reads, and the one that was made last."""
+        self._kept_max_bytes = kept_max_bytes
+        self._newest: dict[Hashable, ScrapeText] = {}
+        self._kept: dict[ScrapeText, None] = {}  # the newest ones, and those that are read; oldest first
+        self._making: dict[Hashable, asyncio.Future[ScrapeText | None]] = {}
+        self._turn = asyncio.Lock()
+        self._networks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def pieces(
+        self, key: Hashable, client: ApiClient, make: Make, shared_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the text of the scrape with that key: one that is not older than `shared_s`, or that `make` makes."""
+        text = await self._text(key, client.peer.network, make, shared_s)
+        while not text.pieces:  # it was forgotten before this client came to its turn
+            text = await self._text(key, client.peer.network, make, shared_s)
+        text.readers[client] = None
+        self._kept.setdefault(text)
+        try:
+            for piece in text.pieces:
+                yield piece
+        finally:
+            text.readers.pop(client, None)
+            self._let_go(text)
+
+    async def _text(self, key: Hashable, network: str, make: Make, shared_s: float) -> ScrapeText:
+        loop = asyncio.get_running_loop()
+        while True:
+            found = self._newest.get(key)
+            if found is not None and loop.time() - found.made_s < shared_s:
+                return found
+            making = self._making.get(key)
+            if making is None:
+                break
+            found = await asyncio.shield(making)
+            if found is not None:  # else the client for which it was made has left
+                return found
+        made = self._making[key] = loop.create_future()
+        text: ScrapeText | None = None
+        try:
+            text = await self._made_in_turn(network, make)
+            self._newest[key] = text
+            loop.call_later(shared_s, self._expire, key, text)
+            return text
+        finally:
+            del self._making[key]
+            made.set_result(text)
+
+    async def _made_in_turn(self, network: str, make: Make) -> ScrapeText:
+        loop = asyncio.get_running_loop()
+        own_turn = self._networks.get(network)
+        if own_turn is None:
+            own_turn = self._networks[network] = asyncio.Lock()
+        await own_turn.acquire()
+        took_s = 0.0
+        try:
+            async with self._turn:
+                begun_s = loop.time()
+                try:
+                    return await self._made(make)
+                finally:
+                    took_s = loop.time() - begun_s
+        finally:
+            loop.call_later(REST * took_s, own_turn.release)
+
+    async def _made(self, make: Make) -> ScrapeText:
+        pieces, piece = [], bytearray()
+        async with aclosing(make()) as lines:
+            async for line in lines:
+                piece += line.encode()
+                if len(piece) >= PIECE_BYTES:
+                    pieces.append(bytes(piece))
+                    piece.clear()
+        pieces.append(bytes(piece))
+        text = ScrapeText(pieces, asyncio.get_running_loop().time())
+        self._make_room(text.size_bytes)
+        self._kept[text] = None
+        return text
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Forget the oldest texts until one of that size has room."""
+        left_bytes = self._kept_max_bytes - size_bytes - sum([text.size_bytes for text in self._kept])
+        for text in list(self._kept):
+            if left_bytes >= 0:
+                return
+            for client in text.readers:
+                _log.warning("http.client_dropped", conn=client.peer.name, reason="it reads a scrape too slowly")
+                client.abort()
+            text.pieces.clear()  # a reader's generator may live on for a moment
+            del self._kept[text]
+            self._newest = {key: newest for key, newest in self._newest.items() if newest is not text}
+            left_bytes += text.size_bytes
+
+    def _expire(self, key: Hashable, text: ScrapeText) -> None:
+        if self._newest.get(key) is text:
+            del self._newest[key]
+        self._let_go(text)
+
+    def _let_go(self, text: ScrapeText) -> None:
+        """Forget a text that nobody reads and nobody will ask for."""
+        if not text.readers and text not in self._newest.values():
+            self._kept.pop(text, None)

@@ -1,0 +1,67 @@
+"""Clients that have not logged in yet, by origin: when there are too many, those of the busiest origin make room."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+__all__ = ["Strangers"]
+
+T = TypeVar("T")
+
+
+class Strangers(Generic[T]):
+    """Holds members in the order in which they came, each with its origin.
+
+    Cost: each method O(1), whatever the number of origins.
+    """
+
+    __slots__ = ("_by_size", "_most", "_of", "_origins")
+
+    def __init__(self) -> None:
+        self._of: dict[T, str] = {}
+        self._origins: dict[str, dict[T, None]] = {}
+        self._by_size: dict[int, dict[str, None]] = {}  # origins by the number of their members
+        self._most = 0
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return len(self._of)
+
+    def add(self, member: T, origin: str) -> None:
+        """Add a member, as the newest one."""
+        members = self._origins.setdefault(origin, {})
+        self._resize(origin, len(members), len(members) + 1)
+        members[member] = None
+        self._of[member] = origin
+        self._most = max(self._most, len(members))
+
+    def remove(self, member: T) -> None:
+        """Remove a member, if it is one."""
+        origin = self._of.pop(member, None)
+        if origin is None:
+            return
+        members = self._origins[origin]
+        self._resize(origin, len(members), len(members) - 1)
+        del members[member]
+        if not members:
+            del self._origins[origin]
+        if self._most not in self._by_size:
+            self._most -= 1
+
+    def take(self) -> T | None:
+        """Remove and return the oldest member of the origin that has most, None when there is no member."""
+        if not self._of:
+            return None
+        origin = next(iter(self._by_size[self._most]))
+        member = next(iter(self._origins[origin]))
+        self.remove(member)
+        return member
+
+    def _resize(self, origin: str, before: int, after: int) -> None:
+        if before:
+            origins = self._by_size[before]
+            del origins[origin]
+            if not origins:
+                del self._by_size[before]
+        if after:
+            self._by_size.setdefault(after, {})[origin] = None
