@@ -104,9 +104,14 @@ class SlotFolder:
 
     def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
         """Remove a slot file as an exceeded cap does."""
+        self.lose(seal, reason)
+        self.release(seal)
+
+    def lose(self, seal: Seal, reason: str) -> None:
+        """Give a slot file up, as a start does that misses it."""
         gap = Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)
         self._append("gap", gap.to_json())
-        self.release(seal)
+        self.slot_path(seal.seal).unlink(missing_ok=True)
 
     def release(self, seal: Seal) -> None:
         """Remove the slot files of a tap up to a seal."""

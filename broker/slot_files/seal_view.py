@@ -21,7 +21,7 @@ from broker.slot_files.seal_log import (
 )
 from broker.slot_files.seal_starts import SealStarts
 
-__all__ = ["SealView"]
+__all__ = ["GAPS_MAX", "SealView"]
 
 GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still known as released
 

@@ -203,14 +203,13 @@ def _chosen(options: ArchiveOptions) -> dict[str, str]:
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
     """Archive batch by batch, up to the slots that exist now, or until it is told to stop."""
     stop = options.stop or threading.Event()
-    stream = SlotPlan(_source(options, run))
+    stream = SlotPlan(_source(options))
     try:
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
         with _stopped_by_signal(stop, options.follow):
-            batches = ArchiveBatches(
-                run.checkpoint, stream, run.target(_slots(options), options.max_bad), partial(run_tasks, spark)
-            )
+            target = run.target(_slots(options), options.max_bad)
+            batches = ArchiveBatches(run.checkpoint, stream, target, partial(run_tasks, spark), run.begins)
             while not stop.is_set():
                 began_s = time.monotonic()
                 taken = _take(batches, progress)
@@ -249,10 +248,9 @@ def _look(run: ArchiveRun, progress: Progress, *, tend: bool = False) -> None:
         run.tend()
 
 
-def _source(options: ArchiveOptions, run: ArchiveRun) -> dict[str, str]:
+def _source(options: ArchiveOptions) -> dict[str, str]:
     """Return the options of the source for the slots of this run."""
     return _chosen(options) | {
-        "from": run.begins(),
         "failOnGap": str(not options.allow_gap).lower(),
         "maxBytesPerTrigger": str(options.batch_bytes),
     }
