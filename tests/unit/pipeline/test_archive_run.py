@@ -208,9 +208,7 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
     run.end()
     for seal in world.folder.view.seals[1:]:
         world.folder.add_gap(seal)
-    with pytest.raises(
-        SlotGap, match=r"^2 slots with 20 messages went .*: slot 2 of tap 'audit' \(10 messages\)"
-    ):
+    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages went .*: slot 2 of tap 'audit' \(10 messages\)"):
         world.run().begin()
 
 
@@ -223,9 +221,7 @@ def test_a_gap_before_the_first_batch_is_refused_too(world: World, reason: str, 
     gone = world.folder.view.seals[seal - 1]
     world.folder.add_gap(gone, reason) if seal == 1 else world.folder.lose(gone, reason)
     for _ in range(2):
-        with pytest.raises(
-            SlotGap, match=rf"^1 slot with 10 messages went .*: slot {seal} of tap 'audit' "
-        ):
+        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages went .*: slot {seal} of tap 'audit' "):
             world.run().begin()
     run = world.run()
     run.begin(allow_gap=True)
@@ -255,9 +251,7 @@ def test_slots_behind_the_archive_s_own_cursor_are_a_gap(world: World) -> None:
     """Slots that were removed although the archive's cursor had not passed them are a gap without a recorded reason."""
     world.folder.set_cursor("archive", "audit", 1)
     world.folder.release(world.folder.view.seals[1])
-    with pytest.raises(
-        SlotGap, match=r"^an unknown number of messages .*: all slots of tap 'audit' up to seal 2;"
-    ):
+    with pytest.raises(SlotGap, match=r"^an unknown number of messages .*: all slots of tap 'audit' up to seal 2;"):
         world.run().begin()
 
 
