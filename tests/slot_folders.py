@@ -124,6 +124,10 @@ class SlotFolder:
         """Write the position of a cursor."""
         self._append("cursor", Cursor(name, vhost, tap, seal, at_ms).to_json())
 
+    def remove_cursor(self, name: str, tap: str, *, vhost: str = "/") -> None:
+        """Remove a cursor."""
+        self._append("cursor_removed", {"name": name, "vhost": vhost, "tap": tap})
+
     def _finish(self, writer: SlotFileWriter, file: Any, end: int) -> Seal:
         meta, size_bytes, crc = writer.finish(end)
         file.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, fault_in
+from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, TapTaken, fault_in
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
@@ -169,6 +169,10 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
             spark = options.spark()
             progress.step("archiving")
             _stream(spark, options, run, progress)
+        except Exception as error:
+            if isinstance(fault_in(error), TapTaken):
+                run.withdraw()
+            raise
         finally:
             run.end()
             catalog.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.pipeline.faults import LakeRefused, SlotGap
+from broker.pipeline.faults import LakeRefused, SlotGap, TapTaken
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote, Committed
 from broker.pipeline.lake.disk import Disk
@@ -15,6 +15,7 @@ from broker.pipeline.lake.folder_lock import FolderLock
 from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.lake_format import LakeTarget, absolute
+from broker.pipeline.lake.table import ONE_ONLY
 from broker.pipeline.lake.tap_cursors import TapCursors, TapName
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.stream_offset import StreamOffset, parted_text
@@ -97,7 +98,7 @@ class ArchiveRun:
         If a power loss damaged the checkpoint, the archive starts anew after the last seal of each tap in the lake.
         With `take_over` it does so, too, if another archive has archived slots of its taps.
         Raises: LakeRefused when the archive already runs, belongs to another store or other taps, or when the history
-            of the data folder differs from the archived one and that is not accepted; SlotGap.
+            of the data folder differs from the archived one and that is not accepted; TapTaken; SlotGap.
         """
         if not self._lock.take():
             raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.place} already")
@@ -191,11 +192,25 @@ class ArchiveRun:
                 f"{self.checkpoint.folder} has {committed.batch}: was an older copy of the lake put back? "
                 "Its slots may be released; remove the checkpoint to go on behind what the lake has"
             )
-        seal = note.start if committed is None else committed.offset.seal
-        taken = self.lake.archived(note.store) if take_over else {}
-        if any(max(taken[tap].values()) > seal for tap in taken if self.cursors.wants(*tap)):
-            return "another archive took some of the taps further"
+        own = self.checkpoint.planned() if held > (-1 if committed is None else committed.batch) else None
+        seal = max(note.start if committed is None else committed.offset.seal, 0 if own is None else own.seal)
+        for (vhost, tap), taken in sorted(self._taken(note.store).items()):
+            if self.cursors.wants(vhost, tap) and taken > max(seal, note.skip.get(vhost, {}).get(tap, 0)):
+                if take_over:
+                    return "another archive took some of the taps further"
+                raise TapTaken(
+                    f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {taken} already, and this archive took it "
+                    f"up to seal {seal}: {ONE_ONLY}"
+                )
         return ""
+
+    def _taken(self, store: str) -> dict[TapName, int]:
+        """Return the last seal of each tap in the lake, in the store's current history."""
+        view = self._catalog.view()
+        return {
+            tap: max(view.shared(seal, incarnation) for incarnation, seal in starts.items())
+            for tap, starts in self.lake.archived(store).items()
+        }
 
     def _stand(self, note: ArchiveNote, committed: Committed | None) -> None:
         """Set the archive's position."""
@@ -220,13 +235,11 @@ class ArchiveRun:
     def _archived(self, store: str, *, accept_restored: bool) -> dict[tuple[str, str], int]:
         """Return the last archived seal of each tap in the store's current history. Raises: LakeRefused."""
         view = self._catalog.view()
-        found: dict[tuple[str, str], int] = {}
         for tap, starts in self.lake.archived(store).items():
             for incarnation, seal in starts.items():
                 if self.cursors.wants(*tap) and view.parted(seal, incarnation) and not accept_restored:
                     raise LakeRefused(parted_text(f"the lake {self.lake.place}", self._catalog.address, seal, view))
-            found[tap] = max(view.shared(seal, incarnation) for incarnation, seal in starts.items())
-        return found
+        return self._taken(store)
 
     def _check_gaps(self, gaps: Sequence[Gap], allow_gap: bool) -> None:
         self.totals.gaps = len(gaps)
@@ -304,6 +317,11 @@ class ArchiveRun:
             self.lake.vacuum(KEEP_HOURS)
         except LakeRefused as refused:
             self._say(f"small files are not put together for now: {refused}")
+
+    def withdraw(self) -> None:
+        """Remove the cursors that this run created, if the lake has nothing of the archive: it was refused."""
+        if self._note is not None and self.lake.message_table.last_batch(self._note.query) < 0:
+            self.cursors.withdraw()
 
     def end(self) -> None:
         """Release the checkpoint."""

@@ -36,6 +36,7 @@ class TapCursors:
         self._taps = tuple(taps)
         self._exact = bool(taps) and not any(character in tap for tap in taps for character in "*?[")
         self._say = say
+        self._made: set[TapName] = set()  # the taps in which this run created the cursor
         self._silent = False  # the broker did not answer the last time, and that was reported
 
     def wants(self, vhost: str, tap: str) -> bool:
@@ -123,12 +124,22 @@ class TapCursors:
             for tap in taps:
                 begin = begins.get(tap)
                 place = (seal, incarnation) if begin is None else (begin, starts.of(begin))
+                if self._catalog.view().cursor(self.name, *tap) is None:
+                    self._made.add(tap)
                 self._catalog.set_cursor(self.name, *tap, place[0], place[1] or None)
         except SourceRefused as refused:
             self._tell(refused)
             return False
         self._silent = False
         return True
+
+    def withdraw(self) -> None:
+        """Remove the cursors that this run created."""
+        try:
+            for tap in sorted(self._made):
+                self._catalog.remove_cursor(self.name, *tap)
+        except SourceRefused as refused:
+            self._tell(refused)
 
     def _tell(self, refused: SourceRefused) -> None:
         if not self._silent:

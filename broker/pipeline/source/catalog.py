@@ -53,6 +53,9 @@ class Catalog(Protocol):
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
         """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
 
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor."""
+
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from broker.pipeline.faults import SlotMissing, SourceRefused
 from broker.pipeline.source.http_client import HttpClient, NotThere
@@ -96,6 +96,10 @@ class HttpCatalog:
         """Record that a reader has passed a seal of a start."""
         place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
+
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor."""
+        self._client.send("DELETE", f"/v1/cursors/{quote(name, safe='')}?{urlencode({'vhost': vhost, 'tap': tap})}")
 
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""

@@ -120,6 +120,10 @@ class StoreCatalog:
         """Record that a reader has passed a seal of a start."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor."""
+        self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
+
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""
         answer: list[dict[str, Any]] = self._ask("taps")

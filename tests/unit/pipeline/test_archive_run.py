@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused
+from broker.pipeline.job import Summary
+from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.jobs import archive as job
 from broker.pipeline.lake import Lake, archive_run
 from broker.pipeline.lake.archive_batches import SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.lake_format import LakeTarget
+from broker.pipeline.progress import Progress
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.slot_files.slot_view import open_slot
@@ -37,6 +42,10 @@ class FolderCatalog(StoreCatalog):
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
         self._check()
         self._made.set_cursor(name, tap, seal, vhost=vhost)
+
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        self._check()
+        self._made.remove_cursor(name, tap, vhost=vhost)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
         self._check()
@@ -291,6 +300,62 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
     first.end()
     second.begin()
     second.end()
+
+
+def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two archives that begin at once, the second is refused at its commit; a cursor that was there before it stays.
+
+    Its next run is refused before it creates cursors, until it takes over.
+    """
+    monkeypatch.setattr(job, "open_catalog", lambda *_: world.catalog)
+    monkeypatch.setattr(job, "run_tasks", lambda _spark, work, items: [work(item) for item in items])
+    world.folder.add_slot("other", numbered(5))
+    world.catalog.known.append(("/", "other"))
+    world.folder.set_cursor("late", "other", 0)
+
+    def outrun() -> None:
+        first = world.run("first")
+        first.begin()
+        world.batch(first, 0, [1, 2, 3, 4])
+        first.step()
+        first.end()
+
+    def archive(spark: Any = None, **options: Any) -> Summary:
+        of = job.ArchiveOptions(spark=spark, lake=world.lake.place.root, path=str(world.folder.path), cursor="late")
+        return job.run_archive(replace(of, **options), Progress("archive", quiet=True))
+
+    def cursors() -> set[tuple[str, str]]:
+        return {(cursor.name, cursor.tap) for cursor in world.catalog.view().cursors}
+
+    kept = {("first", "audit"), ("first", "other"), ("late", "other")}
+    with pytest.raises(JobFailed, match=r"the lake has tap 'audit' of vhost '/' up to seal 3 already"):
+        archive(outrun)
+    assert cursors() == kept
+    with pytest.raises(JobFailed, match=r"up to seal 3 already, and this archive took it up to seal 0: .* --take-over"):
+        archive()
+    assert cursors() == kept
+    assert archive(lambda: None, take_over=True).values["rows"] == 0
+    assert cursors() == {*kept, ("late", "audit")}
+    assert len(messages_of(world.lake.place.root)) == 35
+
+
+def test_an_archive_goes_on_beside_taps_that_its_lake_had_from_another(world: World) -> None:
+    """Seals of a tap that the lake had when an archive began, or that its own batch wrote, are not another's."""
+    run = world.run("old", taps=["audit"])
+    run.begin()
+    world.batch(run, 0, [1, 2, 3])
+    run.end()
+    world.folder.add_slot("other", numbered(5))
+    world.catalog.known.append(("/", "other"))
+    both = world.run("both")
+    both.begin()
+    both.end()
+    again = world.run("both")
+    again.begin()
+    world.plan(again, 0, 4)
+    world.sink(again, 0, [4])
+    again.end()
+    world.run("both").begin()
 
 
 def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_path: Path) -> None:
