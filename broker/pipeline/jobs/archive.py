@@ -38,6 +38,7 @@ CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255; a checkpoint's loc
 STARTS: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting prolongs it
 BATCH_BYTES: Final = 1 << 30
+BATCH_SLOTS: Final = 10_000  # the driver and each task have a list of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,7 @@ def _source(options: ArchiveOptions) -> dict[str, str]:
     return _chosen(options) | {
         "failOnGap": str(not options.allow_gap).lower(),
         "maxBytesPerTrigger": str(options.batch_bytes),
+        "maxSlotsPerTrigger": str(BATCH_SLOTS),
     }
 
 

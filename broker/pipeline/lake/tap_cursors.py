@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
 from broker.slot_files.cursor_lag import Lag, LagTable
-from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
+from broker.slot_files.seal_log import Gap, QueueKey, Released
 
 __all__ = ["TapCursors", "TapName"]
 
@@ -48,8 +48,7 @@ class TapCursors:
     def taps(self) -> set[TapName]:
         """Return the chosen taps that exist, have slots or have a cursor; without a running broker the latter two."""
         view = self._catalog.view()
-        found = {(seal.vhost, seal.queue) for seal in view.seals}
-        found |= {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
+        found = view.taps | {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
         try:
             found |= {(tap["vhost"], tap["name"]) for tap in self._catalog.taps()}
         except SourceRefused as refused:
@@ -59,8 +58,9 @@ class TapCursors:
     def keys(self) -> dict[QueueKey, TapName]:
         """Return the queues of the chosen taps, including deleted taps, each with its tap."""
         view = self._catalog.view()
-        facts: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
-        return {fact.key: (fact.vhost, fact.queue) for fact in facts if self.wants(fact.vhost, fact.queue)}
+        facts: list[Gap | Released] = [*view.gaps, *view.released.values()]
+        found = view.taps_of_queues | {fact.key: (fact.vhost, fact.queue) for fact in facts}
+        return {key: tap for key, tap in found.items() if self.wants(*tap)}
 
     def begins(self, archived: Mapping[TapName, int]) -> dict[TapName, int]:
         """Return the seal after which a new archive begins in each tap: the lake's last one, else the last released."""

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.message_format import MessageStream
+from broker.pipeline.source import store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.positions import read_position
@@ -47,6 +48,17 @@ def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
     folder.log.write_bytes(whole)
     assert reader.view().last_seal == 2
     assert view.lines == 3  # each line was read once
+
+
+def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a log are not all in memory at once; their texts are shared."""
+    monkeypatch.setattr(store_catalog, "PART_BYTES", 600)
+    folder = SlotFolder(tmp_path)
+    for _ in range(9):
+        folder.add_slot("t", numbered(1))
+    view = SealReader(folder.log).view()
+    assert (view.last_seal, view.lines, len(view.seals)) == (9, 10, 9)
+    assert len({id(seal.vhost) for seal in view.seals}) == 1
 
 
 @pytest.mark.parametrize("same_file", [True, False])
