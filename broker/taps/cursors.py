@@ -56,6 +56,9 @@ class Cursors:
             )
         if not 0 <= seal <= view.last_seal:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
+        queue = vhost_named(self._vhosts, vhost).queues.taps.get(TAP_PREFIX + tap)
+        if queue is not None:
+            self._writer.note_read(queue)
         known = view.cursor(name, vhost, tap)
         if known is None and len(view.cursors) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -100,6 +101,9 @@ class HttpCatalog:
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
         """Remove a cursor."""
         self._client.send("DELETE", f"/v1/cursors/{quote(name, safe='')}?{urlencode({'vhost': vhost, 'tap': tap})}")
+
+    def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
+        """Do nothing: the broker sees which slots are fetched."""
 
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,6 +20,7 @@ from broker.slot_files.seal_view import SealView
 __all__ = ["SealReader", "StoreCatalog"]
 
 REMEMBERED_BYTES: Final = 256
+TOLD_S: Final = 2.0
 PART_BYTES: Final = 1 << 20  # of a seal log, many of its lines
 SMALL_BYTES: Final = 1 << 16  # a smaller file is read at once, which costs less than mapping it
 
@@ -130,6 +133,15 @@ class StoreCatalog:
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
         """Remove a cursor."""
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
+
+    def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
+        """Tell the running broker which taps are read; a broker that does not answer soon is left alone."""
+        names: dict[str, list[str]] = {}
+        for vhost, tap in sorted(taps):
+            names.setdefault(vhost, []).append(tap)
+        with suppress(SourceRefused):
+            for vhost, those in names.items():
+                self._ask("tap_read", vhost=vhost, taps=those, silence_s=TOLD_S)
 
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""

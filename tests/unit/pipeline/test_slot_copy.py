@@ -154,7 +154,7 @@ def test_a_large_slot_file_leaves_the_memory_of_a_task(folder: SlotFolder, tmp_p
         assert copy.finish().rows == 17
     assert view.verify() == []
     look()
-    assert resident[1] < 8_000 < 16_000 < resident[2], resident
+    assert resident[1] < 8_000 < resident[2], resident
 
 
 def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_path: Path) -> None:
