@@ -37,7 +37,7 @@ async def test_a_quiet_tap_is_sealed_by_age(tmp_path: Path) -> None:
 
 
 async def test_the_window_of_a_tap_grows_while_nobody_reads_it(tmp_path: Path) -> None:
-    """It doubles with each file up to a bound; a cursor that moves, one that says it reads, or a request to seal end that.
+    """It doubles with each file up to a bound; a cursor that moves, a reader that tells, a request to seal end that.
 
     The window of another tap stays as it is.
     """
