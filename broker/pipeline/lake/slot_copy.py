@@ -5,12 +5,12 @@ Message bytes go from the slot file into Arrow and from there into Parquet, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,16 +19,14 @@ from broker.pipeline.lake.bad_record import BAD_SCHEMA, BadRecord, bad_batch
 from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.parquet_file import NewFile
-from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches
+from broker.pipeline.source.decoder import batches, together
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.slot_rows import SlotRows
+from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
 __all__ = ["Branch", "Copied", "SlotCopy"]
-
-GROUP_SLOTS: Final = 1000  # open at a time
 
 Branch = tuple[str, str, str, str]  # store, incarnation, vhost and tap
 
@@ -92,9 +90,11 @@ class SlotCopy:
 
         Cost: small slots are decoded together, because a decoding costs a millisecond and 30 KB however few its rows.
         """
-        for group in _groups(slots):
+        for group in together(slots):
             opened = [self._opened(slot) for slot in group]
-            if len(group) > 1 and self._copy_whole(opened):
+            rows = joined_rows([view for view in opened if isinstance(view, SlotView)])
+            if rows is not None and len(rows.metas) == len(group):
+                self._add(rows)
                 continue
             for slot, view in zip(group, opened, strict=True):
                 if isinstance(view, SlotView):
@@ -116,20 +116,6 @@ class SlotCopy:
         self._seals[branch] = (min(first, slot.seal), max(last, slot.seal))
         self._slots += 1
         self._slot_bytes += slot.bytes
-
-    def _copy_whole(self, opened: Sequence[SlotView | BadSlotFile | SlotDamaged]) -> bool:
-        """Copy slots together, and return whether all their rows are readable; if not, copy none."""
-        views = [view for view in opened if isinstance(view, SlotView)]
-        if len(views) < len(opened):
-            return False
-        try:
-            rows = SlotRows(*views)
-        except BadSlotFile:
-            return False
-        if rows.bad():
-            return False
-        self._add(rows)
-        return True
 
     def _copy(self, slot: SlotHandle, view: SlotView) -> None:
         try:
@@ -175,18 +161,3 @@ class SlotCopy:
             self._bad_rows,
             self._slot_bytes,
         )
-
-
-def _groups(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
-    """Split slots into runs that are decoded together; a large one is alone."""
-    group: list[SlotHandle] = []
-    rows = size_bytes = 0
-    for slot in slots:
-        rows += slot.count
-        size_bytes += slot.bytes
-        if group and (len(group) >= GROUP_SLOTS or rows > BATCH_MAX_ROWS or size_bytes > BATCH_MAX_BYTES):
-            yield group
-            group, rows, size_bytes = [], slot.count, slot.bytes
-        group.append(slot)
-    if group:
-        yield group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -17,7 +17,7 @@ from broker.pipeline.source.properties import PropertyPlaces, number_at
 from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile, SlotMeta
 from broker.slot_files.slot_view import STEP_BYTES, SlotView
 
-__all__ = ["BadRow", "Gather", "Pick", "SlotRows"]
+__all__ = ["BadRow", "Gather", "Pick", "SlotRows", "joined_rows"]
 
 VIEW: Final = np.dtype([("length", "<i4"), ("octets", "V12")])
 INLINE_MAX: Final = 12
@@ -238,3 +238,17 @@ class SlotRows:
     def _raw(self, position: int) -> bytes:
         start, end = int(self._at[position]), int(self._end[position])
         return bytes(self._buffer[start : min(end, start + RAW_MAX_BYTES)])
+
+
+def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
+    """Return the rows of several small slot files; None for one file, or if one has unreadable rows.
+
+    Each file is then read by itself, so that its faults name it.
+    """
+    if len(views) < 2:
+        return None
+    try:
+        rows = SlotRows(*views)
+    except BadSlotFile:
+        return None
+    return None if rows.bad(headers=headers) else rows

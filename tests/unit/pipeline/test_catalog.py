@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pika
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
@@ -14,10 +15,10 @@ from pyspark.sql.types import StructType
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.message_format import MessageStream
-from broker.pipeline.source import store_catalog
+from broker.pipeline.source import decoder, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
-from broker.pipeline.source.positions import read_position
+from broker.pipeline.source.positions import Condition, read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import lost_since
@@ -225,6 +226,33 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
         assert {open_slot(catalog.fetch_slot(part), part.crc).meta.queue for part in parts} == {"late"}
     assert [(cursor.name, cursor.seal) for cursor in there.view().cursors] == [("mine", 0)]
     there.close()
+
+
+def test_small_slots_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots of one message make one batch, with the rows that each has alone; a damaged one is named."""
+    folder = SlotFolder(tmp_path)
+    for at in range(30):
+        folder.add_slot("ab"[at % 2], numbered(2, start=2 * at))
+    run = SlotRun(
+        str(tmp_path), None, handles(open_catalog(path=str(tmp_path))), [Condition("offset", ">=", 5)], reader="it"
+    )
+
+    def read() -> list[pa.RecordBatch]:
+        return list(read_run(run, ARROW_SCHEMA))
+
+    [together] = read()
+    monkeypatch.setattr(decoder, "GROUP_SLOTS", 1)
+    alone = read()
+    assert len(alone) == 26
+    assert pa.Table.from_batches(alone).combine_chunks().to_batches() == [together]
+    monkeypatch.undo()
+    path = folder.slot_path(9)
+    path.write_bytes(path.read_bytes().replace(b"17..", b"18.."))
+    with pytest.raises(SlotDamaged, match=r"slot 9 of tap 'a' .*1 of 2 rows cannot be read \(row 1"):
+        read()
+    folder.slot_path(9).unlink()
+    with pytest.raises(SlotMissing, match="slot 9 of tap 'a'"):
+        read()
 
 
 def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None:

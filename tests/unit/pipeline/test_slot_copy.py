@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotMissing
-from broker.pipeline.lake import parquet_file, slot_copy
+from broker.pipeline.lake import parquet_file
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.instant import instant_ms
@@ -125,7 +125,7 @@ def test_small_slots_are_decoded_together(folder: SlotFolder, tmp_path: Path, mo
     monkeypatch.setattr(ParquetFile, "add", counting)
     together = copied_rows("together")
     assert sizes == [160]
-    monkeypatch.setattr(slot_copy, "GROUP_SLOTS", 1)
+    monkeypatch.setattr(decoder, "GROUP_SLOTS", 1)
     assert copied_rows("alone") == together
     assert len(sizes) == 121
     assert {(row["queue"], row["seal"], row["slot"], row["incarnation"]) for row in together} == {
