@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql.types import StructType
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.message_format import MessageStream
-from broker.pipeline.source import decoder, store_catalog
+from broker.pipeline.source import decoder, http_client, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.positions import Condition, read_position
@@ -225,6 +226,20 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
         assert sum(open_handle(catalog, part).rows for part in parts) == before + 7
         assert {open_slot(catalog.fetch_slot(part), part.crc).meta.queue for part in parts} == {"late"}
     assert [(cursor.name, cursor.seal) for cursor in there.view().cursors] == [("mine", 0)]
+    there.close()
+
+
+def test_a_large_slot_over_http_is_not_in_memory(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is mapped from a file that has no name, and its rows are those of the folder's."""
+    publish(broker, 3)
+    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
+    there.seal_now("/", "all")
+    slot = handles(there)[-1]
+    monkeypatch.setattr(http_client, "LARGE_BYTES", 100)
+    block = there.fetch_slot(slot)
+    assert isinstance(block, mmap.mmap)
+    assert block[:] == here.fetch_slot(slot)
+    assert open_handle(there, slot).rows == 3
     there.close()
 
 
