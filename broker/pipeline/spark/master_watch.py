@@ -58,13 +58,17 @@ class MasterWatch:
         if self._fault:
             raise JobFailed(self._fault) from None
 
+    def look(self) -> bool:
+        """Read the new output, and return whether it says why the master cannot be reached."""
+        with suppress(OSError), self._output.open("rb") as stream:
+            stream.seek(self._at)
+            said = stream.read()
+            self._fault = master_fault(said, self._master)
+            self._at += max(0, len(said) - BEFORE_BYTES)
+        return bool(self._fault)
+
     def _watch(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):
-            with suppress(OSError), self._output.open("rb") as stream:
-                stream.seek(self._at)
-                said = stream.read()
-                self._fault = master_fault(said, self._master)
-                self._at += max(0, len(said) - BEFORE_BYTES)
-            if self._fault:
+            if self.look():
                 self._end()
                 return
