@@ -85,6 +85,15 @@ class TapSettings(SettingsSection):
     window_ms: int = number(
         5_000, 100, 3_600_000, "ms", "... or when the oldest message has waited this long.", reload=AT_ONCE
     )
+    window_max_ms: int = number(
+        60_000,
+        100,
+        3_600_000,
+        "ms",
+        "While nobody reads a tap, window_ms doubles with each of its files up to this, so that it writes fewer. "
+        "Not longer than window_ms turns that off.",
+        reload=AT_ONCE,
+    )
     max_bytes: int = number(
         10 * GiB,
         MiB,

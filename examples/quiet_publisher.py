@@ -17,6 +17,7 @@ from typing import Any
 import pika
 
 STOCKS = ("nyse.ibm", "nyse.ge", "nasdaq.aapl")
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 def words(key: str) -> list[str]:
@@ -58,7 +59,7 @@ def main() -> None:
         for stock in STOCKS:
             key = f"stock.{stock}"
             if any(matches(words(pattern), words(key)) for pattern in wanted):
-                channel.basic_publish("stocks", key, f"{stock} {number}".encode())
+                channel.basic_publish("stocks", key, f"{stock} {number}".encode(), PERSISTENT)
 
 
 if __name__ == "__main__":

@@ -104,9 +104,14 @@ class SlotFolder:
 
     def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
         """Remove a slot file as an exceeded cap does."""
+        self.lose(seal, reason)
+        self.release(seal)
+
+    def lose(self, seal: Seal, reason: str) -> None:
+        """Give a slot file up, as a start does that misses it."""
         gap = Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)
         self._append("gap", gap.to_json())
-        self.release(seal)
+        self.slot_path(seal.seal).unlink(missing_ok=True)
 
     def release(self, seal: Seal) -> None:
         """Remove the slot files of a tap up to a seal."""
@@ -118,6 +123,10 @@ class SlotFolder:
     def set_cursor(self, name: str, tap: str, seal: int, *, vhost: str = "/", at_ms: int = START_MS) -> None:
         """Write the position of a cursor."""
         self._append("cursor", Cursor(name, vhost, tap, seal, at_ms).to_json())
+
+    def remove_cursor(self, name: str, tap: str, *, vhost: str = "/") -> None:
+        """Remove a cursor."""
+        self._append("cursor_removed", {"name": name, "vhost": vhost, "tap": tap})
 
     def _finish(self, writer: SlotFileWriter, file: Any, end: int) -> Seal:
         meta, size_bytes, crc = writer.finish(end)

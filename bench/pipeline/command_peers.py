@@ -67,8 +67,9 @@ def archive_bare(store: str, folder: str) -> None:
 
     run = ArchiveRun(Lake(Path(folder), create=True), open_catalog(path=store), "bare")
     run.begin()
-    plan = SlotPlan({"path": store, "from": run.begins()})
-    batches = ArchiveBatches(run.checkpoint, plan, run.target(store, "0"), lambda work, items: list(map(work, items)))
+    plan = SlotPlan({"path": store})
+    target = run.target(store, "0")
+    batches = ArchiveBatches(run.checkpoint, plan, target, lambda work, items: list(map(work, items)), run.begins)
     while batches.take():
         run.step()
     run.end()

@@ -19,6 +19,7 @@ __all__ = [
     "SlotGap",
     "SlotMissing",
     "SourceRefused",
+    "TapTaken",
     "fault_in",
     "said_plainly",
 ]
@@ -60,6 +61,10 @@ class LakeRefused(PipelineFault):
     """A lake cannot do what was requested, or is no lake."""
 
 
+class TapTaken(LakeRefused):
+    """Another archive writes a tap into the lake."""
+
+
 class SimulationFailed(PipelineFault):
     """A simulated overlay did not do what overlays promise."""
 
@@ -68,7 +73,7 @@ _KINDS: Final = {
     kind.__name__: kind
     for kind in (
         PipelineFault, SourceRefused, SlotGap, SlotMissing, SlotDamaged, SinkRefused, PublishFailed, LakeRefused,
-        ServerRefused, SimulationFailed,
+        ServerRefused, SimulationFailed, TapTaken,
     )
 }  # fmt: skip
 _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")

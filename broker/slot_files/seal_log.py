@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from sys import intern
 from typing import Any, Final, Self
 
 from crc32c import crc32c
@@ -67,12 +68,16 @@ class _LineFact:
 
     @classmethod
     def from_json(cls, line: Line) -> Self:
-        """Return the content of a line; skip fields that a later version added. Raises: BadSealLine."""
+        """Return the content of a line; skip fields that a later version added. Raises: BadSealLine.
+
+        Cost: texts are shared with other lines; a year has millions of slots.
+        """
         names: tuple[str, ...] = vars(cls)["__slots__"]
         try:
-            return cls(**{name: line[name] for name in names})
+            found = {name: line[name] for name in names}
         except KeyError as error:
             raise BadSealLine(f"it has no {error}") from error
+        return cls(**{name: intern(value) if type(value) is str else value for name, value in found.items()})
 
 
 class _QueueFact(_LineFact):

@@ -21,7 +21,7 @@ from broker.slot_files.seal_log import (
 )
 from broker.slot_files.seal_starts import SealStarts
 
-__all__ = ["SealView"]
+__all__ = ["GAPS_MAX", "SealView"]
 
 GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still known as released
 
@@ -92,7 +92,12 @@ class SealView:
     @property
     def taps(self) -> set[tuple[str, str]]:
         """The taps, by vhost and name, that have slot files. Cost: the queues."""
-        return {(mine[0].vhost, mine[0].queue) for mine in list(self._by_queue.values()) if mine}
+        return set(self.taps_of_queues.values())
+
+    @property
+    def taps_of_queues(self) -> dict[QueueKey, tuple[str, str]]:
+        """The vhost and the name of the tap of each queue that has slot files. Cost: the queues."""
+        return {key: (mine[0].vhost, mine[0].queue) for key, mine in list(self._by_queue.items()) if mine}
 
     def of_tap(self, vhost: str, tap: str) -> list[Seal]:
         """Return the seals of a tap, in rising order. Cost: all seals."""

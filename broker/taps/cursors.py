@@ -79,6 +79,9 @@ class Cursors:
             )
         if not 0 <= seal <= view.last_seal:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
+        queue = vhost_named(self._vhosts, vhost).queues.taps.get(TAP_PREFIX + tap)
+        if queue is not None:
+            self._writer.note_read(queue)
         known = view.cursor(name, vhost, tap)
         if known is None:
             await self._create(name, vhost, tap, seal, maker, maker if user is None else user)

@@ -47,7 +47,7 @@ class SlotWriter:
     """The writer of the slot files of all taps, one file at a time, in the order in which they became due.
 
     A tap is due when it has a file's worth of messages or bytes, when its oldest message has waited for the window, or
-    when `flush` asks for it.
+    when `flush` asks for it. The window of a tap doubles with each file that is written without a reader.
     Invariant: one file is written at a time: its writer holds ``turn``.
     """
 
@@ -74,6 +74,7 @@ class SlotWriter:
         self._ends = False
         self._due: dict[TapQueue, Engine] = {}
         self._since_ms: dict[TapQueue, int] = {}  # when the oldest message of a tap was seen first
+        self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file nobody read, 0 of those read since then
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
         self.sealed = 0
@@ -97,14 +98,21 @@ class SlotWriter:
             return
         now_ms = self._clock.now_ms
         known, self._since_ms = self._since_ms, {}
+        windows, self._windows_ms = self._windows_ms, {}
         for engine in self._engines.values():
             for queue in engine.vhost.queues.taps.values():
+                if queue in windows:
+                    self._windows_ms[queue] = windows[queue]
                 if queue.ready:
                     self._since_ms[queue] = known.get(queue, now_ms)
                     if self._is_due(queue):
                         self._due.setdefault(queue, engine)
         if self._due:
             self._wake.set()
+
+    def note_read(self, queue: TapQueue) -> None:
+        """Note that somebody reads a tap: its window is the setting's until a file is written that nobody reads."""
+        self._windows_ms[queue] = 0
 
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
         """Return when everything that a tap holds now is in slot files.
@@ -113,6 +121,7 @@ class SlotWriter:
         """
         if self._ends:
             raise self._stopping()
+        self.note_read(queue)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked.setdefault(queue, []).append((queue.stream.manager.next_id, future))
         self._due.setdefault(queue, engine)
@@ -218,6 +227,7 @@ class SlotWriter:
             let_go(engine.store, pieces)
         await self._settle(engine, stream, end)
         self._since_ms[queue] = self._clock.now_ms
+        self._widen(queue)
         if seal is not None:
             self.sealed += 1
             _log.debug(
@@ -270,13 +280,24 @@ class SlotWriter:
 
     # -- what is due --------------------------------------------------------------------------------------------------
 
+    def _window_ms(self, queue: TapQueue) -> int:
+        """Return how long a tap's oldest message waits."""
+        settings = self._settings
+        return max(settings.window_ms, min(self._windows_ms.get(queue, 0), settings.window_max_ms))
+
+    def _widen(self, queue: TapQueue) -> None:
+        """Double the window of a tap for which a file was written, unless somebody has read it since the last one."""
+        window_ms = self._window_ms(queue)
+        if self._windows_ms.pop(queue, None) != 0:
+            self._windows_ms[queue] = min(2 * window_ms, self._settings.window_max_ms)
+
     def _is_due(self, queue: TapQueue) -> bool:
         settings = self._settings
         if not queue.ready:
             return False
         now_ms = self._clock.now_ms
         age_ms = now_ms - self._since_ms.get(queue, now_ms)
-        if age_ms >= settings.window_ms or queue.ready >= settings.window_messages:
+        if age_ms >= self._window_ms(queue) or queue.ready >= settings.window_messages:
             return True
         size_bytes = 0
         for slot in queue.stream.manager.slots.values():

@@ -225,6 +225,13 @@ class Taps:
         await asyncio.gather(*[self._flush(engine, queue) for engine, queue in chosen])
         return self.view.last_seal
 
+    def note_read(self, vhost: str, tap: str) -> None:
+        """Note that somebody reads a tap, if it exists: its messages are in slot files sooner."""
+        held = self._vhosts.get(vhost)
+        queue = None if held is None else held.queues.taps.get(TAP_PREFIX + tap)
+        if queue is not None:
+            self._writer.note_read(queue)
+
     # -- the seals ----------------------------------------------------------------------------------------------------
 
     @property

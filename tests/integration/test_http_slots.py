@@ -98,6 +98,16 @@ async def test_a_slot_is_the_bytes_of_its_file(tmp_path: Path) -> None:
         assert open_slot_files() == []
 
 
+async def test_a_slot_that_is_fetched_is_read(tmp_path: Path) -> None:
+    """The broker writes the slot files of a tap sooner while somebody fetches them, and of no other tap."""
+    async with tapped_broker(tmp_path / "data", "a", "b") as broker:
+        await slot_of(broker, "b", b"1")
+        seal = await slot_of(broker, "a", b"1")
+        assert broker.taps._writer._windows_ms == {}
+        await ask(broker, "GET", f"/v1/slots/{seal}")
+        assert {queue.tap: ms for queue, ms in broker.taps._writer._windows_ms.items()} == {"a": 0}
+
+
 async def test_seals_are_listed_page_by_page(tmp_path: Path) -> None:
     """Seals are listed from a given seal on, in pages, for one tap or for all; the store says whose they are."""
     async with tapped_broker(tmp_path / "data", "a", "b") as broker:

@@ -11,6 +11,8 @@ import aio_pika
 import pytest
 
 from broker.delivery.committer import Committer
+from broker.net.control_request import Request
+from broker.net.control_verbs.taps import tap_verbs
 from broker.slot_files.slot_file import PERSISTENT
 from broker.taps.refused import TapRefused
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -32,6 +34,42 @@ async def test_a_quiet_tap_is_sealed_by_age(tmp_path: Path) -> None:
         await broker.idle()
         assert there(broker.server.taps) == [1]
         assert broker.queue("amq.tap.x").ready == 0
+
+
+async def test_the_window_of_a_tap_grows_while_nobody_reads_it(tmp_path: Path) -> None:
+    """It doubles with each file up to a bound; a cursor that moves, a reader that tells, a request to seal end that.
+
+    The window of another tap stays as it is.
+    """
+    sections: dict[str, Any] = {"taps": {"window_ms": 5000, "window_max_ms": 15_000}}
+    async with timed_broker(tmp_path, **sections) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        taps = broker.server.taps
+        for name in ("read", "quiet"):
+            await taps.add("/", "x", name, name=name)
+
+        async def waited(name: str) -> int:
+            """Return after how many seconds a message is in a slot file."""
+            await publish(exchange, [name])
+            broker.clock.advance(0)
+            last_seal = taps.view.last_seal
+            for second in range(60):
+                await broker.idle()
+                if taps.view.last_seal > last_seal:
+                    return second
+                broker.clock.advance(1)
+            raise AssertionError
+
+        assert [await waited("read") for _ in range(4)] == [5, 10, 15, 15]
+        await taps.cursors.set("c", "/", "read", taps.view.last_seal)
+        assert [await waited("read") for _ in range(3)] == [5, 5, 10]
+        assert await waited("quiet") == 5
+        tap_verbs(taps)["tap_read"](Request({"taps": ["read", "none"]}))
+        assert [await waited("read") for _ in range(2)] == [5, 5]
+        assert await waited("quiet") == 10
+        await publish(exchange, ["read"])
+        await taps.seal("/", "read")
+        assert [await waited("read") for _ in range(2)] == [5, 10]
 
 
 async def test_a_busy_tap_is_sealed_by_count_and_by_bytes(tmp_path: Path) -> None:

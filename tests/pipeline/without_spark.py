@@ -38,11 +38,11 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         ending.callback(run.end)
         run.begin(**choice)
         run.cursors.seal_now()
-        plan = SlotPlan({**where, "from": run.begins()})
+        plan = SlotPlan(where)
         ending.callback(plan.stop)
         with suppress(Killed):
             target = replace(run.target(place, "0"), open_slot=partial(open_handle, catalog))
-            batches = ArchiveBatches(run.checkpoint, plan, StoppingTarget.of(target, stop_at), _tasks)
+            batches = ArchiveBatches(run.checkpoint, plan, StoppingTarget.of(target, stop_at), _tasks, run.begins)
             while batches.take():
                 run.step()
         run.step()

@@ -126,6 +126,7 @@ class SlotAnswers:
         if seal is None:
             raise self._missing(number)
         check_tap(call, seal.vhost, seal.queue)
+        self.taps.note_read(seal.vhost, seal.queue)
         answer = await file_answer(self.reads, self.taps.slot_path(number), call.request.headers, seal.crc)
         if answer is None:
             raise self._missing(number)

@@ -38,6 +38,10 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
     async def seal(request: Request) -> dict[str, int]:
         return {"last_seal": await taps.seal(request.optional("vhost"), request.optional("tap"))}
 
+    def tap_read(request: Request) -> None:
+        for tap in request.texts("taps"):
+            taps.note_read(request.text("vhost", "/"), tap)
+
     async def snapshot(request: Request) -> dict[str, Any]:
         return await taps.snapshots.take(request.text("vhost", "/"), request.text("queue"), request.text("maker", ""))
 
@@ -69,6 +73,7 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
         "tap_remove": tap_remove,
         "taps": listing,
         "seal": seal,
+        "tap_read": tap_read,
         "snapshot": snapshot,
         "snapshot_drop": snapshot_drop,
         "cursor_set": cursor_set,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, fault_in
+from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, TapTaken, fault_in
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
@@ -38,6 +38,7 @@ CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255; a checkpoint's loc
 STARTS: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting prolongs it
 BATCH_BYTES: Final = 1 << 30
+BATCH_SLOTS: Final = 10_000  # the driver and each task have a list of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,10 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
             spark = options.spark()
             progress.step("archiving")
             _stream(spark, options, run, progress)
+        except Exception as error:
+            if isinstance(fault_in(error), TapTaken):
+                run.withdraw()
+            raise
         finally:
             run.end()
             catalog.close()
@@ -203,14 +208,13 @@ def _chosen(options: ArchiveOptions) -> dict[str, str]:
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
     """Archive batch by batch, up to the slots that exist now, or until it is told to stop."""
     stop = options.stop or threading.Event()
-    stream = SlotPlan(_source(options, run))
+    stream = SlotPlan(_source(options))
     try:
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
         with _stopped_by_signal(stop, options.follow):
-            batches = ArchiveBatches(
-                run.checkpoint, stream, run.target(_slots(options), options.max_bad), partial(run_tasks, spark)
-            )
+            target = run.target(_slots(options), options.max_bad)
+            batches = ArchiveBatches(run.checkpoint, stream, target, partial(run_tasks, spark), run.begins)
             while not stop.is_set():
                 began_s = time.monotonic()
                 taken = _take(batches, progress)
@@ -249,12 +253,12 @@ def _look(run: ArchiveRun, progress: Progress, *, tend: bool = False) -> None:
         run.tend()
 
 
-def _source(options: ArchiveOptions, run: ArchiveRun) -> dict[str, str]:
+def _source(options: ArchiveOptions) -> dict[str, str]:
     """Return the options of the source for the slots of this run."""
     return _chosen(options) | {
-        "from": run.begins(),
         "failOnGap": str(not options.allow_gap).lower(),
         "maxBytesPerTrigger": str(options.batch_bytes),
+        "maxSlotsPerTrigger": str(BATCH_SLOTS),
     }
 
 

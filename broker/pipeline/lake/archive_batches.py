@@ -35,15 +35,22 @@ class SlotPlan(SealStream):
 class ArchiveBatches:
     """The batches of one run. The run resumes at the checkpoint, with the batch that was planned last."""
 
-    def __init__(self, checkpoint: ArchiveCheckpoint, stream: SlotPlan, target: LakeTarget, tasks: Tasks) -> None:
-        """Shapes: `tasks` runs a function over items as tasks and returns the results."""
+    def __init__(
+        self,
+        checkpoint: ArchiveCheckpoint,
+        stream: SlotPlan,
+        target: LakeTarget,
+        tasks: Tasks,
+        begins: Callable[[], StreamOffset],
+    ) -> None:
+        """Shapes: `tasks` runs a function over items as tasks and returns the results; `begins` is of a new archive."""
         self._checkpoint = checkpoint
         self._stream = stream
         self._target = target
         self._tasks = tasks
         committed = checkpoint.committed()
         self._batch = -1 if committed is None else committed.batch
-        self._at: dict[str, Any] = stream.initialOffset() if committed is None else committed.offset.to_json()
+        self._at: dict[str, Any] = (begins() if committed is None else committed.offset).to_json()
 
     def take(self) -> bool:
         """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.

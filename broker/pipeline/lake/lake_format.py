@@ -79,8 +79,7 @@ class LakeTarget:
             with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, self._opening()) as copy:
                 if any(handle.seal == 0 for handle in handles):
                     raise LakeRefused("the slots of a snapshot have no seal; only those of a tap can go into a lake")
-                for handle in sorted(handles, key=lambda one: (one.vhost, one.queue, one.first)):
-                    copy.copy(handle)
+                copy.copy(sorted(handles, key=lambda one: (one.vhost, one.queue, one.first)))
                 return Written(copy.finish())
 
     def _skipped(self, handle: SlotHandle) -> bool:

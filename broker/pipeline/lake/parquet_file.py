@@ -22,7 +22,7 @@ from broker.pipeline.lake.disk import Disk
 __all__ = ["COMPARED", "NewFile", "ParquetFile", "stats_of"]
 
 ROW_GROUP_ROWS: Final = 1 << 17
-ROW_GROUP_BYTES: Final = 64 << 20  # large bodies end a row group earlier, because it is held in memory until written
+ROW_GROUP_BYTES: Final = 32 << 20  # large bodies end a row group earlier, because it is held in memory until written
 CODEC: Final = "zstd"
 CODEC_LEVEL: Final = 1
 

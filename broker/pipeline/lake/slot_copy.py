@@ -19,10 +19,10 @@ from broker.pipeline.lake.bad_record import BAD_SCHEMA, BadRecord, bad_batch
 from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.parquet_file import NewFile
-from broker.pipeline.source.decoder import batches
+from broker.pipeline.source.decoder import batches, together
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.slot_rows import SlotRows
+from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
@@ -72,7 +72,8 @@ class SlotCopy:
         self._messages = DayFiles(disk, lake / "messages", query, ARROW_SCHEMA)
         self._bad = DayFiles(disk, lake / "bad", query, BAD_SCHEMA)
         self._files = ExitStack()
-        self._copied = Copied()
+        self._seals: dict[Branch, tuple[int, int]] = {}
+        self._slots = self._rows = self._bad_rows = self._slot_bytes = 0
 
     def __enter__(self) -> Self:
         self._files.enter_context(self._messages)
@@ -84,25 +85,57 @@ class SlotCopy:
     ) -> None:
         self._files.__exit__(kind, error, trace)
 
-    def copy(self, slot: SlotHandle) -> None:
-        """Copy the readable rows of a slot, and record the others as bad. Raises: SlotMissing."""
-        branch = (slot.store, slot.incarnation or "", slot.vhost, slot.queue)
-        self._copied += Copied(seals={branch: (slot.seal, slot.seal)}, slots=1, slot_bytes=slot.bytes)
+    def copy(self, slots: Iterable[SlotHandle]) -> None:
+        """Copy the readable rows of slots, and record the others as bad. Raises: SlotMissing.
+
+        Cost: small slots are decoded together, because a decoding costs a millisecond and 30 KB however few its rows.
+        """
+        for group in together(slots):
+            opened = [self._opened(slot) for slot in group]
+            rows = joined_rows([view for view in opened if isinstance(view, SlotView)])
+            if rows is not None and len(rows.metas) == len(group):
+                self._add(rows)
+                continue
+            for slot, view in zip(group, opened, strict=True):
+                if isinstance(view, SlotView):
+                    self._copy(slot, view)
+                else:
+                    self._note([self._whole(slot, str(view))])
+
+    def _opened(self, slot: SlotHandle) -> SlotView | BadSlotFile | SlotDamaged:
+        """Count a slot, and return its view, or why it cannot be read."""
+        self._count(slot)
         try:
-            rows = SlotRows(self._open(slot))
+            return self._open(slot)
         except (BadSlotFile, SlotDamaged) as error:
+            return error
+
+    def _count(self, slot: SlotHandle) -> None:
+        branch = (slot.store, slot.incarnation or "", slot.vhost, slot.queue)
+        first, last = self._seals.get(branch, (slot.seal, slot.seal))
+        self._seals[branch] = (min(first, slot.seal), max(last, slot.seal))
+        self._slots += 1
+        self._slot_bytes += slot.bytes
+
+    def _copy(self, slot: SlotHandle, view: SlotView) -> None:
+        try:
+            rows = SlotRows(view)
+        except BadSlotFile as error:
             self._note([self._whole(slot, str(error))])
             return
         bad = rows.bad()
         self._note(self._record(slot, rows, one.position, one.reason, one.raw) for one in bad)
-        good: Any = np.delete(np.arange(len(rows.ids)), [one.position for one in bad]) if bad else None
+        self._add(rows, np.delete(np.arange(len(rows.ids)), [one.position for one in bad]) if bad else None)
+
+    def _add(self, rows: SlotRows, good: Any = None) -> None:
         for batch in batches(rows, rows=good):
-            self._copied += Copied(rows=batch.num_rows)
+            self._rows += batch.num_rows
             self._messages.add(batch)
+            rows.let_go()
 
     def _note(self, records: Iterable[BadRecord]) -> None:
         for record in records:
-            self._copied += Copied(bad=record.rows)
+            self._bad_rows += record.rows
             self._bad.add(bad_batch([record]))
 
     def _whole(self, slot: SlotHandle, reason: str) -> BadRecord:
@@ -119,4 +152,12 @@ class SlotCopy:
 
     def finish(self) -> Copied:
         """Write the remaining rows, and return the report; all files are on disk then."""
-        return self._copied + Copied(self._messages.finish(), self._bad.finish())
+        return Copied(
+            self._messages.finish(),
+            self._bad.finish(),
+            self._seals,
+            self._slots,
+            self._rows,
+            self._bad_rows,
+            self._slot_bytes,
+        )

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from broker.pipeline.faults import LakeRefused
+from broker.pipeline.faults import LakeRefused, TapTaken
 from broker.pipeline.lake.delta_log import DeltaLog
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.instant import now_ms
@@ -28,13 +28,16 @@ from broker.pipeline.lake.slot_copy import Branch, Copied
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["LakeBatch", "LakeFile", "LakeTable"]
+__all__ = ["ONE_ONLY", "LakeBatch", "LakeFile", "LakeTable"]
 
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
 ATTEMPTS: Final = 100
 ORPHAN_HOURS: Final = 24  # older than any writer that still works
 CAUSE: Final = "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}"
+ONE_ONLY: Final = (
+    "one archive only may write a tap into a lake; end the other one, then --take-over goes on behind what it took"
+)
 COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {
     "delta.dataSkippingStatsColumns": ",".join(COMPARED),
@@ -134,15 +137,19 @@ class LakeTable:
         if self.exists:
             return
         self._disk.make_folder(self.folder)
-        with delta_faults(self.uri):
-            DeltaTable.create(
-                self.uri,
-                Schema.from_arrow(self._schema.append(pa.field(DATE, pa.date32()))),
-                mode="ignore",
-                partition_by=[DATE],
-                configuration=SETTINGS,
-                storage_options=self.options,
-            )
+        try:
+            with delta_faults(self.uri):
+                DeltaTable.create(
+                    self.uri,
+                    Schema.from_arrow(self._schema.append(pa.field(DATE, pa.date32()))),
+                    mode="ignore",
+                    partition_by=[DATE],
+                    configuration=SETTINGS,
+                    storage_options=self.options,
+                )
+        except LakeRefused:
+            if not self.exists:  # else another archive was first
+                raise
         self.log.sync(0)
 
     def load(self) -> DeltaTable:
@@ -354,10 +361,9 @@ def _holds(table: DeltaTable, batch: LakeBatch) -> bool:
                 f"{tap!r}: the checkpoint does not belong to this lake"
             )
         if not played and first <= held:
-            raise LakeRefused(
+            raise TapTaken(
                 f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
-                f"and was to get seal {first} again: one archive only may write a tap into a lake; "
-                "end the other one, then --take-over goes on behind what it took"
+                f"and was to get seal {first} again: {ONE_ONLY}"
             )
     return played
 

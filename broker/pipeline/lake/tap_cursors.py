@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
 from broker.slot_files.cursor_lag import Lag, LagTable
-from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
+from broker.slot_files.seal_log import Gap, QueueKey, Released
 
-__all__ = ["TapCursors"]
+__all__ = ["TapCursors", "TapName"]
 
 TapName = tuple[str, str]  # vhost, tap
 
@@ -36,6 +36,7 @@ class TapCursors:
         self._taps = tuple(taps)
         self._exact = bool(taps) and not any(character in tap for tap in taps for character in "*?[")
         self._say = say
+        self._made: set[TapName] = set()  # the taps in which this run created the cursor
         self._silent = False  # the broker did not answer the last time, and that was reported
 
     def wants(self, vhost: str, tap: str) -> bool:
@@ -47,26 +48,25 @@ class TapCursors:
     def taps(self) -> set[TapName]:
         """Return the chosen taps that exist, have slots or have a cursor; without a running broker the latter two."""
         view = self._catalog.view()
-        found = {(seal.vhost, seal.queue) for seal in view.seals}
-        found |= {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
+        found = view.taps | {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
         try:
             found |= {(tap["vhost"], tap["name"]) for tap in self._catalog.taps()}
         except SourceRefused as refused:
             self._tell(refused)
         return {tap for tap in found if self.wants(*tap)}
 
-    def keys(self) -> set[QueueKey]:
-        """Return the queues of the chosen taps, including deleted taps."""
+    def keys(self) -> dict[QueueKey, TapName]:
+        """Return the queues of the chosen taps, including deleted taps, each with its tap."""
         view = self._catalog.view()
-        facts: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
-        return {fact.key for fact in facts if self.wants(fact.vhost, fact.queue)}
+        facts: list[Gap | Released] = [*view.gaps, *view.released.values()]
+        found = view.taps_of_queues | {fact.key: (fact.vhost, fact.queue) for fact in facts}
+        return {key: tap for key, tap in found.items() if self.wants(*tap)}
 
-    def start(self, archived: Mapping[TapName, int]) -> int:
-        """Return the seal after which a new archive begins: after the lake's last seals, else the released slots."""
+    def begins(self, archived: Mapping[TapName, int]) -> dict[TapName, int]:
+        """Return the seal after which a new archive begins in each tap: the lake's last one, else the last released."""
         view = self._catalog.view()
         released = {(one.vhost, one.queue): one.seal for one in view.released.values()}
-        begins = [archived.get(tap, released.get(tap, 0)) for tap in self.taps()]
-        return min(begins, default=0)
+        return {tap: archived.get(tap, released.get(tap, 0)) for tap in self.taps()}
 
     def lag(self, seal: int, now_ms: int) -> Lag:
         """Return the lag after a seal, of all taps together. Units: `now_ms` is the time of day."""
@@ -76,15 +76,19 @@ class TapCursors:
         """Return the gaps of an archive whose position is a seal."""
         return self._catalog.view().lost(seal, queues=self.keys())
 
-    def lost_of(self, archived: Mapping[TapName, int]) -> list[Gap]:
-        """Return the gaps of an archive that resumes after a different seal in each tap."""
+    def lost_before(self, archived: Mapping[TapName, int]) -> list[Gap]:
+        """Return the gaps of an archive without a batch: in each tap after the lake's last seal, else after its cursor.
+
+        Without either it has all recorded gaps; slots that the readers before it have passed are none.
+        """
         view = self._catalog.view()
-        found = []
-        for key in self.keys():
-            facts: list[Seal | Gap | Released] = [*view.of_queue(key), *view.gaps, *view.released.values()]
-            names = {(one.vhost, one.queue) for one in facts if one.key == key}
-            seals = [archived[name] for name in names if name in archived]
-            found += view.lost(max(seals), queues={key}) if seals else []
+        passed = {(one.vhost, one.tap): one.seal for one in view.cursors if one.name == self.name} | dict(archived)
+        found = [
+            gap
+            for key, tap in self.keys().items()
+            for gap in view.lost(passed.get(tap, 0), queues={key})
+            if tap in passed or gap.reason != "released"
+        ]
         return sorted(found, key=lambda gap: gap.seal)
 
     def seal_now(self) -> None:
@@ -107,21 +111,35 @@ class TapCursors:
                 f"the user may not read every tap of {self._catalog.address}: name those that are meant with --tap"
             )
 
-    def release(self, seal: int, incarnation: str | None) -> bool:
+    def release(self, seal: int, incarnation: str | None, begins: Mapping[TapName, int]) -> bool:
         """Report for every tap that it is archived up to a seal of a start; return whether the broker recorded it.
 
+        Shapes: `begins` has the seals of taps of which the archive has no batch yet.
         Raises: as `check_rights`.
         """
         try:
             taps = sorted(self.taps())
             self.check_rights()
+            starts = self._catalog.view().starts
             for tap in taps:
-                self._catalog.set_cursor(self.name, *tap, seal, incarnation or None)
+                begin = begins.get(tap)
+                place = (seal, incarnation) if begin is None else (begin, starts.of(begin))
+                if self._catalog.view().cursor(self.name, *tap) is None:
+                    self._made.add(tap)
+                self._catalog.set_cursor(self.name, *tap, place[0], place[1] or None)
         except SourceRefused as refused:
             self._tell(refused)
             return False
         self._silent = False
         return True
+
+    def withdraw(self) -> None:
+        """Remove the cursors that this run created."""
+        try:
+            for tap in sorted(self._made):
+                self._catalog.remove_cursor(self.name, *tap)
+        except SourceRefused as refused:
+            self._tell(refused)
 
     def _tell(self, refused: SourceRefused) -> None:
         if not self._silent:

@@ -126,7 +126,7 @@ FIELDS: Final = tuple(
 class PropertyOctets:
     """Returns the property octets of rows, each encoded once for all rows with equal properties.
 
-    Shapes: `persistent` None leaves the delivery mode as it is.
+    Shapes: `persistent` None leaves the delivery mode as it is; values without one are persistent.
     """
 
     def __init__(self, *, persistent: bool | None) -> None:
@@ -142,7 +142,12 @@ class PropertyOctets:
 
         Raises: BadProperties.
         """
-        return self._remembered((names, values), lambda: _encode(dict(zip(names, values, strict=True))))
+        return self._remembered((names, values), lambda: self._encoded(dict(zip(names, values, strict=True))))
+
+    def _encoded(self, row: dict[str, Any]) -> bytes:
+        if row.get("delivery_mode") is None and self._persistent is not False:
+            row["delivery_mode"] = PERSISTENT_MODE
+        return _encode(row)
 
     def _remembered(self, key: Any, make: Callable[[], bytes]) -> bytes:
         known = self._known.get(key)

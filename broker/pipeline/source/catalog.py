@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -52,6 +53,12 @@ class Catalog(Protocol):
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
         """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
+
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor."""
+
+    def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
+        """Tell a running broker which taps are read, by vhost and name: it writes their slot files sooner."""
 
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""

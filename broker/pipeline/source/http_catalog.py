@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from broker.pipeline.faults import SlotMissing, SourceRefused
-from broker.pipeline.source.http_client import HttpClient, NotThere
+from broker.pipeline.source.http_client import Body, HttpClient, NotThere
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import BadSealLine
 from broker.slot_files.seal_starts import SealStarts
@@ -97,6 +99,14 @@ class HttpCatalog:
         place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
 
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor."""
+        with suppress(NotThere):  # a request without an answer is repeated
+            self._client.send("DELETE", f"/v1/cursors/{quote(name, safe='')}?{urlencode({'vhost': vhost, 'tap': tap})}")
+
+    def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
+        """Do nothing: the broker sees which slots are fetched."""
+
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""
         taps: list[dict[str, Any]] = self._client.get_json("/v1/taps")["taps"]
@@ -109,7 +119,7 @@ class HttpCatalog:
     def _path(self, slot: SlotHandle) -> str:
         return f"/v1/slots/{slot.seal}" if slot.snapshot is None else "/v1/snapshots/{}/{}".format(*slot.snapshot)
 
-    def _get(self, path: str, slot: str) -> bytes:
+    def _get(self, path: str, slot: str) -> Body:
         try:
             return self._client.get(path)
         except NotThere as error:

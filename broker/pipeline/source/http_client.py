@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import mmap
+import tempfile
 import time
 from base64 import b64encode
 from typing import Any, Final
@@ -11,7 +13,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from broker.pipeline.faults import SourceRefused
 
-__all__ = ["HttpClient", "NotThere"]
+__all__ = ["Body", "HttpClient", "NotThere"]
 
 DEFAULT_PORT: Final = 15672
 TIMEOUT_S: Final = 30.0  # of one step on the socket
@@ -20,6 +22,10 @@ FIRST_TRIES: Final = 3
 PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 2.0
 JSON: Final = "application/json"
+LARGE_BYTES: Final = 64 << 20  # a longer body goes through a file
+PIECE_BYTES: Final = 1 << 20
+
+Body = bytes | mmap.mmap
 
 
 class NotThere(SourceRefused):
@@ -52,8 +58,8 @@ class HttpClient:
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
 
-    def get(self, path: str, **query: Any) -> bytes:
-        """Return the body of a response. Raises: NotThere, SourceRefused."""
+    def get(self, path: str, **query: Any) -> Body:
+        """Return the body of a response, a large one mapped. Raises: NotThere, SourceRefused."""
         asked = {name: value for name, value in query.items() if value is not None}
         return self._request("GET", f"{path}?{urlencode(asked)}" if asked else path)
 
@@ -73,13 +79,13 @@ class HttpClient:
             self._connection.close()
             self._connection = None
 
-    def _said(self, body: bytes) -> Any:
+    def _said(self, body: Body) -> Any:
         try:
-            return json.loads(body)
+            return json.loads(body[:])
         except ValueError:
             raise SourceRefused(f"{self.address} does not answer as a SlotMQ broker does") from None
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Body:
         end = time.monotonic() + PATIENCE_S
         tries, pause_s = 0, PAUSE_S
         while True:
@@ -98,20 +104,21 @@ class HttpClient:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    def _try(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _try(self, method: str, path: str, body: bytes | None) -> tuple[int, Body]:
         if self._connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             self._connection = kind(self._host, self._port, timeout=TIMEOUT_S)
         headers = self._headers if body is None else {**self._headers, "Content-Type": JSON}
         self._connection.request(method, path, body, headers)
         answer = self._connection.getresponse()
-        return answer.status, answer.read()
+        large = answer.status == http.HTTPStatus.OK and answer.length is not None and answer.length > LARGE_BYTES
+        return answer.status, _mapped(answer) if large else answer.read()
 
-    def _checked(self, status: int, answer: bytes) -> bytes:
+    def _checked(self, status: int, answer: Body) -> Body:
         if 200 <= status < 300:
             return answer
         try:
-            reason = str(json.loads(answer)["reason"])
+            reason = str(json.loads(answer[:])["reason"])
         except (ValueError, KeyError, TypeError):
             reason = f"status {status}"
         if status == 404:
@@ -119,3 +126,15 @@ class HttpClient:
         if status in (401, 403):
             raise SourceRefused(f"the broker at {self.address} refuses user {self.user!r}: {reason}")
         raise SourceRefused(f"the broker at {self.address} cannot do that: {reason}")
+
+
+def _mapped(answer: http.client.HTTPResponse) -> mmap.mmap:
+    """Return the body of a response, mapped from a file without a name. Raises: HTTPException if it is cut short."""
+    length = answer.length
+    with tempfile.TemporaryFile() as file:
+        while piece := answer.read(PIECE_BYTES):
+            file.write(piece)
+        if file.tell() != length:
+            raise http.client.IncompleteRead(b"")
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -79,7 +79,7 @@ def _mask(condition: Condition, slot: SlotRows) -> Any:
         case "ts":
             values = slot.ts_ms * 1000
         case "seal":
-            values = np.full(len(slot.ids), slot.meta.seal)
+            values = np.array([meta.seal for meta in slot.metas])[slot.file]
         case _:
             return _matching(condition.value, slot)
     return values < condition.value if condition.operator == "<" else values >= condition.value

@@ -92,6 +92,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if source.options.fail_on_gap:
                 lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
                 refuse_gaps(lost, self._named(begin.seal))
+            source.catalog.note_read({(slot.vhost, slot.queue) for slot in taken})
             return StreamOffset.at(view, taken[-1].seal, len(taken), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

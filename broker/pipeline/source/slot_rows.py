@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -12,15 +14,16 @@ import pyarrow as pa
 from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.properties import PropertyPlaces, number_at
-from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile
-from broker.slot_files.slot_view import SlotView
+from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile, SlotMeta
+from broker.slot_files.slot_view import STEP_BYTES, SlotView
 
-__all__ = ["BadRow", "Gather", "Pick", "SlotRows"]
+__all__ = ["BadRow", "Gather", "Pick", "SlotRows", "joined_rows"]
 
 VIEW: Final = np.dtype([("length", "<i4"), ("octets", "V12")])
 INLINE_MAX: Final = 12
 Places = Any  # numpy arrays, which mypy cannot check
 Mask = Any
+PAGES_OUT: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None)
 RAW_MAX_BYTES: Final = 1 << 20
 APP_TS_MAX_S: Final = 253_402_300_799  # the end of year 9999
 INDEX: Final = np.dtype(
@@ -82,26 +85,29 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """An unreadable row. Shapes: position is its number in the slot, from 0 on; raw is cut at 1 MiB."""
+    """An unreadable row. Shapes: position is its number among the rows, from 0 on; raw is cut at 1 MiB."""
 
-    seal: int
     position: int
     reason: str
     raw: bytes
 
 
 class SlotRows:
-    """The rows of one slot file.
+    """The rows of a slot file, or of several small ones, which are decoded together.
 
-    Shapes: ids, ts_ms, sizes and redelivered are arrays over all rows; a pick returns an Arrow array of these.
+    Shapes: metas has the meta of each file, and file the number of each row's file; ids, ts_ms, sizes and redelivered
+        are arrays over all rows; a pick returns an Arrow array of these.
     Units: sizes in bytes, of header and body.
-    Raises: BadSlotFile when the index points outside the rows.
+    Raises: BadSlotFile when an index points outside its rows.
+    Cost: several files are copied.
     """
 
-    def __init__(self, view: SlotView) -> None:
-        index = np.frombuffer(view.index, INDEX)
-        self.view = view
-        self.meta = view.meta
+    def __init__(self, *views: SlotView) -> None:
+        indexes = [np.frombuffer(view.index, INDEX) for view in views]
+        index = indexes[0] if len(views) == 1 else np.concatenate(indexes)
+        self._views = views
+        self.metas = [view.meta for view in views]
+        self.file: Any = np.repeat(np.arange(len(views)), [len(one) for one in indexes])
         self.ids = index["id"].astype(np.int64)
         self.ts_ms = index["ts"].astype(np.int64)
         self.redelivered = (index["flags"] & REDELIVERED) != 0
@@ -109,16 +115,22 @@ class SlotRows:
         self._key_len = index["key"].astype(np.int64)
         self._header_len = index["header"].astype(np.int64)
         self._body_len = index["body"].astype(np.int64)
-        self._at = index["at"].astype(np.int64)
+        self.sizes = self._header_len + self._body_len
+        at = index["at"].astype(np.int64)
+        ends = np.array([view.index_at for view in views])
+        key_ends = at + 2 + self._exchange_len + self._key_len
+        if np.any(at < HEADER_BYTES) or np.any(key_ends + self.sizes > ends[self.file]):
+            raise BadSlotFile("its index points outside its rows")
+        self._buffer = views[0].buffer
+        if len(views) > 1:
+            self._buffer = memoryview(b"".join([*(view.buffer[: view.index_at] for view in views), bytes(INLINE_MAX)]))
+        self._at = at + (np.cumsum(ends) - ends)[self.file]
         self._key_at = self._at + 2 + self._exchange_len
         self._header_at = self._key_at + self._key_len
         self._body_at = self._header_at + self._header_len
         self._end = self._body_at + self._body_len
-        self.sizes = self._header_len + self._body_len
-        if len(index) and (self._at.min() < HEADER_BYTES or self._end.max() > view.index_at):
-            raise BadSlotFile("its index points outside its rows")
-        self._gather = Gather(view.buffer)
-        self._octets = np.frombuffer(view.buffer, np.uint8)
+        self._gather = Gather(self._buffer)
+        self._octets = np.frombuffer(self._buffer, np.uint8)
         self._json: dict[bytes, str | None] = {}  # a headers table as JSON, None for an invalid table
 
     @cached_property
@@ -126,6 +138,10 @@ class SlotRows:
         return PropertyPlaces(self._octets, self._header_at, self._header_len)
 
     # ---- parts
+
+    def meta(self, of: Callable[[SlotMeta], Any], kind: pa.DataType, pick: Pick = ALL) -> pa.Array:
+        """Return a value of the meta of each row's file."""
+        return pa.array([of(meta) for meta in self.metas], kind).take(pa.array(self.file[pick]))
 
     def exchange(self, pick: Pick = ALL) -> pa.StringArray:
         """Return the exchanges."""
@@ -187,6 +203,13 @@ class SlotRows:
                 known[table] = None
         return known[table]
 
+    def let_go(self) -> None:
+        """Take large mapped files out of this process's resident memory; their pages return when they are used."""
+        for view in self._views:
+            mapped = view.buffer.obj
+            if isinstance(mapped, mmap.mmap) and len(mapped) > STEP_BYTES and PAGES_OUT is not None:
+                mapped.madvise(PAGES_OUT)
+
     # ---- unreadable rows
 
     def bad(self, *, headers: bool = True) -> list[BadRow]:
@@ -194,14 +217,16 @@ class SlotRows:
 
         Shapes: without `headers` their tables are not checked.
         """
-        reasons = dict.fromkeys(self.view.verify(), "its checksum is wrong")
+        firsts = np.cumsum([0, *(view.rows for view in self._views)])
+        damaged = [
+            int(first) + at for first, view in zip(firsts, self._views, strict=False) for at in view.verify(self.let_go)
+        ]
+        reasons = dict.fromkeys(damaged, "its checksum is wrong")
         for position in np.flatnonzero(self._places.malformed).tolist():
             reasons.setdefault(position, "its properties cannot be decoded")
         for position in self._without_table() if headers else ():
             reasons.setdefault(position, "its headers cannot be decoded")
-        return [
-            BadRow(self.meta.seal, position, reasons[position], self._raw(position)) for position in sorted(reasons)
-        ]
+        return [BadRow(position, reasons[position], self._raw(position)) for position in sorted(reasons)]
 
     def _without_table(self) -> list[int]:
         found, texts = self._places.found("headers"), self.headers()
@@ -212,4 +237,18 @@ class SlotRows:
 
     def _raw(self, position: int) -> bytes:
         start, end = int(self._at[position]), int(self._end[position])
-        return bytes(self.view.buffer[start : min(end, start + RAW_MAX_BYTES)])
+        return bytes(self._buffer[start : min(end, start + RAW_MAX_BYTES)])
+
+
+def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
+    """Return the rows of several small slot files; None for one file, or if one has unreadable rows.
+
+    Each file is then read by itself, so that its faults name it.
+    """
+    if len(views) < 2:
+        return None
+    try:
+        rows = SlotRows(*views)
+    except BadSlotFile:
+        return None
+    return None if rows.bad(headers=headers) else rows

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,6 +20,9 @@ from broker.slot_files.seal_view import SealView
 __all__ = ["SealReader", "StoreCatalog"]
 
 REMEMBERED_BYTES: Final = 256
+TOLD_S: Final = 2.0
+PART_BYTES: Final = 1 << 20  # of a seal log, many of its lines
+SMALL_BYTES: Final = 1 << 16  # a smaller file is read at once, which costs less than mapping it
 
 
 class SealReader:
@@ -41,33 +46,38 @@ class SealReader:
         """Return the current state of the log; the same view while the log only grows. Raises: SourceRefused."""
         try:
             with self._path.open("rb") as log:
-                block = self._news(log)
+                while self._fold(self._news(log)):
+                    pass
         except FileNotFoundError:
             folder = self._path.parent.parent
             hint = "is it a data folder, and did a broker with slots run on it?"
             raise SourceRefused(f"no slots in {folder}: there is no {self._path.name} ({hint})") from None
         except OSError as error:
             raise SourceRefused(f"{self._path} cannot be read: {error.strerror or error}") from None
-        try:
-            lines, size = decode_lines(block)
-            for line in lines:
-                self._view.fold(line)
         except BadSealLine as error:
             raise SourceRefused(f"{self._path} cannot be read: {error}") from None
-        self._at += size
-        self._before = (self._before + block[:size])[-REMEMBERED_BYTES:]
         return self._view
 
+    def _fold(self, block: bytes) -> bool:
+        """Fold the whole lines of a block into the view, and return whether it had any."""
+        lines, size = decode_lines(block)
+        for line in lines:
+            self._view.fold(line)
+        self._at += size
+        self._before = (self._before + block[:size])[-REMEMBERED_BYTES:]
+        return size > 0
+
     def _news(self, log: BinaryIO) -> bytes:
+        """Return the next bytes of the log, a part of a long one."""
         inode = os.fstat(log.fileno()).st_ino
         log.seek(self._at - len(self._before))
-        block = log.read()
+        block = log.read(len(self._before) + PART_BYTES)
         if inode == self._inode and block.startswith(self._before):
             return block[len(self._before) :]
         # Rewritten, and renamed to this name; a file system may reuse an inode.
         self._start_over(inode)
         log.seek(0)
-        return log.read()
+        return log.read(PART_BYTES)
 
 
 class StoreCatalog:
@@ -96,11 +106,11 @@ class StoreCatalog:
         return self._reader.view()
 
     def fetch(self, seal: int) -> Any:
-        """Return a sealed slot file, mapped. Raises: SlotMissing."""
+        """Return a sealed slot file, mapped if it is large. Raises: SlotMissing."""
         return self._map(self._seal_path(seal), f"slot {seal}")
 
     def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Return a slot file, mapped. Raises: SlotMissing."""
+        """Return a slot file, mapped if it is large. Raises: SlotMissing."""
         return self._map(self._path(slot), str(slot))
 
     def location(self, slot: SlotHandle) -> str:
@@ -119,6 +129,19 @@ class StoreCatalog:
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
         """Record that a reader has passed a seal of a start."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
+
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor."""
+        self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
+
+    def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
+        """Tell the running broker which taps are read; a broker that does not answer soon is left alone."""
+        names: dict[str, list[str]] = {}
+        for vhost, tap in sorted(taps):
+            names.setdefault(vhost, []).append(tap)
+        with suppress(SourceRefused):
+            for vhost, those in names.items():
+                self._ask("tap_read", vhost=vhost, taps=those, silence_s=TOLD_S)
 
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and their state."""
@@ -143,9 +166,11 @@ class StoreCatalog:
         snapshot, number = slot.snapshot
         return self._slots / "snapshots" / snapshot / f"{number}.slot"
 
-    def _map(self, path: Path, slot: str) -> mmap.mmap:
+    def _map(self, path: Path, slot: str) -> bytes | mmap.mmap:
         try:
             with path.open("rb") as file:
+                if 0 < os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+                    return file.read()
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise SlotMissing(f"{slot} is gone: there is no {path}") from None

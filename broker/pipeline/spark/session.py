@@ -8,15 +8,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.job_failure import USAGE, JobFailed
 from broker.pipeline.spark.formats import register
 from broker.pipeline.spark.java import find_java
 from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.master_watch import MasterWatch
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -109,13 +110,12 @@ def _begin(conf: SparkConf, master: str) -> None:
         _start(conf, master)
     else:
         with _environment(_python(master)):
-            SparkContext(conf=conf)
+            _create(conf, master, SparkContext._gateway)  # noqa: SLF001
 
 
 def _start(conf: SparkConf, master: str) -> None:
     """Start the JVM and the context; their output goes to a log file."""
     import pyspark
-    from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
     java = find_java()
@@ -129,9 +129,24 @@ def _start(conf: SparkConf, master: str) -> None:
         try:
             with log.path.open("ab") as stream:
                 gateway = launch_gateway(conf, {"stdout": stream, "stderr": stream})
-            SparkContext(conf=conf, gateway=gateway)
+            _create(conf, master, gateway)
+        except JobFailed:
+            raise
         except Exception as error:
             raise JobFailed(f"Spark did not start on the Java in {java.where}: {log.last_words() or error}") from error
+
+
+def _create(conf: SparkConf, master: str, gateway: Any) -> None:
+    """Create the context in a JVM. Raises: JobFailed when the master refuses the session; its JVM has ended then."""
+    from pyspark import SparkContext
+
+    log = SparkLog.current
+    try:
+        with nullcontext() if log is None or is_local(master) else MasterWatch(log.path, master, gateway.proc.kill):
+            SparkContext(conf=conf, gateway=gateway)
+    except JobFailed:
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        raise
 
 
 @cache

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused
+from broker.pipeline.job import Summary
+from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.jobs import archive as job
 from broker.pipeline.lake import Lake, archive_run
+from broker.pipeline.lake.archive_batches import SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.lake_format import LakeTarget
+from broker.pipeline.progress import Progress
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.slot_files.slot_view import open_slot
@@ -36,6 +42,10 @@ class FolderCatalog(StoreCatalog):
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
         self._check()
         self._made.set_cursor(name, tap, seal, vhost=vhost)
+
+    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
+        self._check()
+        self._made.remove_cursor(name, tap, vhost=vhost)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
         self._check()
@@ -70,7 +80,8 @@ class World:
 
     def plan(self, run: ArchiveRun, batch: int, seal: int) -> None:
         """Record the slots of a batch, as Spark does before it runs the batch."""
-        self._write(run, "offsets", batch, f'v1\n{{}}\n{{"v":1,"store":"{run.note.store}","seal":{seal}}}')
+        end = {"v": 1, "store": run.note.store, "seal": seal, "gaps": run.begins().gaps}
+        self._write(run, "offsets", batch, f"v1\n{{}}\n{json.dumps(end)}")
 
     def sink(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
         """Write the slots of a batch as the sink does."""
@@ -163,7 +174,7 @@ def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
     """A second cursor on the same lake takes no slot again; it takes a tap that the lake lacks from the first slot."""
     run = world.run()
     run.begin()
-    assert run.begins() == "earliest"
+    assert run.begins().seal == 0
     world.batch(run, 0, [1, 2])
     run.end()
     world.folder.add_slot("other", numbered(5))
@@ -171,11 +182,11 @@ def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
     world.catalog.known.append(("/", "other"))
     fresh = world.run("fresh", taps=["audit"])
     fresh.begin()
-    assert fresh.begins() == "seal:3"
+    assert fresh.begins().seal == 2
     fresh.end()
     both = world.run("both")
     both.begin()
-    assert both.begins() == "seal:1"
+    assert both.begins().seal == 0
     world.batch(both, 0, [1, 2, 3, 4, 5])
     assert both.step().rows == 25
     assert world.lake.archived(world.folder.store) == {("/", "audit"): {"": 5}, ("/", "other"): {"": 4}}
@@ -198,16 +209,71 @@ def test_taps_that_are_not_chosen_keep_their_slots(world: World) -> None:
 
 
 def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) -> None:
-    """A gap before the first archived slot is accepted; a later gap is refused."""
-    world.folder.add_gap(world.folder.view.seals[0])
+    """A gap after the archived slots is refused, with the number of slots and messages."""
     run = world.run()
     run.begin()
-    world.batch(run, 0, [2])
+    world.batch(run, 0, [1])
     run.step()
     run.end()
-    world.folder.add_gap(world.folder.view.seals[-1])
-    with pytest.raises(SlotGap, match=r"slot 3 of tap 'audit' \(10 messages\) went before"):
+    for seal in world.folder.view.seals[1:]:
+        world.folder.add_gap(seal)
+    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages went .*: slot 2 of tap 'audit' \(10 messages\)"):
         world.run().begin()
+
+
+@pytest.mark.parametrize("cursor", [True, False])
+@pytest.mark.parametrize(("reason", "seal"), [("bytes", 1), ("age", 1), ("missing", 2), ("damaged", 3)])
+def test_a_gap_before_the_first_batch_is_refused_too(world: World, reason: str, seal: int, *, cursor: bool) -> None:
+    """Slots that a cap took or that are lost before the first run are gaps, also in the next run; accepted once."""
+    if cursor:
+        world.folder.set_cursor("archive", "audit", 0)
+    gone = world.folder.view.seals[seal - 1]
+    world.folder.add_gap(gone, reason) if seal == 1 else world.folder.lose(gone, reason)
+    for _ in range(2):
+        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages went .*: slot {seal} of tap 'audit' "):
+            world.run().begin()
+    run = world.run()
+    run.begin(allow_gap=True)
+    assert (run.values()["gaps"], run.values()["gap_messages"]) == (1, 10)
+    world.batch(run, 0, [one for one in (1, 2, 3) if one != seal])
+    run.end()
+    world.run().begin()
+
+
+def test_slots_that_other_readers_passed_are_no_gap_of_a_new_archive(world: World) -> None:
+    """A new archive begins after slots that were removed because their readers had passed them, and says so."""
+    world.folder.release(world.folder.view.seals[1])
+    world.folder.add_slot("other", numbered(5))
+    run = world.run()
+    run.begin()
+    assert run.values()["gaps"] == 0
+    assert world.said == ["tap 'audit' of vhost '/' is archived after seal 2: earlier slots are removed"]
+    assert world.catalog.cursors() == {"audit": 2, "other": 0}
+    run.end()
+    again = world.run()
+    again.begin()
+    assert again.begins().seal == 0
+    again.end()
+
+
+def test_slots_behind_the_archive_s_own_cursor_are_a_gap(world: World) -> None:
+    """Slots that were removed although the archive's cursor had not passed them are a gap without a recorded reason."""
+    world.folder.set_cursor("archive", "audit", 1)
+    world.folder.release(world.folder.view.seals[1])
+    with pytest.raises(SlotGap, match=r"^an unknown number of messages .*: all slots of tap 'audit' up to seal 2;"):
+        world.run().begin()
+
+
+def test_a_gap_that_is_made_while_a_new_archive_starts_is_refused(world: World) -> None:
+    """The stream of a new archive accepts the gaps that the archive has checked, and no later one."""
+    world.folder.add_gap(world.folder.view.seals[0])
+    run = world.run()
+    run.begin(allow_gap=True)
+    world.folder.add_gap(world.folder.view.seals[0])
+    stream = SlotPlan({"path": str(world.folder.path)})
+    with pytest.raises(SlotGap, match="slot 2 of tap 'audit'"):
+        stream.latestOffset(run.begins().to_json(), stream.getDefaultReadLimit())
+    run.end()
 
 
 def test_gaps_may_be_allowed(world: World) -> None:
@@ -234,6 +300,62 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
     first.end()
     second.begin()
     second.end()
+
+
+def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two archives that begin at once, the second is refused at its commit; a cursor that was there before it stays.
+
+    Its next run is refused before it creates cursors, until it takes over.
+    """
+    monkeypatch.setattr(job, "open_catalog", lambda *_: world.catalog)
+    monkeypatch.setattr(job, "run_tasks", lambda _spark, work, items: [work(item) for item in items])
+    world.folder.add_slot("other", numbered(5))
+    world.catalog.known.append(("/", "other"))
+    world.folder.set_cursor("late", "other", 0)
+
+    def outrun() -> None:
+        first = world.run("first")
+        first.begin()
+        world.batch(first, 0, [1, 2, 3, 4])
+        first.step()
+        first.end()
+
+    def archive(spark: Any = None, **options: Any) -> Summary:
+        of = job.ArchiveOptions(spark=spark, lake=world.lake.place.root, path=str(world.folder.path), cursor="late")
+        return job.run_archive(replace(of, **options), Progress("archive", quiet=True))
+
+    def cursors() -> set[tuple[str, str]]:
+        return {(cursor.name, cursor.tap) for cursor in world.catalog.view().cursors}
+
+    kept = {("first", "audit"), ("first", "other"), ("late", "other")}
+    with pytest.raises(JobFailed, match=r"the lake has tap 'audit' of vhost '/' up to seal 3 already"):
+        archive(outrun)
+    assert cursors() == kept
+    with pytest.raises(JobFailed, match=r"up to seal 3 already, and this archive took it up to seal 0: .* --take-over"):
+        archive()
+    assert cursors() == kept
+    assert archive(lambda: None, take_over=True).values["rows"] == 0
+    assert cursors() == {*kept, ("late", "audit")}
+    assert len(messages_of(world.lake.place.root)) == 35
+
+
+def test_an_archive_goes_on_beside_taps_that_its_lake_had_from_another(world: World) -> None:
+    """Seals of a tap that the lake had when an archive began, or that its own batch wrote, are not another's."""
+    run = world.run("old", taps=["audit"])
+    run.begin()
+    world.batch(run, 0, [1, 2, 3])
+    run.end()
+    world.folder.add_slot("other", numbered(5))
+    world.catalog.known.append(("/", "other"))
+    both = world.run("both")
+    both.begin()
+    both.end()
+    again = world.run("both")
+    again.begin()
+    world.plan(again, 0, 4)
+    world.sink(again, 0, [4])
+    again.end()
+    world.run("both").begin()
 
 
 def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_path: Path) -> None:

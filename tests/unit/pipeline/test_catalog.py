@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pika
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
@@ -14,9 +16,10 @@ from pyspark.sql.types import StructType
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.message_format import MessageStream
+from broker.pipeline.source import decoder, http_client, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
-from broker.pipeline.source.positions import read_position
+from broker.pipeline.source.positions import Condition, read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import lost_since
@@ -47,6 +50,17 @@ def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
     folder.log.write_bytes(whole)
     assert reader.view().last_seal == 2
     assert view.lines == 3  # each line was read once
+
+
+def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a log are not all in memory at once; their texts are shared."""
+    monkeypatch.setattr(store_catalog, "PART_BYTES", 600)
+    folder = SlotFolder(tmp_path)
+    for _ in range(9):
+        folder.add_slot("t", numbered(1))
+    view = SealReader(folder.log).view()
+    assert (view.last_seal, view.lines, len(view.seals)) == (9, 10, 9)
+    assert len({id(seal.vhost) for seal in view.seals}) == 1
 
 
 @pytest.mark.parametrize("same_file", [True, False])
@@ -205,11 +219,55 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
     for catalog in (here, there):
         catalog.set_cursor("mine", "/", "all", 0)  # so that every slot is kept
         assert [(tap["name"], tap["cursors"][0]["name"]) for tap in catalog.taps()] == [("all", "mine")]
+        catalog.set_cursor("gone", "/", "all", 0)
+        catalog.remove_cursor("gone", "/", "all")
+        assert [cursor["name"] for cursor in catalog.taps()[0]["cursors"]] == ["mine"]
         parts = catalog.snapshot("/", "late")
         assert sum(open_handle(catalog, part).rows for part in parts) == before + 7
         assert {open_slot(catalog.fetch_slot(part), part.crc).meta.queue for part in parts} == {"late"}
     assert [(cursor.name, cursor.seal) for cursor in there.view().cursors] == [("mine", 0)]
     there.close()
+
+
+def test_a_large_slot_over_http_is_not_in_memory(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is mapped from a file that has no name, and its rows are those of the folder's."""
+    publish(broker, 3)
+    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
+    there.seal_now("/", "all")
+    slot = handles(there)[-1]
+    monkeypatch.setattr(http_client, "LARGE_BYTES", 100)
+    block = there.fetch_slot(slot)
+    assert isinstance(block, mmap.mmap)
+    assert block[:] == here.fetch_slot(slot)
+    assert open_handle(there, slot).rows == 3
+    there.close()
+
+
+def test_small_slots_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots of one message make one batch, with the rows that each has alone; a damaged one is named."""
+    folder = SlotFolder(tmp_path)
+    for at in range(30):
+        folder.add_slot("ab"[at % 2], numbered(2, start=2 * at))
+    run = SlotRun(
+        str(tmp_path), None, handles(open_catalog(path=str(tmp_path))), [Condition("offset", ">=", 5)], reader="it"
+    )
+
+    def read() -> list[pa.RecordBatch]:
+        return list(read_run(run, ARROW_SCHEMA))
+
+    [together] = read()
+    monkeypatch.setattr(decoder, "GROUP_SLOTS", 1)
+    alone = read()
+    assert len(alone) == 26
+    assert pa.Table.from_batches(alone).combine_chunks().to_batches() == [together]
+    monkeypatch.undo()
+    path = folder.slot_path(9)
+    path.write_bytes(path.read_bytes().replace(b"17..", b"18.."))
+    with pytest.raises(SlotDamaged, match=r"slot 9 of tap 'a' .*1 of 2 rows cannot be read \(row 1"):
+        read()
+    folder.slot_path(9).unlink()
+    with pytest.raises(SlotMissing, match="slot 9 of tap 'a'"):
+        read()
 
 
 def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None:

@@ -289,6 +289,20 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(
     assert offsets(lake) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_lake_that_another_archive_creates_at_the_same_moment_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package fails to create a table that another writer has just created; the lake exists all the same."""
+    create = DeltaTable.create
+
+    def lose(*arguments: Any, **options: Any) -> None:
+        create(*arguments, **options)
+        raise CommitFailedError("Protocol changed since last commit")
+
+    monkeypatch.setattr(DeltaTable, "create", lose)
+    assert Lake(tmp_path / "lake", create=True).files() == []
+
+
 def test_a_batch_whose_checkpoint_cannot_be_written_is_in_the_table(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from broker.cli.control_client import Unanswered
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
 from broker.pipeline.message_format import MessageStream
+from broker.pipeline.source import store_catalog
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream
 from tests.slot_folders import SlotFolder, numbered
@@ -112,6 +114,26 @@ def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
     folder.add_slot("audit", numbered(5))
     folder.add_slot("other", numbered(5))
     assert all_ids(reader, end) == [11, 12, 13, 14, 15, 1, 2, 3, 4, 5]
+
+
+def test_a_stream_tells_the_broker_which_taps_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch names the taps of its slots; a broker that does not answer in two seconds is left alone."""
+    folder = SlotFolder(tmp_path)
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def ask(_folder: Path, verb: str, **arguments: Any) -> None:
+        asked.append((verb, arguments))
+        raise Unanswered("it does not run")
+
+    monkeypatch.setattr(store_catalog, "ask", ask)
+    for tap in ("b", "a", "b"):
+        folder.add_slot(tap, numbered(1))
+    folder.add_slot("c", numbered(1), vhost="/v")
+    reader = stream(folder, tap="a,b")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert asked == [("tap_read", {"vhost": "/", "taps": ["a", "b"], "silence_s": 2.0})]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert len(asked) == 1
 
 
 def test_taps_are_told_apart(tmp_path: Path) -> None:

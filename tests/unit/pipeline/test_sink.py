@@ -85,12 +85,12 @@ def test_columns_become_properties(broker: Broker) -> None:
     }
     assert (properties.priority, properties.delivery_mode, properties.expiration) == (200, 2, "60000")
     assert properties.headers == {"a": 1, "b": 2}
-    assert (second.header[12:], third.header[12:]) == (b"\0\0", b"\x10\x00\x01")
+    assert (second.header[12:], third.header[12:]) == (b"\x10\x00\x02", b"\x10\x00\x01")
 
 
-@pytest.mark.parametrize(("persistent", "modes"), [("true", [2, 2, 2]), ("false", [None, 1, 1]), ("", [None, 1, 2])])
+@pytest.mark.parametrize(("persistent", "modes"), [("true", [2, 2, 2]), ("false", [None, 1, 1]), ("", [2, 1, 2])])
 def test_persistence_can_be_asked_for(broker: Broker, persistent: str, modes: list[int | None]) -> None:
-    """The option sets the delivery mode of all rows; without it each row keeps its own."""
+    """The option sets the delivery mode of all rows; else a row keeps its own, and one without is persistent."""
     rows: list[dict[str, Any]] = [{"delivery_mode": None}, {"delivery_mode": 1}, {"delivery_mode": 2}]
     written(broker, [batch_of(*rows)], **({"persistent": persistent} if persistent else {}))
     broker.wait_idle()

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,12 +17,15 @@ from broker.pipeline.lake import parquet_file
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.instant import instant_ms
+from broker.pipeline.lake.parquet_file import ParquetFile
 from broker.pipeline.lake.slot_copy import Copied, SlotCopy
+from broker.pipeline.source import decoder
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from tests.slot_folders import SlotFolder, TapMessage, content_header, numbered
 
+SMAPS = Path("/proc/self/smaps")
 MIDNIGHT_MS = 1_700_006_400_000  # 2023-11-15
 
 
@@ -29,9 +33,8 @@ def copied(folder: SlotFolder, lake: Path, *seals: int) -> Copied:
     """Copy all slots of a folder, or those named."""
     catalog = open_catalog(path=str(folder.path))
     with SlotCopy(Disk(), lake, "q", lambda handle: open_handle(catalog, handle)) as copy:
-        for seal in folder.view.seals:
-            if not seals or seal.seal in seals:
-                copy.copy(SlotHandle.of(folder.store, seal))
+        found = [seal for seal in folder.view.seals if not seals or seal.seal in seals]
+        copy.copy([SlotHandle.of(folder.store, seal) for seal in found])
         return copy.finish()
 
 
@@ -75,6 +78,7 @@ def test_a_row_group_ends_by_rows_or_by_bytes(
 ) -> None:
     """Row groups have the minimum and maximum of ids and keys; bodies have no statistics and no dictionary."""
     monkeypatch.setattr(parquet_file, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(decoder, "BATCH_MAX_ROWS", 50)
     for at in range(4):
         folder.add_slot("audit", numbered(50, start=50 * at))
     [file] = copied(folder, tmp_path / "rows").files
@@ -96,6 +100,61 @@ def test_a_row_group_ends_by_rows_or_by_bytes(
     [file] = copied(folder, tmp_path / "bytes", large.seal).files
     found = pq.ParquetFile(tmp_path / "bytes" / "messages" / file.path).metadata
     assert found.num_rows == 20 and found.num_row_groups > 1
+
+
+def test_small_slots_are_decoded_together(folder: SlotFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots of one message are not a batch each, whatever their taps; their rows are those of slots copied alone."""
+    for at in range(120):
+        header = content_header(3, content_type=f"t{at % 3}", headers={"n": at}) if at % 2 else None
+        folder.add_slot(f"tap {at % 3}", [TapMessage(b"%03d" % at, f"k.{at}", header=header)])
+    folder.incarnation = "e" * 32
+    folder.add_slot("tap 1", numbered(40))
+    sizes: list[int] = []
+    add = ParquetFile.add
+
+    def counting(file: ParquetFile, batch: pa.RecordBatch) -> None:
+        sizes.append(batch.num_rows)
+        add(file, batch)
+
+    def copied_rows(name: str) -> list[dict[str, Any]]:
+        sizes.clear()
+        done = copied(folder, tmp_path / name)
+        assert (done.slots, done.rows, done.bad, len(done.seals)) == (121, 160, 0, 4)
+        return [row for file in done.files for row in rows_of(tmp_path / name, "messages", file.path)]
+
+    monkeypatch.setattr(ParquetFile, "add", counting)
+    together = copied_rows("together")
+    assert sizes == [160]
+    monkeypatch.setattr(decoder, "GROUP_SLOTS", 1)
+    assert copied_rows("alone") == together
+    assert len(sizes) == 121
+    assert {(row["queue"], row["seal"], row["slot"], row["incarnation"]) for row in together} == {
+        (seal.queue, seal.seal, seal.first, seal.incarnation or None) for seal in folder.view.seals
+    }
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells what is resident")
+def test_a_large_slot_file_leaves_the_memory_of_a_task(folder: SlotFolder, tmp_path: Path) -> None:
+    """Of a mapped file that was checked or copied nothing is resident, and its rows are read all the same."""
+    seal = folder.add_slot("audit", [TapMessage(bytes(1 << 20)) for _ in range(17)])
+    path = str(folder.slot_path(seal.seal))
+    resident: list[int] = []
+
+    def look() -> None:
+        lines = SMAPS.read_text().splitlines()
+        at = next(number for number, line in enumerate(lines) if line.endswith(path))
+        resident.append(next(int(line.split()[1]) for line in lines[at:] if line.startswith("Rss:")))
+
+    catalog = open_catalog(path=str(folder.path))
+    view = open_handle(catalog, SlotHandle.of(folder.store, seal))
+    look()
+    with SlotCopy(Disk(), tmp_path, "q", lambda _: view) as copy:
+        copy.copy([SlotHandle.of(folder.store, seal)])
+        look()
+        assert copy.finish().rows == 17
+    assert view.verify() == []
+    look()
+    assert resident[1] < 8_000 < resident[2], resident
 
 
 def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_path: Path) -> None:
@@ -150,7 +209,7 @@ def test_a_full_disk_is_told_and_leaves_no_file(folder: SlotFolder, tmp_path: Pa
 
     def fill() -> None:
         with SlotCopy(FullDisk(), tmp_path, "q", lambda handle: open_handle(catalog, handle)) as copy:
-            copy.copy(SlotHandle.of(folder.store, folder.view.seals[0]))
+            copy.copy([SlotHandle.of(folder.store, folder.view.seals[0])])
             copy.finish()
 
     with pytest.raises(OSError, match="No space left"):

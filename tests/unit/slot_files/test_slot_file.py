@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.slot_files.slot_file import INDEX_ROW, PERSISTENT, REDELIVERED, BadSlotFile, SlotMeta
 from broker.slot_files.slot_file_writer import SlotFileWriter
-from broker.slot_files.slot_view import SlotRow, open_slot
+from broker.slot_files.slot_view import STEP_BYTES, SlotRow, open_slot
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import encode_route
@@ -202,3 +202,13 @@ def test_a_later_format_is_named() -> None:
     block[8] = 2
     with pytest.raises(BadSlotFile, match="newer SlotMQ, format 2; this version reads up to 1"):
         open_slot(bytes(block))
+
+
+def test_a_large_file_is_checked_in_steps() -> None:
+    """Damage behind the first step is found, and every step is told."""
+    block = bytearray(written([row(0, bytes(STEP_BYTES)), row(1, b"the end")]))
+    passed: list[None] = []
+    assert open_slot(block).verify(lambda: passed.append(None)) == []
+    assert len(passed) == 2
+    block[block.rfind(b"the end")] ^= 1
+    assert open_slot(block).verify() == [1]
