@@ -197,6 +197,11 @@ def _cursor(call: Call, request: Request) -> None:
         check_tap(call, vhost, tap, "configure")
 
 
+def _read_taps(call: Call, request: Request) -> None:
+    for tap in request.texts("taps"):
+        check_tap(call, request.text("vhost", "/"), tap)
+
+
 OF_QUEUE: Final[Mapping[Kind, Check]] = {"configure": _of_queue("configure"), "read": _of_queue("read")}
 CHECKS: Final[Mapping[str, Check]] = {
     "declare_queue": _declare_queue,
@@ -218,6 +223,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "tap_add": _add_tap,
     "tap_remove": _remove_tap,
     "seal": _seal,
+    "tap_read": _read_taps,
     "snapshot": OF_QUEUE["read"],
     "snapshot_drop": _drop_snapshot,
     "cursor_set": _cursor,

@@ -309,6 +309,7 @@ a/-:r   trace
 a/-:cr  tap_add {"exchange": "{v}.x", "pattern": "#", "name": "{v}.u"}
 a/-:c   tap_remove {"name": "{v}.u"}
 a/-:r   seal {"tap": "{v}.t"}
+a/-:r   tap_read {"taps": ["{v}.t"]}
 a/-:r   snapshot {"queue": "{v}.q"}
 a/-:r   snapshot_drop {"id": "{spare}"}
 a/-:r   cursor_set {"name": "new-{caller}", "tap": "{v}.t", "seal": 0}
