@@ -551,7 +551,8 @@ DEAD_LETTERED = {"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-rout
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     """Provide the scene."""
-    with Broker(http={"enabled": True}, metrics={"enabled": True}) as broker:
+    taps = {"snapshots_user_max": 1000}  # a user's fifth would take the place of the first
+    with Broker(http={"enabled": True}, metrics={"enabled": True}, taps=taps) as broker:
         scene = Scene(broker)
         try:
             yield scene
