@@ -125,6 +125,27 @@ async def eventually_rows(rows: Any, count: int) -> None:
     await rows.nth(count).wait_for(state="detached")
 
 
+async def test_all_rows_are_chosen_and_purged(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """The box in the head chooses each row of the page, and none again; an action is for all that are chosen."""
+    names = ["chosen.0", "chosen.1", "chosen.2"]
+    for name in names:
+        await filled(amqp, name, 2)
+    await tab.show("queues", query="?name=chosen.")
+    await eventually_rows(tab.page.locator("tbody tr"), 3)
+    head = tab.page.locator("thead input")
+    await head.check()
+    await tab.sees("3 chosen", ".table-tools")
+    assert await tab.page.locator("tbody input:checked").count() == 3
+    await head.uncheck()
+    assert await tab.page.locator("tbody input:checked").count() == 0
+    await head.check()
+    await tab.page.click(".table-tools >> text=Purge…")
+    await tab.sees("6 messages", "dialog")
+    await tab.page.click("dialog .danger")
+    await tab.sees("6 messages dropped", ".toasts")
+    assert [queue_of(shown, name).ready for name in names] == [0, 0, 0]
+
+
 async def test_messages_are_looked_at_and_stay(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
     """A message shows its headers and its body as JSON, as it is and in hex; the queue keeps all of them."""
     queue = await filled(amqp, "looked", 3)

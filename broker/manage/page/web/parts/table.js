@@ -258,13 +258,19 @@ class Table {
   }
 
   _choose(entry, on) {
-    on ? this.chosen.add(entry.id) : this.chosen.delete(entry.id);
-    this._fill(entry, entry.row);
+    this._mark(entry, on);
     this._picks();
   }
 
   _chooseAll() {
-    for (const entry of this.rows.values()) this._choose(entry, this.all.checked);
+    const on = this.all.checked; // _picks sets the box again
+    for (const entry of this.rows.values()) this._mark(entry, on);
+    this._picks();
+  }
+
+  _mark(entry, on) {
+    on ? this.chosen.add(entry.id) : this.chosen.delete(entry.id);
+    this._fill(entry, entry.row);
   }
 
   _picks() {
