@@ -15,6 +15,7 @@ from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
 from tests.manage.page.conftest import Tab, eventually
 from tests.manage.page.test_safety import EVIL
+from tests.manage.page.watched_fields import lacking_fields, watch_fields
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -155,12 +156,13 @@ async def test_parts_that_do_not_run_have_no_screen(tab: Tab, shown: BrokerServe
 
 
 NODE = {"epoch": 7, "url": "amqp://n:5672", "topology": 12, "held": 40, "slots": 3, "clients": 2, "version": "1"}
+REPORTED = {"lease_ms": 6000, "database_ms": 1}
 CLUSTER: dict[str, Any] = {
     "node": EVIL, "epoch": 7, "state": "joined", "schema": EVIL, "database": EVIL, "database_ms": None,
     "beat_age_ms": 100, "lease_ms": 6000, "topology": 12, "reason": EVIL, "database_trouble": EVIL,
     "nodes": [
-        {**NODE, "node": EVIL, "state": "alive", "beat_age_ms": 100},
-        {**NODE, "node": "b", "state": "silent", "beat_age_ms": 5000, "topology": 10},
+        {**NODE, **REPORTED, "node": EVIL, "state": "alive", "beat_age_ms": 100},
+        {**NODE, **REPORTED, "node": "b", "state": "silent", "beat_age_ms": 5000, "topology": 10},
     ],
 }  # fmt: skip
 SPACE = {"vhost": "/", "exchange": EVIL}
@@ -194,6 +196,7 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
 
     for path in answers:
         await tab.page.route(tab.base + path, answer)
+    await watch_fields(tab)
     await tab.show("cluster")
     await tab.sees("This node does not reach the database", ".notice")
     await tab.sees("2 changes", "tbody")
@@ -209,6 +212,7 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
         await tab.press(number)
         await tab.page.wait_for_selector("[role=tabpanel] td")
         assert await tab.page.evaluate("window.pwned") is None
+    assert await lacking_fields(tab) == set()
     await tab.show("pipeline")
     await tab.sees(EVIL, "tbody")
     assert await tab.page.evaluate("window.pwned") is None

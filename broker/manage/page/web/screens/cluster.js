@@ -55,7 +55,7 @@ async function open(view) {
     away.hidden = !told.database_trouble;
     if (told.database_ms === null) put(away, notice("bad", "This node does not reach the database", told.reason ?? "", "It delivers nothing until it does; clients stay connected."));
     else if (told.database_trouble) put(away, notice("bad", "The database does not do what this node asks", told.database_trouble, "Publishers wait until it does; clients stay connected."));
-    const sum = (name) => told.nodes.reduce((all, row) => all + (row[name] ?? 0), 0);
+    const sum = (name) => told.nodes.reduce((all, row) => all + row[name], 0);
     shown.set("nodes", count(told.nodes.length));
     shown.set("held", count(sum("held")));
     shown.set("clients", count(sum("clients")));

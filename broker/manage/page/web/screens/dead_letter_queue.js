@@ -153,7 +153,7 @@ function requeueing(row, kinds, chosen) {
     title: `Requeue the dead letters of ${row.name}`,
     action: "Requeue",
     body: [
-      h("p", {}, h("strong", {}, many(row.messages_ready ?? 0, "message")), " ready. Each returns exactly once, even if the broker is killed on the way; one that never died stays."),
+      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each returns exactly once, even if the broker is killed on the way; one that never died stays."),
       h(
         "div",
         { class: "fields" },
@@ -174,7 +174,7 @@ function requeueing(row, kinds, chosen) {
 }
 
 function outcome(told) {
-  const parts = [`${many(told.moved ?? 0, "dead letter")} sent back`];
+  const parts = [`${many(told.moved, "dead letter")} sent back`];
   if (told.unroutable) parts.push(`${count(told.unroutable)} stay: their queue or exchange is gone`);
   if (told.refused) parts.push(`${count(told.refused)} stay: the queue refused them`);
   if (told.stopped) parts.push(`stopped: ${told.stopped}`);

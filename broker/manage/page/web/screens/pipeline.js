@@ -212,7 +212,7 @@ function bridges(view) {
       { key: "peers", label: "Peers", look: "number", show: count },
       { key: "subscriptions", label: "Subscriptions", look: "number", rank: 2, show: count },
       { key: "messages", label: "Messages", look: "number", show: count },
-      { key: "waiting", label: "Waiting", look: "number", rank: 2, show: count },
+      { key: "waiting", label: "Waiting", look: "number", rank: 2, value: (row) => (row.kind === "subscribe" ? null : row.waiting), show: count },
       { key: "lost", label: "Lost", look: "number", show: count },
     ],
     source: listed((signal) => get(["slotmq", "zmq"], {}, signal)),

@@ -78,7 +78,7 @@ export function deletingVhost(row) {
   return ask({
     title: `Delete vhost ${row.name}?`,
     body: [
-      h("p", {}, "Its queues, ", h("strong", {}, many(row.messages ?? 0, "message")), ", exchanges, policies and rights go with it, and its clients are disconnected. This cannot be undone."),
+      h("p", {}, "Its queues, ", h("strong", {}, many(row.messages, "message")), ", exchanges, policies and rights go with it, and its clients are disconnected. This cannot be undone."),
       field("Type its name to delete it", "name", { required: true }),
     ],
     action: "Delete",
