@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 
-__all__ = ["check_definition", "fits_queue_type", "keys_without_effect"]
+__all__ = ["check_definition", "fits_queue_type", "keys_in_effect", "keys_without_effect"]
 
 Check = Callable[[Any], bool]
 
@@ -141,6 +141,11 @@ def check_definition(definition: Any, *, operator: bool) -> None:
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())
         raise ValueError(f"[{pairs}] are not recognised policy settings")
+
+
+def keys_in_effect(*, operator: bool) -> list[str]:
+    """Return the keys that have an effect in a policy, or in an operator policy."""
+    return [key for key in (_LIMITS if operator else _KEYS) if key in _IN_EFFECT]
 
 
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
