@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -211,6 +212,37 @@ async def test_publish_purge_move_pause_delete(tab: Tab, amqp: Any, shown: Broke
     await page.click("dialog >> button[type=submit]")
     await tab.sees("Queues", ".crumbs")
     assert found.deleted
+
+
+async def test_an_empty_queue_and_its_first_message(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """An empty slot is drawn empty; what the page publishes is in its list and in its slot at once."""
+    await filled(amqp, "empty", 0)
+    await tab.show("queues", "/", "empty")
+    page = tab.page
+    await tab.sees("No ready message")
+    slot = page.locator(".strip rect.cell:not(.back)")
+    assert await slot.evaluate_all("all => all.map(one => one.getAttribute('height'))") == ["0"]
+    assert "without a message" in str(await page.locator(".strip title").first.text_content())
+    await page.click("text=Publish…")
+    await page.fill("[name=payload]", "by hand")
+    await page.click("dialog .primary")
+    await tab.sees("by hand", ".message-list")
+    await tab.sees("1 of 1 ready")
+    await eventually_drawn(slot, "34")
+    await page.click("[aria-label=More]")
+    await page.click(".menu-list >> text=Purge…")
+    await page.click("dialog .danger")
+    await tab.sees("No ready message")
+    await eventually_drawn(slot, "0")
+
+
+async def eventually_drawn(slot: Any, height: str) -> None:
+    """Wait until a slot is filled so high."""
+    for _ in range(500):
+        if await slot.first.get_attribute("height") == height:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(await slot.first.get_attribute("height"))
 
 
 async def test_who_holds_messages(tab: Tab, amqp: Any) -> None:

@@ -12,6 +12,7 @@ import { publishing } from "../parts/publish.js";
 import { deleting, moving, pausing, purging } from "../parts/queue_actions.js";
 import { go } from "../parts/router.js";
 import { strip } from "../parts/strip.js";
+import { toastError } from "../parts/toast.js";
 import { bindingsTab, consumersTab, detailsTab, messagesTab, unackedTab } from "./queue_tabs.js";
 
 export const queue = { path: "queues/{vhost}/{queue}", title: "Queue", open };
@@ -71,7 +72,7 @@ async function open(view) {
     history.add(Date.now(), told);
     draw();
   };
-  const context = { words, vhost, name, row: () => row, refresh };
+  const context = { words, vhost, name, row: () => row, refresh, changed: null };
   const parts = tabs(view, [
     { name: "messages", label: "Messages", open: (box, signal) => messagesTab(view, context, box, signal) },
     { name: "unacked", label: "Unacked", open: (box, signal) => unackedTab(view, context, box, signal) },
@@ -80,7 +81,10 @@ async function open(view) {
     { name: "details", label: "Details", open: (box, signal) => detailsTab(view, context, box, signal) },
   ]);
 
-  const after = (done) => async () => (await done()) && refresh();
+  const after = (done) => async () => {
+    if (!(await done())) return;
+    await Promise.all([refresh(), showSlots(), context.changed?.()]).catch(toastError);
+  };
   const marks = h("span", { class: "row" });
   const pause = button("", "", after(() => pausing([row], row.state !== "paused")));
   function show() {
@@ -104,7 +108,7 @@ async function open(view) {
     h("h1", {}, name),
     marks,
     h("span", { class: "push" }),
-    button("Publish…", "primary", () => publishing({ vhost, exchange: "", queue: name })),
+    button("Publish…", "primary", after(() => publishing({ vhost, exchange: "", queue: name }))),
     pause,
     menu("More", icon("more"), [
       { label: "Move messages…", press: after(() => moving(row)) },

@@ -3,7 +3,7 @@
 import { button, h, put } from "../parts/dom.js";
 import { get, isAbort } from "../parts/api.js";
 import { selectOf } from "../parts/form.js";
-import { bytes, count, duration, orNone, value, yesNo } from "../parts/format.js";
+import { bytes, clock, count, duration, orNone, value, yesNo } from "../parts/format.js";
 import { messageList } from "../parts/message.js";
 import { card, facts, notice } from "../parts/panels.js";
 import { address } from "../parts/router.js";
@@ -19,16 +19,19 @@ const DETAILS = [
 const TRUNCATE = 65_536; // bytes of a body that the page asks for
 
 /** Draw the head of the queue: messages are looked at and stay where they are. */
-export async function messagesTab(view, { words, row }, box, signal) {
+export async function messagesTab(view, context, box, signal) {
+  const { words, row } = context;
   const shown = messageList({ empty: "No ready message" });
   const told = h("span", { class: "faint" });
   const amount = selectOf([["20", "20 messages"], ["100", "100 messages"], ["500", "500 messages"]], { "aria-label": "How many", value: "20" });
   const failed = h("div", {});
+  let listed = 0;
   const load = async () => {
     try {
       const messages = await get([...words, "peek"], { count: amount.value, truncate: TRUNCATE }, signal);
       shown.update(messages);
-      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready. Looking leaves them in place.`);
+      listed = messages.length;
+      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready at ${clock(Date.now())}. Looking leaves them in place.`);
       put(failed);
     } catch (error) {
       if (!isAbort(error)) put(failed, notice("bad", "The messages cannot be shown", error.message));
@@ -36,6 +39,10 @@ export async function messagesTab(view, { words, row }, box, signal) {
   };
   amount.addEventListener("change", load);
   put(box, h("div", { class: "row" }, button("Look again", "", load), amount, told), failed, shown.element);
+  context.changed = load;
+  signal.addEventListener("abort", () => (context.changed = null));
+  // the reader may be amid a message, so a list stays until the reader looks again, unless it says the opposite of what is so
+  view.within(signal).onTick(() => ((row().messages_ready === 0) === (listed === 0) ? null : load()));
   await load();
 }
 
