@@ -12,6 +12,8 @@ import aio_pika
 import pytest
 import pytest_asyncio
 
+from broker.core.auth.logins import ONLY_LOCALHOST
+from broker.manage.refusal import LoginRefused
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import queue_of
@@ -73,6 +75,23 @@ async def test_login_and_logout(stranger: Tab) -> None:
     await page.click("[aria-label^=User]")
     await page.click("text=Log out")
     await page.wait_for_selector("[name=username]")
+
+
+async def test_the_login_says_why(stranger: Tab, shown: BrokerServer) -> None:
+    """A password that is right is not called wrong: the user has no tag, or may come from the broker's machine only."""
+    shown.administration.users.add("client", "right", [])
+    page = stranger.page
+    stranger.expected_statuses = {401}
+    await page.goto(stranger.base)
+    await page.fill("[name=username]", "client")
+    await page.fill("[name=password]", "right")
+    await page.click("text=Log in")
+    await stranger.sees("no tag for this page", ".login")
+    elsewhere = LoginRefused("", ONLY_LOCALHOST).fields(rabbitmq=True)
+    await page.route("**/api/session", lambda route: route.fulfill(status=401, json=elsewhere))
+    await page.click("text=Log in")
+    await stranger.sees("only on the machine of the broker itself", ".login")
+    shown.administration.users.delete("client")
 
 
 async def test_the_overview_runs_by_itself(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
