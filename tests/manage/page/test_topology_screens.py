@@ -164,6 +164,7 @@ CLUSTER: dict[str, Any] = {
     "nodes": [
         {**NODE, **REPORTED, "node": EVIL, "state": "alive", "beat_age_ms": 100},
         {**NODE, **REPORTED, "node": "b", "state": "silent", "beat_age_ms": 5000, "topology": 10},
+        {**NODE, **REPORTED, "node": "c", "state": "silent", "beat_age_ms": 6100},
     ],
 }  # fmt: skip
 SPACE = {"vhost": "/", "exchange": EVIL}
@@ -201,7 +202,8 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
     await tab.show("cluster")
     await tab.sees("This node does not reach the database", ".notice")
     await tab.sees("2 changes", "tbody")
-    assert await tab.page.locator(".lease.bad").count() == 1
+    assert await tab.page.locator(".lease.bad").count() == 2
+    assert await tab.page.locator(".lease").all_inner_texts() == ["5 s", "1 s", "run out"]
     await tab.show("overlay")
     await tab.sees("1 link down", ".notice")
     await tab.sees("8 more", ".graph")
