@@ -19,7 +19,7 @@ from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
 from broker.server import BrokerServer as Server
 from broker.settings import Settings
-from broker.settings_problem import problem
+from broker.settings_problem import problem_lines
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.testing import log
@@ -80,7 +80,7 @@ class Broker:
         try:
             self.settings = Settings(**given)
         except ValidationError as error:
-            raise ValueError("\n".join(problem(fault) for fault in error.errors())) from None
+            raise ValueError("\n".join(problem_lines(error.errors()))) from None
         self.clock = clock or VirtualClock()
         self.published: list[Published] = []
         self._files = files or MemoryFiles()
