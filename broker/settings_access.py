@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Auth", "Http", "HttpPort", "Metrics", "Tls"]
 
@@ -113,7 +113,7 @@ class Tls(SettingsSection):
         description="The oldest TLS version that is accepted.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
-    handshake_timeout_ms: int = number(
+    handshake_timeout_ms: Milliseconds = number(
         5_000,
         100,
         600_000,
@@ -125,7 +125,7 @@ class Tls(SettingsSection):
     only: bool = Field(
         default=False, description="Whether the broker listens only with TLS and does not open the plain port."
     )
-    reload_interval_ms: int = number(
+    reload_interval_ms: Milliseconds = number(
         5_000, 100, 3_600_000, "ms", "How often the broker checks the files for changes.", reload=AT_ONCE
     )
 
@@ -176,10 +176,10 @@ class Http(HttpPort):
         "machine. Other names are refused there, because a foreign page could use them.",
         json_schema_extra={"reload": AT_ONCE},
     )
-    header_max_bytes: int = number(
+    header_max_bytes: Size = number(
         16 * KiB, KiB, MiB, "bytes", "The longest request line with its headers.", reload=NEXT_CONNECTION
     )
-    body_max_bytes: int = number(
+    body_max_bytes: Size = number(
         20_000_000,
         KiB,
         GiB,
@@ -188,7 +188,7 @@ class Http(HttpPort):
         "RabbitMQ management.http.max_body_size",
         reload=AT_ONCE,
     )
-    timeout_ms: int = number(
+    timeout_ms: Milliseconds = number(
         30_000,
         100,
         600_000,
@@ -199,7 +199,7 @@ class Http(HttpPort):
     connections_max: int = number(
         200, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
     )
-    session_ms: int = number(
+    session_ms: Milliseconds = number(
         28_800_000,
         1000,
         2_592_000_000,
@@ -208,7 +208,7 @@ class Http(HttpPort):
         "RabbitMQ management.login_session_timeout",
         reload=AT_ONCE,
     )
-    session_idle_ms: int = number(
+    session_idle_ms: Milliseconds = number(
         3_600_000,
         1000,
         2_592_000_000,
@@ -219,7 +219,7 @@ class Http(HttpPort):
     streams_max: int = number(
         64, 0, 10_000, "streams", "How many web pages can follow live numbers at the same time.", reload=AT_ONCE
     )
-    sample_interval_ms: int = number(
+    sample_interval_ms: Milliseconds = number(
         5000,
         500,
         60_000,

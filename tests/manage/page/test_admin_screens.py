@@ -95,6 +95,10 @@ async def test_policies_say_what_they_match(tab: Tab, shown: BrokerServer) -> No
         await tab.page.fill("dialog [name=pattern]", "^t\\.pol\\.")
         await tab.sees("Matches 2 of", "dialog .hint")
         await tab.page.fill("dialog [name=name]", "t-limits")
+        await tab.page.fill("dialog [name=definition]", '{"max-length-bytes": "1 GB of it"}')
+        await tab.page.click("dialog .dialog-foot .primary")
+        await tab.sees("max-length-bytes should be a number of bytes, or a size such as", "dialog .error-text")
+        await tab.page.fill("dialog [name=definition]", "")
         await tab.page.click("dialog >> text=max-length-bytes")
         await tab.page.click("dialog .dialog-foot .primary")
         await tab.sees("max-length-bytes: 1073741824", "tbody")
@@ -237,8 +241,12 @@ async def test_forms_offer_what_the_broker_takes(tab: Tab, shown: BrokerServer) 
         for rule in await page.locator("dialog .suggested button").all():
             await page.fill("dialog [name=definition]", "")
             await rule.click()
-            definition = json.loads(await page.input_value("dialog [name=definition]"))
-            await accepted(f"{noun}/%2F/t.offer", {"pattern": "^t$", "definition": definition})
+            await page.fill("dialog [name=name]", "t.offer")
+            await page.fill("dialog [name=pattern]", "^t$")
+            await page.click("dialog .dialog-foot .primary")
+            await page.locator("dialog").wait_for(state="detached")  # it was accepted
+            assert (await ask(shown, "DELETE", f"/api/{noun}/%2F/t.offer")).status == 204
+            await page.click("text=Add policy…")
         for scope in await choices("apply_to"):
             body = {"pattern": "^t$", "definition": {"max-length": 1}, "apply-to": scope}
             await accepted(f"{noun}/%2F/t.offer", body)

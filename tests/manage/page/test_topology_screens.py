@@ -122,7 +122,14 @@ async def test_taps_are_added_sealed_and_read(tab: Tab, amqp: Any, shown: Broker
     """A tap with a cursor: what waits, what is in files, how far behind the reader is; set and removed again."""
     await tab.show("pipeline")
     await tab.page.click("text=Add tap…")
-    for name, text in (("name", "t.tap"), ("exchange", "amq.direct"), ("pattern", "t.#"), ("cursor", "archive")):
+    for name, text in (
+        ("name", "t.tap"),
+        ("exchange", "amq.direct"),
+        ("pattern", "t.#"),
+        ("cursor", "archive"),
+        ("max_bytes", "10GB"),
+        ("max_age", "7d"),
+    ):
         await tab.page.fill(f"dialog [name={name}]", text)
     await tab.page.click("dialog .primary")
     card = tab.page.locator(".card", has=tab.page.locator("h2", has_text="t.tap"))
@@ -135,6 +142,7 @@ async def test_taps_are_added_sealed_and_read(tab: Tab, amqp: Any, shown: Broker
     await card.locator(".cursor .menu button").click()
     await tab.page.click("text=Set the position…")
     [row] = [row for row in shown.taps.listing() if row["name"] == "t.tap"]
+    assert (row["max_bytes"], row["max_age_ms"]) == (10**10, 604_800_000)
     await tab.page.fill("dialog [name=seal]", str(row["last_seal"]))
     await tab.page.click("dialog .primary")
     await card.locator("text=up to date").wait_for()

@@ -125,7 +125,7 @@ def test_what_a_node_is_told_is_heard(
     [
         ("RABBITMQ_NODE_PORT", "many", "RABBITMQ_NODE_PORT: should be a whole number"),
         ("RABBITMQ_NODE_PORT", "70000", "RABBITMQ_NODE_PORT: should be less than or equal to 65535"),
-        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "2 GB", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: should be a whole number"),
+        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "2 cups", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: should be a size"),
         ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "1.5", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: should be less than"),
     ],
 )

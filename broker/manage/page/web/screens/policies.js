@@ -5,6 +5,7 @@ import { change, get } from "../parts/api.js";
 import { ask } from "../parts/dialog.js";
 import { area, field, jsonObject, number, segments, select } from "../parts/form.js";
 import { count, many, value } from "../parts/format.js";
+import { withoutUnits } from "../parts/quantity.js";
 import { listed } from "../parts/rows.js";
 import { mayAs, reader } from "../parts/reader.js";
 import { table } from "../parts/table.js";
@@ -15,7 +16,7 @@ export const policies = { path: "policies", title: "Policies", key: "y", group: 
 const LABELS = { all: "queues and exchanges", classic_queues: "classic queues", quorum_queues: "quorum queues" };
 const WAIT_MS = 250; // after the last key
 const SUGGESTED = [
-  ["message-ttl", 60000], ["max-length", 10000], ["max-length-bytes", 1073741824], ["overflow", "reject-publish"], ["expires", 1800000],
+  ["message-ttl", "1min"], ["max-length", 10000], ["max-length-bytes", "1GiB"], ["overflow", "reject-publish"], ["expires", "30min"],
   ["dead-letter-exchange", "dead"], ["dead-letter-routing-key", "key"], ["delivery-limit", 20], ["alternate-exchange", "unroutable"],
 ];
 
@@ -63,9 +64,9 @@ function list(view, noun, operator) {
 
 function changing(noun, row, operator) {
   const vhost = row?.vhost ?? (reader.vhost || reader.vhosts[0]);
-  const { policies_apply_to, policy_keys, operator_policy_keys } = reader.parts.choices;
+  const { policies_apply_to, policy_keys, operator_policy_keys, policy_units } = reader.parts.choices;
   const keys = operator ? operator_policy_keys : policy_keys;
-  const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" });
+  const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" }, "Sizes and times are bytes and milliseconds, or texts with a unit, such as \"10GB\" and \"7d\".");
   const text = rules.querySelector("textarea");
   const add = (name, set) => {
     try {
@@ -111,7 +112,7 @@ function changing(noun, row, operator) {
     ],
     submit: async (form) => {
       const name = row?.name ?? form.name;
-      const definition = jsonObject(form.definition, "Rules");
+      const definition = withoutUnits(jsonObject(form.definition, "Rules"), policy_units);
       if (Object.keys(definition).length === 0) throw new Error("A policy needs at least one rule.");
       const body = { pattern: form.pattern, definition, priority: Number(form.priority), "apply-to": form.apply_to };
       await change("PUT", [noun, row?.vhost ?? form.vhost ?? vhost, name], body);

@@ -83,7 +83,7 @@ async function open(view) {
 
   const after = (done) => async () => {
     if (!(await done())) return;
-    await Promise.all([refresh(), showSlots(), context.changed?.()]).catch(toastError);
+    await refresh().then(() => Promise.all([showSlots(), context.changed?.()])).catch(toastError);
   };
   const marks = h("span", { class: "row" });
   const pause = button("", "", after(() => pausing([row], row.state !== "paused")));
