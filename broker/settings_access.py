@@ -136,8 +136,11 @@ class Tls(SettingsSection):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Refuse what would silently be less than was asked for."""
-        if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer" or self.only):
+        """Refuse what would silently be less than was asked for: any key but one that stands at its default."""
+        alone = self.model_fields_set - {"handshake_timeout_ms", "reload_interval_ms"}
+        if not self.certfile and "certfile" in alone:  # the documented file with all keys uncommented
+            alone = {key for key in alone if getattr(self, key) != type(self).model_fields[key].default}
+        if not self.certfile and alone:
             raise ValueError("certfile is missing: without it there is no TLS")
         if self.verify == "peer" and not self.cafile:
             raise ValueError('verify = "peer" needs cafile: nobody is trusted without')

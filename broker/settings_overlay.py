@@ -178,6 +178,8 @@ class Overlay(SettingsSection):
         leaves = [broker for broker in self.node if broker.leaf]
         if len(leaves) > 1:
             raise ValueError(f"a process can have one leaf, not {len(leaves)}")
+        if self.exchanges and not self.node:
+            raise ValueError("exchanges is set and there is no [[overlay.node]]: this process would take no part")
         if leaves and not self.exchanges:
             raise ValueError("exchanges is missing: no exchange would take part")
         nodes: dict[str, str] = {broker.broker: broker.node for broker in self.node}

@@ -45,7 +45,6 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "server": {"port": 0, "data_dir": FOLDER, "control_socket": False, "drain_timeout_ms": 100},
     "store": {"disk_free_min_bytes": 0, "reserve_bytes": 0},
     "memory": {"alarm_ratio": 1.0},  # memory use is that of the test process: it must not block publishers
-    "tls": {"port": 0},
     "http": {"enabled": False, "port": 0},
     "metrics": {"enabled": False, "port": 0},
 }
@@ -75,6 +74,8 @@ class Broker:
         given: dict[str, Any] = {**DEFAULTS, **sections}
         for section, keys in DEFAULTS.items():
             given[section] = {**keys, **sections.get(section, {})}
+        if "tls" in sections:
+            given["tls"] = {"port": 0, **sections["tls"]}
         if users is not None:
             given["auth"] = {"users": dict(users), **sections.get("auth", {})}
         try:
