@@ -16,7 +16,7 @@ from broker.settings_problem import problem_lines
 
 __all__ = ["with_cluster_url"]
 
-MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install 'slotmq[cluster]'"
+MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
 
 
 def with_cluster_url(settings: Settings) -> Settings:
