@@ -1,4 +1,4 @@
-"""The definition of a policy as the command line takes it: with units, and with reasons in plain words."""
+"""The definition of a policy as the command line and the web page take it: with units, and refused in plain words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from broker.core.policy.policy_definition import KEYS, OPERATOR_KEYS, keys_in_effect, takes
 from broker.quantities import duration_ms, size_bytes
 
-__all__ = ["UNITS", "plain_definition"]
+__all__ = ["plain_definition"]
 
 UNITS: Final = {"message-ttl": "ms", "expires": "ms", "max-length-bytes": "bytes", "max-in-memory-bytes": "bytes"}
 """The keys that are a size or a time, and the unit of their number."""

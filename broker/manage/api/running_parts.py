@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.policy.plain_definition import UNITS
 from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
 from broker.core.queue.queue_arguments import SUPPORTED_TYPES
@@ -25,7 +24,6 @@ CHOICES: Final = {
     "queue_types": SUPPORTED_TYPES,
     "policy_keys": keys_in_effect(operator=False),
     "operator_policy_keys": keys_in_effect(operator=True),
-    "policy_units": UNITS,
     "policies_apply_to": [name for name, (exchanges, types) in APPLY_TO.items() if exchanges or types],
 }
 

@@ -90,6 +90,7 @@ async def test_policies_say_what_they_match(tab: Tab, shown: BrokerServer) -> No
     async with client_of(shown) as channel:
         for name in ("t.pol.a", "t.pol.b"):
             await channel.declare_queue(name)
+        tab.expected_statuses = {400}
         await tab.show("policies")
         await tab.page.click("text=Add policy…")
         await tab.page.fill("dialog [name=pattern]", "^t\\.pol\\.")
@@ -97,7 +98,10 @@ async def test_policies_say_what_they_match(tab: Tab, shown: BrokerServer) -> No
         await tab.page.fill("dialog [name=name]", "t-limits")
         await tab.page.fill("dialog [name=definition]", '{"max-length-bytes": "1 GB of it"}')
         await tab.page.click("dialog .dialog-foot .primary")
-        await tab.sees("max-length-bytes should be a number of bytes, or a size such as", "dialog .error-text")
+        await tab.sees("'max-length-bytes' should be a number of bytes, or a size such as", "dialog .error-text")
+        await tab.page.fill("dialog [name=definition]", '{"max-lenght": 1}')
+        await tab.page.click("dialog .dialog-foot .primary")
+        await tab.sees("a policy has no key 'max-lenght'; did you mean max-length?", "dialog .error-text")
         await tab.page.fill("dialog [name=definition]", "")
         await tab.page.click("dialog >> text=max-length-bytes")
         await tab.page.click("dialog .dialog-foot .primary")

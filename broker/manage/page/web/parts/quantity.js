@@ -12,8 +12,3 @@ export function quantity(text, unit, name) {
   if (!Number.isInteger(value)) throw new Error(`${name} should be ${MEANING[unit]}.`);
   return value;
 }
-
-/** Return the rules of a policy with numbers for texts with units. `units`: key -> "bytes" or "ms". Raises: Error. */
-export function withoutUnits(rules, units) {
-  return Object.fromEntries(Object.entries(rules).map(([key, set]) => [key, key in units && typeof set === "string" ? quantity(set, units[key], key) : set]));
-}

@@ -5,7 +5,6 @@ import { change, get } from "../parts/api.js";
 import { ask } from "../parts/dialog.js";
 import { area, field, jsonObject, number, segments, select } from "../parts/form.js";
 import { count, many, value } from "../parts/format.js";
-import { withoutUnits } from "../parts/quantity.js";
 import { listed } from "../parts/rows.js";
 import { mayAs, reader } from "../parts/reader.js";
 import { table } from "../parts/table.js";
@@ -64,7 +63,7 @@ function list(view, noun, operator) {
 
 function changing(noun, row, operator) {
   const vhost = row?.vhost ?? (reader.vhost || reader.vhosts[0]);
-  const { policies_apply_to, policy_keys, operator_policy_keys, policy_units } = reader.parts.choices;
+  const { policies_apply_to, policy_keys, operator_policy_keys } = reader.parts.choices;
   const keys = operator ? operator_policy_keys : policy_keys;
   const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" }, "Sizes and times are bytes and milliseconds, or texts with a unit, such as \"10GB\" and \"7d\".");
   const text = rules.querySelector("textarea");
@@ -112,7 +111,7 @@ function changing(noun, row, operator) {
     ],
     submit: async (form) => {
       const name = row?.name ?? form.name;
-      const definition = withoutUnits(jsonObject(form.definition, "Rules"), policy_units);
+      const definition = jsonObject(form.definition, "Rules");
       if (Object.keys(definition).length === 0) throw new Error("A policy needs at least one rule.");
       const body = { pattern: form.pattern, definition, priority: Number(form.priority), "apply-to": form.apply_to };
       await change("PUT", [noun, row?.vhost ?? form.vhost ?? vhost, name], body);
