@@ -48,6 +48,7 @@ from broker.process_facts import process_facts
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
+from broker.settings_change import in_force
 from broker.stopping import Stopping
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
@@ -179,6 +180,7 @@ class BrokerServer:
                 Backups(self._folder, self.administration, self.taps),
                 self._facts,
                 reload=self.reload,
+                settings=lambda: in_force(self.settings),
                 stop=self._ask_to_stop,
                 cluster=None if node is None else node.member,
                 ask_nodes=None if node is None else node.questions.ask,

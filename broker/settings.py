@@ -15,7 +15,19 @@ from pydantic.fields import FieldInfo
 
 from broker.settings_access import Auth, Http, HttpPort, Metrics, Tls
 from broker.settings_cluster import Cluster
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number, text
+from broker.settings_fields import (
+    AT_ONCE,
+    NEXT_CONNECTION,
+    GiB,
+    KiB,
+    MiB,
+    Milliseconds,
+    Seconds,
+    SettingsSection,
+    Size,
+    number,
+    text,
+)
 from broker.settings_overlay import Overlay
 from broker.settings_storage import Memory, Slots, Store, TapSettings
 from broker.settings_zmq import Zmq
@@ -57,7 +69,7 @@ class Server(SettingsSection):
         10_000, 1, 1_000_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
     )
     backlog: int = number(1024, 1, 65535, "connections", "How many connections can wait to be accepted.", "listen(2)")
-    handshake_timeout_ms: int = number(
+    handshake_timeout_ms: Milliseconds = number(
         10_000,
         100,
         600_000,
@@ -66,7 +78,7 @@ class Server(SettingsSection):
         "RabbitMQ handshake_timeout",
         reload=NEXT_CONNECTION,
     )
-    drain_timeout_ms: int = number(
+    drain_timeout_ms: Milliseconds = number(
         5_000,
         0,
         9_000,
@@ -85,11 +97,11 @@ class Amqp(SettingsSection):
         "3.10, for clients that require it; kombu then sets the prefetch of whole channels.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
-    frame_max_bytes: int = number(
+    frame_max_bytes: Size = number(
         131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client can ask for less, down to frame_min_bytes.",
         "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION,
     )  # fmt: skip
-    initial_frame_max_bytes: int = number(
+    initial_frame_max_bytes: Size = number(
         8192,
         4096,
         MiB,
@@ -107,11 +119,11 @@ class Amqp(SettingsSection):
         "RabbitMQ channel_max",
         reload=NEXT_CONNECTION,
     )
-    heartbeat_s: int = number(
+    heartbeat_s: Seconds = number(
         60, 0, 65535, "s", "The heartbeat that the broker offers; 0 is none. Two silent intervals end a connection.",
         "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat", reload=NEXT_CONNECTION,
     )  # fmt: skip
-    max_message_size_bytes: int = number(
+    max_message_size_bytes: Size = number(
         134_217_728,
         1,
         536_870_912,
@@ -120,7 +132,7 @@ class Amqp(SettingsSection):
         "RabbitMQ max_message_size",
         reload=NEXT_CONNECTION,
     )
-    tx_max_bytes: int = number(
+    tx_max_bytes: Size = number(
         64 * MiB,
         64 * KiB,
         GiB,
@@ -128,7 +140,7 @@ class Amqp(SettingsSection):
         "How much memory a transaction can use before it is committed.",
         reload=NEXT_CONNECTION,
     )
-    frame_min_bytes: int = number(
+    frame_min_bytes: Size = number(
         4096,
         4096,
         131_072,
@@ -137,7 +149,7 @@ class Amqp(SettingsSection):
         "AMQP 0-9-1 section 4.2.3",
         reload=NEXT_CONNECTION,
     )
-    consumer_timeout_ms: int = number(
+    consumer_timeout_ms: Milliseconds = number(
         0,
         0,
         86_400_000,
@@ -181,10 +193,10 @@ class Limits(SettingsSection):
     producers_max: int = number(
         10_000, 1, 1_000_000, "producers", "How many producers of numbered messages a vhost remembers."
     )
-    producer_max_bytes: int = number(
+    producer_max_bytes: Size = number(
         64 * MiB, MiB, 64 * GiB, "bytes", "How much memory the used numbers of a vhost's producers can take."
     )
-    producer_expiry_ms: int = number(
+    producer_expiry_ms: Milliseconds = number(
         604_800_000,
         1000,
         315_360_000_000,
@@ -212,7 +224,7 @@ class Routing(SettingsSection):
     cache_entries: int = number(
         65_536, 0, 10_000_000, "routes", "How many routes an exchange caches; 0 turns the cache off."
     )
-    cache_bytes: int = number(
+    cache_bytes: Size = number(
         32 * MiB, 0, 4 * GiB, "bytes", "How much memory the cached routes of an exchange can take."
     )
 
@@ -220,7 +232,7 @@ class Routing(SettingsSection):
 class Flow(SettingsSection):
     """How the broker shares its time among clients."""
 
-    read_budget_bytes: int = number(
+    read_budget_bytes: Size = number(
         128 * KiB,
         4 * KiB,
         64 * MiB,
@@ -228,7 +240,7 @@ class Flow(SettingsSection):
         "How much input of all connections the broker handles before it delivers again. Octets of body frames "
         "of at least 32 KiB count an eighth.",
     )
-    high_water_bytes: int = number(
+    high_water_bytes: Size = number(
         256 * KiB,
         16 * KiB,
         64 * MiB,
@@ -237,10 +249,10 @@ class Flow(SettingsSection):
         "32 KiB count a quarter.",
         reload=NEXT_CONNECTION,
     )
-    check_interval_ms: int = number(
+    check_interval_ms: Milliseconds = number(
         250, 10, 60_000, "ms", "How often the broker checks memory and disk for alarms.", reload=AT_ONCE
     )
-    slow_client_ms: int = number(
+    slow_client_ms: Milliseconds = number(
         10_000,
         0,
         3_600_000,
@@ -261,7 +273,7 @@ class Log(SettingsSection):
         description="Text or JSON lines; auto is text on a terminal and JSON elsewhere.",
         json_schema_extra={"reload": AT_ONCE},
     )
-    repeat_interval_ms: int = number(
+    repeat_interval_ms: Milliseconds = number(
         10_000,
         0,
         3_600_000,

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Auth", "Http", "HttpPort", "Metrics", "Tls"]
 
@@ -113,7 +113,7 @@ class Tls(SettingsSection):
         description="The oldest TLS version that is accepted.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
-    handshake_timeout_ms: int = number(
+    handshake_timeout_ms: Milliseconds = number(
         5_000,
         100,
         600_000,
@@ -125,7 +125,7 @@ class Tls(SettingsSection):
     only: bool = Field(
         default=False, description="Whether the broker listens only with TLS and does not open the plain port."
     )
-    reload_interval_ms: int = number(
+    reload_interval_ms: Milliseconds = number(
         5_000, 100, 3_600_000, "ms", "How often the broker checks the files for changes.", reload=AT_ONCE
     )
 
@@ -136,8 +136,11 @@ class Tls(SettingsSection):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Refuse what would silently be less than was asked for."""
-        if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer" or self.only):
+        """Refuse what would silently be less than was asked for: any key but one that stands at its default."""
+        alone = self.model_fields_set - {"handshake_timeout_ms", "reload_interval_ms"}
+        if not self.certfile and "certfile" in alone:  # the documented file with all keys uncommented
+            alone = {key for key in alone if getattr(self, key) != type(self).model_fields[key].default}
+        if not self.certfile and alone:
             raise ValueError("certfile is missing: without it there is no TLS")
         if self.verify == "peer" and not self.cafile:
             raise ValueError('verify = "peer" needs cafile: nobody is trusted without')
@@ -176,10 +179,10 @@ class Http(HttpPort):
         "machine. Other names are refused there, because a foreign page could use them.",
         json_schema_extra={"reload": AT_ONCE},
     )
-    header_max_bytes: int = number(
+    header_max_bytes: Size = number(
         16 * KiB, KiB, MiB, "bytes", "The longest request line with its headers.", reload=NEXT_CONNECTION
     )
-    body_max_bytes: int = number(
+    body_max_bytes: Size = number(
         20_000_000,
         KiB,
         GiB,
@@ -188,7 +191,7 @@ class Http(HttpPort):
         "RabbitMQ management.http.max_body_size",
         reload=AT_ONCE,
     )
-    timeout_ms: int = number(
+    timeout_ms: Milliseconds = number(
         30_000,
         100,
         600_000,
@@ -204,7 +207,7 @@ class Http(HttpPort):
         "How many requests of users each port answers at the same time, and how many other connections it holds.",
         reload=AT_ONCE,
     )
-    session_ms: int = number(
+    session_ms: Milliseconds = number(
         28_800_000,
         1000,
         2_592_000_000,
@@ -213,7 +216,7 @@ class Http(HttpPort):
         "RabbitMQ management.login_session_timeout",
         reload=AT_ONCE,
     )
-    session_idle_ms: int = number(
+    session_idle_ms: Milliseconds = number(
         3_600_000,
         1000,
         2_592_000_000,
@@ -224,7 +227,7 @@ class Http(HttpPort):
     streams_max: int = number(
         64, 0, 10_000, "streams", "How many web pages can follow live numbers at the same time.", reload=AT_ONCE
     )
-    sample_interval_ms: int = number(
+    sample_interval_ms: Milliseconds = number(
         5000,
         500,
         60_000,

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from broker.settings import Settings, sections
 from broker.settings_fields import reload_of
 
-__all__ = ["Change", "changes", "merged"]
+__all__ = ["Change", "changes", "in_force", "merged"]
 
 REDACTED: Final = "***"
 
@@ -43,6 +43,14 @@ def changes(running: Settings, wanted: Settings) -> list[Change]:
             if old != new:
                 found.append(Change(section, key, shown(old), shown(new), whole or not reload_of(field)))
     return found
+
+
+def in_force(settings: Settings) -> dict[str, Any]:
+    """Return the keys that are set, by section, for another process: with the folder that paths are relative to.
+
+    Secrets are stars.
+    """
+    return {"folder": str(Path().absolute()), "settings": settings.model_dump(mode="json", exclude_unset=True)}
 
 
 def merged(running: Settings, wanted: Settings, taken: Iterable[Change]) -> Settings:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings_fields import SettingsSection, number
+from broker.settings_fields import Milliseconds, SettingsSection, number
 
 __all__ = ["Cluster"]
 
@@ -39,7 +39,7 @@ class Cluster(SettingsSection):
         description="The schema of the cluster's tables, made at the first start. Clusters with different schemas can "
         "share a database.",
     )
-    lease_ms: int = number(
+    lease_ms: Milliseconds = number(
         3000,
         200,
         60_000,

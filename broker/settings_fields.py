@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-__all__ = ["AT_ONCE", "NEXT_CONNECTION", "GiB", "KiB", "MiB", "SettingsSection", "number", "reload_of", "text"]
+from broker.quantities import duration_ms, size_bytes
+
+__all__ = [
+    "AT_ONCE",
+    "NEXT_CONNECTION",
+    "GiB",
+    "KiB",
+    "MiB",
+    "Milliseconds",
+    "Seconds",
+    "SettingsSection",
+    "Size",
+    "number",
+    "reload_of",
+    "text",
+]
 
 KiB: Final = 1 << 10
 MiB: Final = 1 << 20
@@ -16,6 +32,25 @@ GiB: Final = 1 << 30
 # When a changed setting holds after a reload. A field without either needs a restart.
 AT_ONCE: Final = "at once"
 NEXT_CONNECTION: Final = "for new connections"
+
+
+def _in_unit(value: Any, *, unit: str) -> Any:
+    """Return a text with a unit as the number that the key's own unit has; anything else stays as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)  # also one below zero, which the limits refuse
+    except ValueError:
+        pass
+    if unit == "bytes":
+        return size_bytes(value)
+    return duration_ms(value) if unit == "ms" else duration_ms(value, plain_ms=1000) / 1000
+
+
+# What the keys of sizes and times are: a number in the unit that ends the key's name, or a text with a unit.
+Size = Annotated[int, BeforeValidator(partial(_in_unit, unit="bytes"))]
+Milliseconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="ms"))]
+Seconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="s"))]
 
 
 def number(

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings_fields import GiB, KiB, SettingsSection, number
+from broker.settings_fields import GiB, KiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Neighbour", "Overlay", "OverlayBroker"]
 
@@ -131,20 +131,20 @@ class Overlay(SettingsSection):
         "patterns",
         "How many patterns of an exchange are forwarded to a neighbour; with more it gets every message.",
     )
-    max_bytes: int = number(
+    max_bytes: Size = number(
         10 * GiB,
         64 * KiB,
         1024 * 1024 * GiB,
         "bytes",
         "How much of an exchange is kept for leaves that are away; what is older is lost to them, with a warning.",
     )
-    max_age_ms: int = number(
+    max_age_ms: Milliseconds = number(
         604_800_000, 1000, 31_536_000_000, "ms", "How long messages are kept for leaves that are away."
     )
-    silence_ms: int = number(
+    silence_ms: Milliseconds = number(
         100, 10, 60_000, "ms", "After this time a leaf is told that it wants none of the last messages."
     )
-    withdraw_after_ms: int = number(
+    withdraw_after_ms: Milliseconds = number(
         30_000,
         0,
         86_400_000,
@@ -178,6 +178,8 @@ class Overlay(SettingsSection):
         leaves = [broker for broker in self.node if broker.leaf]
         if len(leaves) > 1:
             raise ValueError(f"a process can have one leaf, not {len(leaves)}")
+        if self.exchanges and not self.node:
+            raise ValueError("exchanges is set and there is no [[overlay.node]]: this process would take no part")
         if leaves and not self.exchanges:
             raise ValueError("exchanges is missing: no exchange would take part")
         nodes: dict[str, str] = {broker.broker: broker.node for broker in self.node}

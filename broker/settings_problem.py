@@ -4,46 +4,135 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final, get_args
 
-from broker.settings import PREFIX, limits, sections
+from pydantic import BaseModel
 
-__all__ = ["nearest", "problem"]
+from broker.settings import PREFIX, Settings, limits, sections
+
+__all__ = ["nearest", "problem_lines"]
 
 Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # what it calls a key, and what it says
+Path = tuple[str | int, ...]
+
+WORDS: Final = {
+    "int": "should be a whole number",
+    "float": "should be a number",
+    "bool": "should be true or false",
+    "string": "should be text",
+    "tuple": "should be a list",
+    "dict": "should be a table",
+    "model": "should be a table",
+    "path": "should be a path",
+    "missing": "is missing",
+}
+"""What the types of pydantic's faults begin with, and what each means to an operator."""
 
 
-def problem(fault: Any, layers: Sequence[Layer] = ()) -> str:
-    """Return the one line for a fault that pydantic found, naming the topmost layer that has the key."""
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
-    where = next((name(key) for name, layer in reversed(layers) if _has(layer, path)), key)
-    if fault["type"] == "extra_forbidden":
-        known = [f"{section}.{field}" for section, _model, fields in sections() for field in fields]
-        if len(path) == 1:
-            known = [section for section, _model, _fields in sections()] + known
-        return f"{where}: unknown key{nearest(key, known)}"
-    said = fault["msg"].removeprefix("Value error, ")  # what pydantic puts in front of our own words
+def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[str]:
+    """Return one line for each key at fault, naming the topmost layer that has the key, or the table that lacks it."""
+    by_path: dict[Path, list[Any]] = {}
+    for fault in faults:
+        by_path.setdefault(_path(fault), []).append(fault)
+    inner = {path[:length] for path in by_path for length in range(1, len(path))}
+    found = []
+    for path, said in by_path.items():
+        if path in inner and all(fault["type"] in ("too_short", "missing") for fault in said):
+            continue  # an entry was left out for its own fault
+        found.append(_line(path, said, layers))
+    return found
+
+
+def _line(path: Path, faults: Sequence[Any], layers: Sequence[Layer]) -> str:
+    where = _where(path, layers)
+    if faults[0]["type"] == "extra_forbidden":
+        return f"{where}: unknown key{_meant(path)}"
+    said = " or ".join(dict.fromkeys(_words(fault) for fault in faults)).replace(" or should be ", " or ")
+    said = said.replace("' or true", "', true")
     if not path:  # settings of two sections that do not go together; the words name them
-        return str(said)
-    return f"{where}: {said[0].lower()}{said[1:]}{_range(path)}"
+        return said
+    return f"{where}: {said}{_range(path)}"
 
 
-def _has(layer: Any, path: Sequence[str]) -> bool:
-    for part in path:
-        if isinstance(layer, Sequence) and not isinstance(layer, str) and part.isdigit() and int(part) < len(layer):
-            layer = layer[int(part)]
-        elif isinstance(layer, Mapping) and part in layer:
-            layer = layer[part]
+def _path(fault: Any) -> Path:
+    """Return where a fault is, without what pydantic adds: the alternatives of a type that has several."""
+    path: Path = ()
+    model: Any = Settings
+    for part in fault["loc"]:
+        is_model = isinstance(model, type) and issubclass(model, BaseModel)
+        if is_model and part in model.model_fields:
+            model = model.model_fields[part].annotation
+        elif is_model and fault["type"] == "extra_forbidden":
+            model = None
+        elif isinstance(part, int) or getattr(model, "__origin__", None) is dict:
+            model = (get_args(model) or (None,))[0 if isinstance(part, int) else -1]
         else:
+            break
+        path += (part,)
+    return path
+
+
+def _words(fault: Any) -> str:
+    kind, context = fault["type"], fault.get("ctx", {})
+    if kind == "literal_error":
+        return f"should be {context['expected']}"
+    if kind in ("string_too_short", "too_short") and context.get("min_length") == 1:
+        return "should not be empty"
+    said = WORDS.get(kind) or ("" if "_too_" in kind else WORDS.get(kind.partition("_")[0], ""))
+    if not said:
+        start = next((one for one in ("Value error, ", "Input ", "String ") if fault["msg"].startswith(one)), "")
+        said = fault["msg"].removeprefix(start)  # our own words come after the first
+    return f"{said[0].lower()}{said[1:]}" if fault["loc"] else str(said)
+
+
+def _where(path: Path, layers: Sequence[Layer]) -> str:
+    """Return the key as the topmost layer calls it that has the key, or else most of its tables.
+
+    A list is of one layer as a whole.
+    """
+    for length in range(_list_at(path), 0, -1):
+        for name, layer in reversed(layers):
+            if _has(layer, path[:length]):
+                return _name(path, name)
+    return _name(path)
+
+
+def _list_at(path: Path) -> int:
+    return next((at for at, part in enumerate(path) if isinstance(part, int)), len(path))
+
+
+def _name(path: Path, name: Callable[[str], str] = str) -> str:
+    """Return the name of a key; the entries of a list are counted from 1."""
+    first = _list_at(path)
+    rest = "".join(f"[#{part + 1}]" if isinstance(part, int) else f".{part}" for part in path[first:])
+    return name(".".join(map(str, path[:first]))) + rest
+
+
+def _has(layer: Any, path: Path) -> bool:
+    for part in path:
+        if not isinstance(layer, Mapping) or part not in layer:
             return False
+        layer = layer[part]
     return True
 
 
-def _range(path: Sequence[str]) -> str:
+def _meant(path: Path) -> str:
+    """Return the question after the known key that was meant by an unknown one."""
+    model: Any = Settings
+    for part in path[:-1]:
+        model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
+    if len(path) > 2:
+        return nearest(str(path[-1]), list(model.model_fields))
+    known = [f"{section}.{field}" for section, _model, fields in sections() for field in fields]
+    if len(path) == 1:
+        known = [section for section, _model, _fields in sections()] + known
+    return nearest(_name(path), known)
+
+
+def _range(path: Path) -> str:
     """Return the allowed range and its unit, where the key has one."""
     for section, _model, fields in sections():
-        field = fields.get(path[-1])
+        field = fields.get(str(path[-1]))
         extra = None if field is None or len(path) != 2 or section != path[0] else field.json_schema_extra
         if field is not None and isinstance(extra, dict) and "unit" in extra:
             low, high = limits(field)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from broker.settings_fields import AT_ONCE, GiB, KiB, MiB, SettingsSection, number
+from broker.settings_fields import AT_ONCE, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Memory", "Slots", "Store", "TapSettings"]
 
@@ -17,8 +17,8 @@ class Slots(SettingsSection):
     window_messages: int = number(
         1000, 1, 65_536, "messages", "A slot is sealed at this number of messages", "WSO2 slots"
     )
-    window_bytes: int = number(MiB, 4 * KiB, GiB, "bytes", "... or at this size")
-    window_ms: int = number(
+    window_bytes: Size = number(MiB, 4 * KiB, GiB, "bytes", "... or at this size")
+    window_ms: Milliseconds = number(
         10_000, 100, 3_600_000, "ms", "... or at this age. Messages are delivered before their slot is sealed, too."
     )
     workers: int = number(2, 1, 256, "workers", "How many delivery workers share the queues.")
@@ -31,10 +31,10 @@ class Store(SettingsSection):
         default=True,
         description="Whether a confirm waits for fdatasync. Without it, a power loss can lose confirmed messages.",
     )
-    segment_bytes: int = number(
+    segment_bytes: Size = number(
         64 * MiB, MiB, 4 * GiB - 1, "bytes", "The size of a log file. Disk space is freed by whole files."
     )
-    checkpoint_interval_ms: int = number(
+    checkpoint_interval_ms: Milliseconds = number(
         30_000,
         1000,
         3_600_000,
@@ -54,11 +54,11 @@ class Store(SettingsSection):
         default="refuse",
         description="Damage to synced data, or its loss: refuse keeps the vhost offline, quarantine goes on without.",
     )
-    disk_free_min_bytes: int = number(
+    disk_free_min_bytes: Size = number(
         256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less free space than this.",
         "RabbitMQ disk_free_limit", reload=AT_ONCE,
     )  # fmt: skip
-    reserve_bytes: int = number(
+    reserve_bytes: Size = number(
         64 * MiB,
         0,
         1024 * GiB,
@@ -79,13 +79,13 @@ class TapSettings(SettingsSection):
     window_messages: int = number(
         50_000, 1, 65_536, "messages", "A tap writes a slot file at this number of messages", reload=AT_ONCE
     )
-    window_bytes: int = number(
+    window_bytes: Size = number(
         16 * MiB, 4 * KiB, GiB, "bytes", "... or at this size; a file is hardly larger", reload=AT_ONCE
     )
-    window_ms: int = number(
+    window_ms: Milliseconds = number(
         5_000, 100, 3_600_000, "ms", "... or when the oldest message has waited this long.", reload=AT_ONCE
     )
-    window_max_ms: int = number(
+    window_max_ms: Milliseconds = number(
         60_000,
         100,
         3_600_000,
@@ -94,7 +94,7 @@ class TapSettings(SettingsSection):
         "Not longer than window_ms turns that off.",
         reload=AT_ONCE,
     )
-    max_bytes: int = number(
+    max_bytes: Size = number(
         10 * GiB,
         MiB,
         1024 * 1024 * GiB,
@@ -102,7 +102,7 @@ class TapSettings(SettingsSection):
         "A tap's oldest slot files are deleted when all its files are larger than this",
         reload=AT_ONCE,
     )
-    max_age_ms: int = number(
+    max_age_ms: Milliseconds = number(
         604_800_000,
         1000,
         315_360_000_000,
@@ -110,7 +110,7 @@ class TapSettings(SettingsSection):
         "... or when they are this old, even if a reader needs them: that is a gap.",
         reload=AT_ONCE,
     )
-    snapshot_ms: int = number(
+    snapshot_ms: Milliseconds = number(
         3_600_000,
         1000,
         86_400_000,
@@ -142,7 +142,7 @@ class TapSettings(SettingsSection):
 class Memory(SettingsSection):
     """How much stays in memory."""
 
-    resident_max_bytes: int = number(
+    resident_max_bytes: Size = number(
         128 * MiB,
         MiB,
         1024 * GiB,
@@ -155,6 +155,6 @@ class Memory(SettingsSection):
         "Publishers are blocked while the process uses more than this share of the machine's memory.",
         "RabbitMQ vm_memory_high_watermark", reload=AT_ONCE,
     )  # fmt: skip
-    alarm_bytes: int = number(
+    alarm_bytes: Size = number(
         0, 0, 1024 * GiB, "bytes", "The same as a number of bytes; 0 means that alarm_ratio applies.", reload=AT_ONCE
     )

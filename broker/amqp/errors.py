@@ -75,12 +75,14 @@ class ConnectionFault(ProtocolError):
 class Refused(BrokerError):
     """Refuses a client before it is admitted.
 
-    The reason is for the log: the client is told less, so that it cannot probe for users, or nothing at all.
+    The reason is for the log: the client is told less, so that it cannot probe for users, or nothing at all. `shown` is
+    what it may know in any case, since it has proven who it is or since it holds for everybody.
     """
 
-    def __init__(self, reason: str, *, told: bool = True) -> None:
+    def __init__(self, reason: str, *, told: bool = True, shown: str = "") -> None:
         self.reason = reason
         self.told = told
+        self.shown = shown
         super().__init__(reason)
 
 

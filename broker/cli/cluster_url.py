@@ -12,11 +12,11 @@ from broker.cli.rabbitmq_variables import read
 from broker.cli.settings_layers import SettingsError
 from broker.settings import Settings
 from broker.settings_cluster import Cluster
-from broker.settings_problem import problem
+from broker.settings_problem import problem_lines
 
 __all__ = ["with_cluster_url"]
 
-MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install 'slotmq[cluster]'"
+MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
 
 
 def with_cluster_url(settings: Settings) -> Settings:
@@ -38,5 +38,5 @@ def with_cluster_url(settings: Settings) -> Settings:
     try:
         Cluster(url=SecretStr(url), node=cluster.node)
     except ValidationError as error:
-        raise SettingsError([f"{cluster.url_file}: {problem(fault)}" for fault in error.errors()]) from None
+        raise SettingsError([f"{cluster.url_file}: {line}" for line in problem_lines(error.errors())]) from None
     return settings.model_copy(update={"cluster": cluster.model_copy(update={"url": SecretStr(url)})})

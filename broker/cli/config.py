@@ -24,7 +24,9 @@ HEAD: Final = """\
 # line. An unknown key is an error; `slotmq config check FILE` reports what is wrong in a file. Later sources override
 # earlier ones: this file (slotmq serve --config FILE), the environment (SLOTMQ_SERVER__PORT=5673), flags (--port 5673).
 # `slotmq reload` and SIGHUP make a running broker read the file again. "Reload" says when a changed key takes effect:
-# at once, or for new connections. Any other key needs a restart."""
+# at once, or for new connections. Any other key needs a restart.
+# A size is a number of bytes, or text with a unit: "512MiB", "10GB" (B, kB, MB, GB, TB and KiB, MiB, GiB, TiB). So is a
+# time a number in the unit of its key, or text: "500ms", "90s", "15m", "12h", "7d", "2w"."""
 
 
 def check(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import add_command, add_folder, add_json
 from broker.cli.table import cell, print_json
@@ -56,33 +57,43 @@ def _word(verdict: Verdict) -> str:
 def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     from broker.cli.settings_layers import SettingsError, load
     from broker.doctor.access_checks import certificate_findings, guest_finding, port_findings
-    from broker.doctor.broker_checks import broker_findings, guest_logs_in
+    from broker.doctor.broker_checks import broker_findings, guest_logs_in, settings_findings, settings_of
     from broker.doctor.finding import bad, fine
     from broker.doctor.folder_checks import folder_findings
     from broker.doctor.machine_checks import machine_findings
     from broker.settings import Settings
 
     flags = {} if arguments.data_dir is None else {"server": {"data_dir": arguments.data_dir}}
+    wrong: tuple[str, ...] = ()
     try:
         settings = load(arguments.config, flags)
-        yield fine("settings", str(arguments.config or "the defaults and the environment"))
     except SettingsError as error:
-        for problem in error.problems:
-            yield bad("settings", problem, "slotmq config example shows every key with its limits")
-        settings = Settings(**flags)
-    yield from machine_findings(settings)
-    yield from folder_findings(settings)
+        wrong = error.problems
+        settings = Settings(server={"data_dir": folder_of(arguments)})
+    for problem in wrong:
+        yield bad("settings", problem, "slotmq config example shows every key with its limits")
     folder = settings.server.data_dir
     try:
         status = ask(folder, "status")
         has_guest = any(user["name"] == GUEST for user in ask(folder, "list_users"))
     except Unanswered:
+        if not wrong:
+            yield fine("settings", str(arguments.config or "the defaults and the environment"))
+        yield from machine_findings(settings)
+        yield from folder_findings(settings)
         yield fine("broker", f"none runs on {folder.absolute()}")
         yield from certificate_findings(settings, settings.server.host)
         yield guest_finding(settings, settings.server.host, has_default_password=None)
         yield from port_findings(settings)
         return
+    try:
+        running = settings_of(ask(folder, "settings"), folder)
+    except Unanswered:  # a broker of an older version, which is told below
+        running = settings
+    yield from settings_findings(running, None if wrong or arguments.config is None else settings, arguments.config)
+    yield from machine_findings(running)
+    yield from folder_findings(running)
     yield from broker_findings(status)
-    host = urlsplit(status["url"]).hostname or settings.server.host
-    yield from certificate_findings(settings, host)
-    yield guest_finding(settings, host, has_default_password=has_guest and guest_logs_in(status["url"]))
+    host = urlsplit(status["url"]).hostname or running.server.host
+    yield from certificate_findings(running, host, runs=True)
+    yield guest_finding(running, host, has_default_password=has_guest and guest_logs_in(status["url"]))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json
+from broker.cli.parser import BadUsage, add_broker, add_command, add_json, time_s
 from broker.cli.table import cell, print_json
 
 __all__ = ["add_lifecycle"]
@@ -24,7 +24,9 @@ def add_lifecycle(commands: Any) -> None:
     command.set_defaults(run=_reload)
 
     command = add_command(commands, "stop", "stop the running broker in order, and wait until its process has ended")
-    command.add_argument("--timeout", metavar="S", type=float, help="stop waiting after S seconds (exit code 1)")
+    command.add_argument(
+        "--timeout", metavar="S", type=time_s, help="stop waiting after S seconds, or a time such as 5m (exit code 1)"
+    )
     add_broker(command)
     command.set_defaults(run=_stop)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from broker.cli.table import cell
+from broker.quantities import duration_ms, size_bytes
 
 __all__ = [
     "BadUsage",
@@ -28,8 +30,43 @@ class BadUsage(Exception):
     """The arguments cannot be used; the text is one line for the user."""
 
 
+def size(text: str) -> int:
+    """Return the bytes of an argument such as 10GB, for argparse."""
+    try:
+        return size_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' {error}") from None
+
+
+def time_ms(text: str, plain_ms: int = 1) -> int:
+    """Return the milliseconds of an argument such as 7d, for argparse; a plain number counts `plain_ms` each."""
+    try:
+        return duration_ms(text, plain_ms=plain_ms)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' {error}") from None
+
+
+def time_s(text: str) -> float:
+    """Return the seconds of an argument such as 90 or 5m, for argparse."""
+    return time_ms(text, plain_ms=1000) / 1000
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """Reports errors in one line; `--help` has the rest."""
+    """Reports errors in one line; `--help` has the rest. Options may stand anywhere among a command's arguments."""
+
+    _intermixed = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Return the arguments and what is left; an optional one may follow an option: `publish q --quiet body`."""
+        if self._intermixed or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""

@@ -60,7 +60,8 @@ class LazyJob(OneLineParser):
         """Return the job's own parser. Raises: BadUsage when the extra is not installed."""
         if self.job not in WITHOUT_EXTRA and missing_packages():
             raise BadUsage(
-                f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install "slotmq[spark]"'
+                f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install ".[spark]" in a '
+                "clone of SlotMQ"
             )
         own = OneLineParser(prog="slotmq pipeline").add_subparsers(prog="slotmq pipeline")
         getattr(import_module(f"broker.pipeline.jobs.{self.job}"), f"add_{self.job}")(own)

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json, add_vhost
+from broker.cli.parser import add_broker, add_command, add_group, add_json, add_vhost, size, time_ms
 from broker.cli.table import counted, print_json, print_rows
 
-__all__ = ["add_taps", "age_ms", "cursor_text", "size_bytes"]
+__all__ = ["add_taps", "cursor_text"]
 
 TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
     "cursors",
 )  # fmt: skip
 CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages", "lag_bytes", "lag_s", "user")
-SIZES: Final = {
-    "": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-}
-AGES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def add_taps(commands: Any) -> None:
@@ -50,8 +38,10 @@ def add_taps(commands: Any) -> None:
         default=[],
         help="a reader for which messages are kept; can be repeated",
     )
-    command.add_argument("--max-bytes", metavar="10GB", help="cap on the size of its slot files")
-    command.add_argument("--max-age", metavar="7d", help="cap on the age of its slot files (ms, s, m, h, d)")
+    command.add_argument("--max-bytes", metavar="10GB", type=size, help="cap on the size of its slot files")
+    command.add_argument(
+        "--max-age", metavar="7d", type=time_ms, help="cap on the age of its slot files (ms, s, m, h, d, w)"
+    )
     _finish(command, _add)
     command = add_command(kinds, "remove", "end a tap; its slot files stay until its cursors have passed them")
     command.add_argument("name", metavar="NAME")
@@ -77,28 +67,11 @@ def add_taps(commands: Any) -> None:
     _add_list(kinds, f"list the cursors; columns: {', '.join(CURSOR_COLUMNS)}", _list_cursors)
 
 
-def size_bytes(text: str) -> int:
-    """Return a size such as 10GB or 64MiB in bytes. Raises: BadUsage."""
-    return _quantity(text, SIZES, "a size such as 10GB or 512MiB")
-
-
-def age_ms(text: str) -> int:
-    """Return an age such as 7d or 90s in milliseconds. Raises: BadUsage."""
-    return _quantity(text, AGES_MS, "an age such as 7d, 12h or 90s")
-
-
 def cursor_text(cursor: Mapping[str, Any]) -> str:
     """Return the position of a cursor and its lag: `archive:42 (3 slots, 48123 bytes, 12 s behind)`."""
     slots, size, age = counted(cursor["lag_slots"], "slots"), counted(cursor["lag_bytes"], "bytes"), cursor["lag_s"]
     lag = f"{slots}, {size}, {age:.0f} s behind" if cursor["lag_slots"] else "up to date"
     return f"{cursor['name']}:{cursor['seal']} ({lag})"
-
-
-def _quantity(text: str, units: dict[str, int], meaning: str) -> int:
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
-    if found is None or found[2] not in units or float(found[1]) * units[found[2]] < 1:
-        raise BadUsage(f"'{text}' should be {meaning}")
-    return int(float(found[1]) * units[found[2]])
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
@@ -129,8 +102,8 @@ def _add(arguments: argparse.Namespace) -> int:
         pattern=arguments.pattern,
         name=arguments.name,
         cursors=arguments.cursor,
-        max_bytes=None if arguments.max_bytes is None else size_bytes(arguments.max_bytes),
-        max_age_ms=None if arguments.max_age is None else age_ms(arguments.max_age),
+        max_bytes=arguments.max_bytes,
+        max_age_ms=arguments.max_age,
     )
     return 0
 

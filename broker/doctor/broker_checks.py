@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from broker import __version__
 from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.perf.faults import Fault
 from broker.perf.peer import Address, PeerConnection
+from broker.settings import Settings
+from broker.settings_change import Change, changes
 
-__all__ = ["broker_findings", "guest_logs_in"]
+__all__ = ["broker_findings", "guest_logs_in", "settings_findings", "settings_of"]
 
 MANY: Final = 0.8  # of the descriptors
 ADVICE: Final = {
@@ -39,6 +42,35 @@ def broker_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
             yield warn("descriptors", found, "raise the limit (LimitNOFILE), or close idle connections")
         else:
             yield fine("descriptors", found)
+
+
+def settings_of(told: Mapping[str, Any], folder: Path) -> Settings:
+    """Return the settings of the broker that runs on a folder, as it told them: paths absolute, secrets unknown."""
+    given: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in told["settings"].items()}
+    for section in ("cluster", "overlay", "zmq"):  # their URLs are secrets
+        given.pop(section, None)
+    tls = given.get("tls", {})
+    tls |= {key: str(Path(told["folder"], tls[key])) for key in ("certfile", "keyfile", "cafile") if tls.get(key)}
+    given.setdefault("server", {})["data_dir"] = folder
+    return Settings(**given)
+
+
+def settings_findings(running: Settings, wanted: Settings | None, file: Path | None) -> Iterator[Diagnosis]:
+    """Compare the settings of the running broker with those that a file and the environment say, if one was named."""
+    differ = [] if wanted is None else [change for change in changes(running, wanted) if _is_comparable(change)]
+    if differ:
+        names = ", ".join(f"{change.section}.{change.key}" for change in differ)
+        again = "restart the broker" if any(change.needs_restart for change in differ) else "slotmq reload"
+        yield warn("settings", f"the broker runs with other values than {file} has: {names}", f"{again}, or undo them")
+    else:
+        yield fine("settings", "those of the running broker")
+
+
+def _is_comparable(change: Change) -> bool:
+    """Tell what the running broker may tell, in the same words: no secret, and no path that may be relative."""
+    if change.section in ("cluster", "overlay", "zmq") or change.key in ("users", "default_pass", "key_password"):
+        return False
+    return change.key not in ("data_dir", "load_definitions", "certfile", "keyfile", "cafile")
 
 
 def guest_logs_in(url: str) -> bool | None:

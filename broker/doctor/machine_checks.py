@@ -52,7 +52,7 @@ def _build() -> Diagnosis:
     if find_spec("uvloop") is None:
         return warn("build", f"{python} without uvloop", "pip install uvloop")
     if not is_compiled():
-        advice = "install a C compiler; pip install --force-reinstall --no-binary slotmq slotmq (a checkout: make run)"
+        advice = "install a C compiler; in a clone of SlotMQ: pip install --force-reinstall --no-deps . (or make run)"
         reason = why_interpreted()
         why = f" ({reason})" if reason else ""
         return warn("build", f"{python}, the hot modules are interpreted{why}", advice)
@@ -66,7 +66,7 @@ def _http(settings: Settings) -> Diagnosis:
         return fine("http", "off")
     if not missing:
         return fine("http", "slotmq[manage] is installed")
-    found, advice = f"no module {missing[0]}", "pip install 'slotmq[manage]'"
+    found, advice = f"no module {missing[0]}", "pip install '.[manage]' in a clone of SlotMQ"
     asked = any(getattr(settings, name).is_asked_for for name in ports)
     return bad("http", found, advice) if asked else warn("http", f"{found}: no HTTP API and no metrics", advice)
 

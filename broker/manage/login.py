@@ -81,7 +81,7 @@ class HttpLogin:
         decided = await waiting
         if isinstance(decided, Refused):
             _log.warning("http.login_refused", conn=client.peer.name, reason=decided.reason)
-            raise refused(headers, REFUSED)
+            raise refused(headers, decided.shown or REFUSED, shown=decided.shown)
         return decided
 
     def _of_session(self, headers: Headers, client: ApiClient) -> LoggedIn:
@@ -93,14 +93,17 @@ class HttpLogin:
             self._logins.check_address(BASIC, user, client.peer)
         except Refused as elsewhere:
             _log.warning("http.login_refused", conn=client.peer.name, reason=elsewhere.reason)
-            raise refused(headers, REFUSED) from None
+            raise refused(headers, elsewhere.shown or REFUSED, shown=elsewhere.shown) from None
         return LoggedIn(user, lambda: self.sessions.user(token, use=False) is not None, by_cookie=True)
 
 
-def refused(headers: Headers, reason: str) -> HttpRefused:
-    """Return a 401. To its challenge a browser asks for a password itself, which the page does better."""
+def refused(headers: Headers, reason: str, *, shown: str = "") -> HttpRefused:
+    """Return a 401, under /api with the reason that may be shown.
+
+    To its challenge a browser asks for a password itself, which the page does better.
+    """
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
-    return LoginRefused(reason, headers=() if from_page else CHALLENGE)
+    return LoginRefused(reason, shown, headers=() if from_page else CHALLENGE)
 
 
 def cookie_name(headers: Headers) -> str:

@@ -69,12 +69,13 @@ class HttpRefused(Exception):
 class LoginRefused(HttpRefused):
     """Nobody has logged in. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another word."""
 
-    def __init__(self, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, reason: str, shown: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(401, reason, headers=headers)
+        self._shown = shown or "Login failed"
 
     def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
         """Return the JSON object that the client gets."""
-        return {"error": "not_authorized", "reason": "Login failed"} if rabbitmq else super().fields()
+        return {"error": "not_authorized", "reason": self._shown} if rabbitmq else super().fields()
 
 
 def bad_request(reason: str) -> HttpRefused:

@@ -1,4 +1,4 @@
-"""The data pipeline: Spark over the broker's slots. Needs the extra: `pip install "slotmq[spark]"`.
+"""The data pipeline: Spark over the broker's slots. Needs the extra: `pip install ".[spark]"` in a clone.
 
 The daemon never imports this package. Importing the package imports no other module: each name is loaded on first use.
 """

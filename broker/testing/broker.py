@@ -19,7 +19,7 @@ from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
 from broker.server import BrokerServer as Server
 from broker.settings import Settings
-from broker.settings_problem import problem
+from broker.settings_problem import problem_lines
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.testing import log
@@ -45,7 +45,6 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "server": {"port": 0, "data_dir": FOLDER, "control_socket": False, "drain_timeout_ms": 100},
     "store": {"disk_free_min_bytes": 0, "reserve_bytes": 0},
     "memory": {"alarm_ratio": 1.0},  # memory use is that of the test process: it must not block publishers
-    "tls": {"port": 0},
     "http": {"enabled": False, "port": 0},
     "metrics": {"enabled": False, "port": 0},
 }
@@ -75,12 +74,14 @@ class Broker:
         given: dict[str, Any] = {**DEFAULTS, **sections}
         for section, keys in DEFAULTS.items():
             given[section] = {**keys, **sections.get(section, {})}
+        if "tls" in sections:
+            given["tls"] = {"port": 0, **sections["tls"]}
         if users is not None:
             given["auth"] = {"users": dict(users), **sections.get("auth", {})}
         try:
             self.settings = Settings(**given)
         except ValidationError as error:
-            raise ValueError("\n".join(problem(fault) for fault in error.errors())) from None
+            raise ValueError("\n".join(problem_lines(error.errors()))) from None
         self.clock = clock or VirtualClock()
         self.published: list[Published] = []
         self._files = files or MemoryFiles()

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, running_broker
 from tests.manage.api_talk import HTTP, Api
+from tests.manage.page.test_topology_screens import CLUSTER
 
 TAKE = {"count": 5, "ackmode": "ack_requeue_false", "encoding": "auto"}
 
@@ -56,5 +57,8 @@ async def test_what_one_node_changes_over_http_another_has(tmp_path: Path, postg
         await wait_until_async(gone, "the queue is deleted on both")
         for health in ("node-is-quorum-critical", "protocol-listener/clustering", "alarms"):
             assert (await a.expect(200, "GET", f"health/checks/{health}"))["status"] == "ok"
+        told = await a.expect(200, "GET", "slotmq/cluster")
+        assert CLUSTER.keys() <= told.keys()  # what the page's own test shows
+        assert all(CLUSTER["nodes"][0].keys() <= node.keys() for node in told["nodes"])
         a.close()
         b.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.control_client import ask
 from broker.cli.main import main
 from tests.broker_process import BrokerProcess
 
@@ -30,6 +31,28 @@ def test_doctor_looks_at_the_broker_and_the_machine(
     assert main(["doctor", "--data-dir", folder]) == 0
     assert "ok    guest: no guest with the password guest" in capsys.readouterr().out.splitlines()
     assert not broker_process.errors()
+
+
+def test_doctor_beside_a_running_broker_looks_at_its_settings(
+    broker_process: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the broker was started with counts, not what this shell would start; a file that differs is told."""
+    broker_process.environment["SLOTMQ_SERVER__CONNECTIONS_MAX"] = "77"
+    broker_process.environment["SLOTMQ_AUTH__USERS__ALICE"] = "s3cret"
+    broker_process.start()
+    folder = str(broker_process.folder)
+    assert main(["doctor", "--data-dir", folder]) == 0
+    told = capsys.readouterr().out
+    assert "ok    settings: those of the running broker" in told
+    assert "for server.connections_max = 77 clients" in told
+    assert "s3cret" not in json.dumps(ask(Path(folder), "settings"))
+    file = tmp_path / "slotmq.toml"
+    file.write_text("[server]\nconnections_max = 78\n")
+    assert main(["doctor", "--data-dir", folder, "--config", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"warn  settings: the broker runs with other values than {file} has: ")
+    assert "server.connections_max" in lines[0]
+    assert any("for server.connections_max = 77 clients" in line for line in lines)
 
 
 def test_bad_settings_are_findings(

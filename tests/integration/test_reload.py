@@ -149,7 +149,7 @@ def test_new_limits_of_a_connection_hold_for_the_next_one(process: BrokerProcess
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("[limits]\nqueues_max = 0\n[log]\nlevel = 'debug'\n", "limits.queues_max: input should be greater than"),
+        ("[limits]\nqueues_max = 0\n[log]\nlevel = 'debug'\n", "limits.queues_max: should be greater than"),
         ("[limits]\nqueues = 5\n", "limits.queues: unknown key; did you mean limits.queues_max?"),
         ("no toml", "not valid TOML"),
         (None, "cannot be read"),

@@ -13,6 +13,7 @@ __all__ = ["Block", "Command", "blocks", "commands", "same_output"]
 FENCE = re.compile(r"^\s*```(\w*)\s*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: (?P<reason>.+?) -->\s*$")
 NUMBER = re.compile(r"\d[\d,.]*")
+SPARK = re.compile(r"^\s*<!-- needs Spark -->\s*$")
 VARIES = re.compile(r"^\s*<!-- output varies -->\s*$")
 ANYTHING = "..."
 
@@ -22,7 +23,7 @@ class Block:
     """One fenced block.
 
     `not_run` is the reason in the comment before the block, empty if it runs. `varies` says that its output is not
-    compared.
+    compared, `spark` that it runs with Spark only.
     """
 
     language: str
@@ -30,6 +31,7 @@ class Block:
     line: int
     not_run: str = ""
     varies: bool = False
+    spark: bool = False
 
 
 @dataclass
@@ -48,20 +50,22 @@ class Command:
 def blocks(page: Path) -> Iterator[Block]:
     """Yield the fenced blocks of a page in order."""
     language, text, start, reason = "", [""], 0, ""
-    inside = varies = False
+    inside = varies = spark = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fence = FENCE.match(line)
         if fence and not inside:
             inside, language, text, start = True, fence[1], [], number
         elif fence:
-            yield Block(language, "\n".join(text) + "\n", start, reason, varies)
-            inside, varies, reason = False, False, ""
+            yield Block(language, "\n".join(text) + "\n", start, reason, varies, spark)
+            inside = varies = spark = False
+            reason = ""
         elif inside:
             text.append(line)
         elif line.strip():
             comment = NOT_RUN.match(line)
             reason = comment["reason"] if comment else ""
             varies = VARIES.match(line) is not None
+            spark = SPARK.match(line) is not None
 
 
 def commands(block: Block) -> list[Command]:

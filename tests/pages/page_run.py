@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import fcntl
 import inspect
+import io
 import os
 import pty
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -26,13 +28,17 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
+from broker.cli.main import main
 from tests.broker_process import PACKAGE, READY_LINE, RESERVE_BYTES
 from tests.deadline import DEADLINE_S, PAUSE_S
+from tests.pages.clone import environment_of
 from tests.pages.page import Block, Command, blocks, commands, same_output
 
 __all__ = ["PageRun", "run_pytest"]
 
 PORTS = (5671, 5672, 15672, 15692)
+INSTALL = re.compile(r"python3 -m venv |\S*pip install |export PATH=")
+JOB = re.compile(r"(?:\S*/)?slotmq (?P<words>pipeline .+)", re.DOTALL)
 SERVE = re.compile(r"^(?:\w+=\S+ +)*(?:\S*/)?slotmq serve\b")
 STEERING = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 HOME = "/home/me"
@@ -61,10 +67,15 @@ def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 class PageRun:
-    """The folder, the broker and the Python names of one page."""
+    """The folder, the broker and the Python names of one page.
 
-    def __init__(self, folder: Path) -> None:
+    In a clone the page's own commands install the broker. With Spark its jobs run within this process, which has a
+    session already.
+    """
+
+    def __init__(self, folder: Path, *, in_clone: bool = False, spark: bool = False) -> None:
         self.folder = folder
+        self.spark = spark
         self.host = free_host()
         self.broker: subprocess.Popen[bytes] | None = None
         self.names: dict[str, Any] = {"pika": pika}
@@ -78,25 +89,37 @@ class PageRun:
             "TERM": "dumb",
             "HOME": str(folder),
         }
-        (folder / ".venv").mkdir()
-        (folder / ".venv" / "bin").symlink_to(scripts)
+        if in_clone:
+            tools = folder / ".tools"
+            tools.mkdir()
+            del self.environment["PYTHONPATH"]
+            self.environment |= environment_of(folder, tools)
+        else:
+            (folder / ".venv").mkdir()
+            (folder / ".venv" / "bin").symlink_to(scripts)
 
     def run(self, page: Path) -> int:
         """Run every block of the page that says nothing else, and return how many there were."""
-        chosen = [block for block in blocks(page) if block.language in ("console", "python") and not block.not_run]
+        runnable = [block for block in blocks(page) if block.language in ("console", "python") and not block.not_run]
+        chosen = [block for block in runnable if self.spark or not block.spark]
         for block in chosen:
             where = f"{page.name}:{block.line}"
             if "def test_" in block.text:
-                (self.folder / f"test_page_{block.line}.py").write_text(block.text)
+                (self.folder / ".page_tests").mkdir(exist_ok=True)
+                (self.folder / ".page_tests" / f"test_page_{block.line}.py").write_text(block.text)
             elif block.language == "console":
                 for command in commands(block):
                     self._console(command, where, block.varies)
             else:
                 self._python(block, where)
-        if list(self.folder.glob("test_page_*.py")):
-            ran = run_pytest(self.folder)
+        if (self.folder / ".page_tests").exists():
+            ran = run_pytest(self.folder / ".page_tests")
             assert ran.returncode == 0, f"{page.name}\n{ran.stdout}{ran.stderr}"
         return len(chosen)
+
+    def broker_package(self) -> str:
+        """Return the folder of the package that the commands use."""
+        return self._in_terminal("cd /; python -c 'import broker; print(broker.__file__)'")[1][0]
 
     def close(self) -> None:
         """End the broker and the connection of the page's Python blocks."""
@@ -120,10 +143,12 @@ class PageRun:
             printed = self._serve(text.rstrip(" &"))
             assert not command.shown or same_output(command.shown, [printed]), f"{where}: {printed!r}"
             return
-        self._need_broker()
+        job = JOB.match(text) if self.spark else None
+        if job is None and not INSTALL.match(text):
+            self._need_broker()
         if text.startswith("curl ") and shutil.which("curl") is None:
             pytest.skip("curl is not installed")
-        code, printed_lines = self._in_terminal(text)
+        code, printed_lines = self._in_terminal(text) if job is None else self._here_and_now(job["words"])
         told = f"{where}: $ {command.text}\nexit code {code}\n" + "\n".join(printed_lines)
         assert (code != 0) == command.may_fail, told
         assert varies or not command.shown or same_output(command.shown, printed_lines), told
@@ -146,6 +171,13 @@ class PageRun:
         lines = STEERING.sub("", printed.decode()).replace("\r\n", "\n").split("\n")
         return code, [self._there(line.rpartition("\r")[2]) for line in lines if line.strip("\r ")]
 
+    def _here_and_now(self, text: str) -> tuple[int, list[str]]:
+        """Return exit code and lines of a job that runs within this process."""
+        out = io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            code = main(shlex.split(text, comments=True))
+        return code, [self._there(line) for line in out.getvalue().splitlines() if line.strip()]
+
     def _serve(self, text: str) -> str:
         """Start a broker by a command of the page and return its ready line."""
         out, log = self.folder / "serve.out", self.folder / "serve.log"
@@ -164,7 +196,7 @@ class PageRun:
             time.sleep(PAUSE_S)
 
     def _need_broker(self) -> None:
-        if self.broker is None:
+        if self.broker is None or self.broker.poll() is not None:
             self._serve("slotmq serve")
 
     def _here(self, text: str) -> str:
@@ -177,6 +209,8 @@ class PageRun:
 
     def _python(self, block: Block, where: str) -> None:
         text = self._here(block.text)
+        if block.spark:  # the session's workers began in another folder
+            text = text.replace('"path", "data"', f'"path", "{self.folder / "data"}"')
         if "channel" in text:
             self._need_broker()
         if "channel" in text and "channel" not in self.names and "channel = " not in text:

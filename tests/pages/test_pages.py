@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.broker_process import PROJECT
+from tests.pages.clone import clone, files
 from tests.pages.page import Block, blocks, commands, same_output
 from tests.pages.page_run import PageRun
 
 SPARK = "pipeline-*.md"
 """Pages whose blocks need Spark and minutes; tests/pipeline runs the jobs themselves."""
+START = ("README.md", "docs/index.md")
+"""Pages that begin with the installation; tests/pipeline runs them with Spark, too."""
 PAGES = [
     page
     for page in (PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")))
     if not page.match(SPARK)
+    and str(page.relative_to(PROJECT)) not in START
     and any(block.language in ("console", "python") and not block.not_run for block in blocks(page))
 ]
 
@@ -33,6 +38,31 @@ def page_run(tmp_path: Path) -> Iterator[PageRun]:
 def test_the_blocks_of_a_page_run(page: Path, page_run: PageRun) -> None:
     """Every console and Python block runs in order, and prints what the page shows, but for numbers."""
     assert page_run.run(page)
+
+
+@pytest.mark.parametrize("name", START)
+def test_the_first_pages_run_in_a_fresh_clone(name: str, tmp_path: Path) -> None:
+    """One line installs the broker with its page, the same line on both; what follows runs with what it installed."""
+    run = PageRun(clone(tmp_path), in_clone=True)
+    try:
+        assert run.run(tmp_path / name) > 3
+        assert "/.venv/lib/" in run.broker_package()
+    finally:
+        run.close()
+    pages = [(PROJECT / page).read_text().splitlines() for page in START]
+    line, other = (next(text for text in lines if "-m venv" in text) for lines in pages)
+    assert line == other and "'.[manage]'" in line
+
+
+def test_nothing_is_installed_by_a_name_that_a_stranger_could_own() -> None:
+    """SlotMQ is on no package index: its name there is anybody's, so no page and no message tells to install it."""
+    by_name = re.compile(r"pip install [^`\n]*(?<![/\w.-])slotmq(?![\w/*-])(?! @)")
+    names = [name for name in files() if name.endswith((".md", ".py", ".toml", ".yml", ".yaml"))]
+    texts = {name: (PROJECT / name).read_text(errors="replace") for name in names if name != "CHANGELOG.md"}
+    found = [name for name, text in texts.items() if by_name.search(text)]
+    assert found == ["tests/pages/test_pages.py"]  # the two below
+    assert by_name.search("pip install 'slotmq[manage]'") and by_name.search("pip install -U slotmq")
+    assert not by_name.search("pip install dist/slotmq-0.2.whl") and not by_name.search('pip install ".[spark]"')
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Provide a session on two local cores, with the formats of the pipeline."""
     if missing_packages():
-        pytest.skip(f'{", ".join(missing_packages())} not installed: pip install "slotmq[spark]"')
+        pytest.skip(f'{", ".join(missing_packages())} not installed: pip install ".[spark]"')
     from broker.pipeline import session
     from broker.pipeline.spark.java import NoJava
 

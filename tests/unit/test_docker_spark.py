@@ -102,7 +102,7 @@ def test_the_tap_is_made_by_a_command_that_there_is() -> None:
     assert services()["tap"]["volumes"] == services()["broker"]["volumes"]
 
 
-@pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"')
+@pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install ".[spark]"')
 def test_the_jobs_are_commands_that_there_are() -> None:
     """The archive reads from the broker's HTTP server as the broker's user; the query reads the same lake."""
     arguments = build_parser().parse_args(words("archive")[1:])

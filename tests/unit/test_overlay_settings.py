@@ -70,7 +70,7 @@ def test_a_fault_in_a_list_names_file_and_place(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         load(file, environment=False)
     (line, *_) = refused.value.problems
-    assert line.startswith(f"{file}: overlay.node.0.neighbours.1.url: should be amqp://")
+    assert line.startswith(f"{file}: overlay.node[#1].neighbours[#2].url: should be amqp://")
     assert "secret" not in str(refused.value)
 
 

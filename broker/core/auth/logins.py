@@ -17,13 +17,14 @@ from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
-__all__ = ["BASIC", "LOOPBACK_ONLY", "Answer", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
+__all__ = ["BASIC", "LOOPBACK_ONLY", "ONLY_LOCALHOST", "Answer", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
 AMQP: Final = "amqp091"  # protocols as they are counted
 HTTP: Final = "http"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
+ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words over HTTP
 
 
 class LoginClient(NamedTuple):
@@ -127,7 +128,8 @@ class Logins:
         if user.name not in self._loopback_only or is_loopback(peer.address):
             return
         if mechanism == BASIC or user.name in self.loopback_only:
-            raise Refused(f"{mechanism} login refused: user '{user.name}' can only connect via localhost")
+            reason = f"{mechanism} login refused: user '{user.name}' can only connect via localhost"
+            raise Refused(reason, shown=ONLY_LOCALHOST)
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
         """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate."""
@@ -171,7 +173,8 @@ class Logins:
         then = self._counting(HTTP, peer, then)
         try:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
-                raise Refused(f"{BASIC} login refused: no password logs in here (auth.mechanisms)")
+                reason = f"{BASIC} login refused: no password logs in here (auth.mechanisms)"
+                raise Refused(reason, shown="No password logs in here")
             self._by_password(BASIC, name, password, peer, then, gone)
         except Refused as refused:
             then(refused)
@@ -226,7 +229,8 @@ class Logins:
             return
         wait_s = attempts.begin(network, name)
         if wait_s is None:
-            raise Refused(f"{mechanism} login refused: too many logins of user '{name}' from {peer.address}")
+            reason = f"{mechanism} login refused: too many logins of user '{name}' from {peer.address}"
+            raise Refused(reason, shown="Too many failed logins from this address")
         pending = self._pending[key] = PendingCheck()
         pending.waiting.append(login)
         client = LoginClient(network, name, pending.gone)

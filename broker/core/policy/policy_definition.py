@@ -8,7 +8,15 @@ from typing import Any, Final
 from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 
-__all__ = ["check_definition", "fits_queue_type", "keys_without_effect"]
+__all__ = [
+    "KEYS",
+    "OPERATOR_KEYS",
+    "check_definition",
+    "fits_queue_type",
+    "keys_in_effect",
+    "keys_without_effect",
+    "takes",
+]
 
 Check = Callable[[Any], bool]
 
@@ -41,6 +49,13 @@ def _is_age(value: Any) -> bool:
     return isinstance(value, str) and value[:-1].isdigit() and int(value[:-1]) > 0 and value[-1] in "YMDhms"
 
 
+_CHOICES: Final[dict[str, tuple[Any, ...]]] = {
+    "overflow": (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
+    "dead-letter-strategy": ("at-most-once", "at-least-once"),
+    "queue-mode": ("default", "lazy"),
+    "queue-version": (1, 2),
+    "queue-leader-locator": ("client-local", "random", "least-leaders", "balanced"),
+}
 # The check of each value, and the words of RabbitMQ when it fails.
 _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "message-ttl": (_is_natural, "message TTL"),
@@ -50,7 +65,7 @@ _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "max-in-memory-length": (_is_natural, "maximum memory in bytes"),
     "max-in-memory-bytes": (_is_natural, "maximum memory in bytes"),
     "delivery-limit": (_is_integer, "delivery limit"),  # RabbitMQ 4: -1 is no limit
-    "overflow": (_one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX), "overflow value"),  # RabbitMQ 4: operator too
+    "overflow": (_one_of(*_CHOICES["overflow"]), "overflow value"),  # RabbitMQ 4: operator too
     "target-group-size": (_is_natural, "target group size"),
 }
 _KEYS: Final[dict[str, tuple[Check, str]]] = {
@@ -58,12 +73,12 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "alternate-exchange": (_is_text, "alternate exchange name"),
     "dead-letter-exchange": (_is_text, "dead letter exchange name"),
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
-    "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
+    "dead-letter-strategy": (_one_of(*_CHOICES["dead-letter-strategy"]), "dead letter strategy"),
     # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
-    "queue-mode": (_one_of("default", "lazy"), "queue-mode value"),
-    "queue-version": (_one_of(1, 2), "queue-version value"),
+    "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
+    "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
     "queue-leader-locator": (
-        _one_of("client-local", "random", "least-leaders", "balanced"),
+        _one_of(*_CHOICES["queue-leader-locator"]),
         "queue leader locator value",
     ),
     "initial-cluster-size": (_is_natural, "cluster size"),
@@ -141,6 +156,39 @@ def check_definition(definition: Any, *, operator: bool) -> None:
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())
         raise ValueError(f"[{pairs}] are not recognised policy settings")
+
+
+def _meaning(key: str, check: Check) -> str:
+    """Return what the value of a key is, in plain words."""
+    if key in _CHOICES:
+        return " or ".join(map(str, _CHOICES[key]))
+    for one, meaning in _MEANINGS:
+        if check is one:
+            return meaning
+    return "anything"
+
+
+_MEANINGS: Final[tuple[tuple[Check, str], ...]] = (
+    (_is_natural, "a whole number from 0"),
+    (_is_positive, "a whole number from 1"),
+    (_is_integer, "a whole number"),
+    (_is_text, "text"),
+    (is_short_text, "text of at most 255 bytes"),
+    (_is_age, "an age such as 7D or 12h"),
+)
+KEYS: Final = {key: _meaning(key, check) for key, (check, _words) in _KEYS.items()}
+OPERATOR_KEYS: Final = {key: KEYS[key] for key in _LIMITS}
+"""The keys of policies and of operator policies, and what the value of each is, in plain words."""
+
+
+def takes(key: str, value: Any) -> bool:
+    """Return whether a known key can have a value."""
+    return _KEYS[key][0](value)
+
+
+def keys_in_effect(*, operator: bool) -> list[str]:
+    """Return the keys that have an effect in a policy, or in an operator policy."""
+    return [key for key in (_LIMITS if operator else _KEYS) if key in _IN_EFFECT]
 
 
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from broker.core.resource import Resource
 
-__all__ = ["check_queue_arguments", "compared_arguments"]
+__all__ = ["CLASSIC", "STREAM", "SUPPORTED_TYPES", "check_queue_arguments", "compared_arguments"]
 
 CLASSIC: Final = "classic"
 STREAM: Final = "stream"
@@ -83,7 +83,7 @@ def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
     return f"\"unsupported queue version '{value}'\"" if reason is None and value not in (1, 2) else reason
 
 
-_BOTH: Final = (CLASSIC, QUORUM)
+SUPPORTED_TYPES: Final = (CLASSIC, QUORUM)
 _overflow = partial(_choice, "invalid_overflow", (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX))
 _type = partial(_choice, "\"unsupported queue type '{}'\"", QUEUE_TYPES)
 _strategy = partial(_choice, "invalid_dlx_strategy", ("at-most-once", "at-least-once"))
@@ -91,21 +91,21 @@ _locator = partial(_choice, "invalid_queue_locator_arg", ("client-local", "rando
 
 # In the order in which RabbitMQ checks and compares them: the types of queues that have the argument, and its check.
 _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
-    "x-expires": (_BOTH, partial(_positive, _time)),
-    "x-message-ttl": (_BOTH, _time),
-    "x-dead-letter-exchange": (_BOTH, _text),
-    "x-dead-letter-routing-key": (_BOTH, _dead_letter_key),
+    "x-expires": (SUPPORTED_TYPES, partial(_positive, _time)),
+    "x-message-ttl": (SUPPORTED_TYPES, _time),
+    "x-dead-letter-exchange": (SUPPORTED_TYPES, _text),
+    "x-dead-letter-routing-key": (SUPPORTED_TYPES, _dead_letter_key),
     "x-dead-letter-strategy": ((QUORUM,), _strategy),
-    "x-max-length": (_BOTH, _count),
-    "x-max-length-bytes": (_BOTH, _count),
+    "x-max-length": (SUPPORTED_TYPES, _count),
+    "x-max-length-bytes": (SUPPORTED_TYPES, _count),
     "x-max-in-memory-length": ((QUORUM,), _count),
     "x-max-in-memory-bytes": ((QUORUM,), _count),
     "x-max-priority": ((CLASSIC,), partial(_natural, PRIORITY_MAX)),
-    "x-overflow": (_BOTH, _overflow),
+    "x-overflow": (SUPPORTED_TYPES, _overflow),
     "x-queue-mode": ((CLASSIC,), _anything),  # RabbitMQ 4 has one mode, and takes any
     "x-queue-version": ((CLASSIC,), _version),
-    "x-single-active-consumer": (_BOTH, _boolean),
-    "x-queue-type": (_BOTH, _type),
+    "x-single-active-consumer": (SUPPORTED_TYPES, _boolean),
+    "x-queue-type": (SUPPORTED_TYPES, _type),
     "x-quorum-initial-group-size": ((QUORUM,), partial(_positive, _count)),
     "x-max-age": ((), _text),
     "x-stream-max-segment-size-bytes": ((), _count),

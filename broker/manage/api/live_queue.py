@@ -47,4 +47,5 @@ class LiveQueue:
         value |= rates_between(RATED, before, numbers, at_ms - self._before_ms)
         self._before, self._before_ms, self._number = numbers, at_ms, queue.number
         state = "paused" if queue.paused else "running"
-        return {**value, "consumers": len(queue.consumers), "state": state, "policy": queue.policy}
+        policies = {"policy": queue.policy, "operator_policy": queue.operator_policy}
+        return {**value, "consumers": len(queue.consumers), "state": state, **policies}

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.policy_changes import PolicyChanges
 from broker.core.definitions.export import policy_fields
 from broker.core.definitions.reading import check_depth
+from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
 from broker.manage.needs import Needs
+from broker.manage.origin import PAGE
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.small_list import small_list
 
@@ -80,6 +82,8 @@ async def put(call: Call, *, operator: bool) -> Response:
     required(fields, "pattern", "definition")
     definition = fields.table("definition")
     check_depth("definition", definition)
+    if call.request.headers.get("x-requested-with") == PAGE:  # whose reader gets plain words, and may write units
+        definition = plain_definition(definition, operator=operator)
     name, is_new = call.words["policy"], vhost.policies.get(call.words["policy"], operator=operator) is None
     made = Policy(
         name, fields.text("pattern"), fields.text("apply-to", "all"), definition, _priority(fields.value("priority"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "ListedQueue", "QueueRows"]
+__all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "NO_SIZES", "ListedQueue", "QueueRows"]
 
 LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
 LENGTHS: Final = QUEUE_NUMBERS[QUEUE_COUNTERS:]

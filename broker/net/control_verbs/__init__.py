@@ -51,13 +51,15 @@ def control_verbs(
     overlay: OverlayView,
     zmq: Callable[[], list[dict[str, Any]]],
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
+    settings: Callable[[], Mapping[str, Any]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
     """Return the verbs. `facts` returns what only the server knows: version, address, connections, alarms.
     `cluster` is the node that the broker is, None for a broker by itself; `ask_nodes` asks the other nodes; `overlay`
     is its part in an overlay, `zmq` returns a row for each of its ØMQ bridges.
 
-    `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
+    `reload` reads the settings again, `settings` returns those in force, `stop` begins to stop and reports what it
+    waits for.
     """
 
     def status_facts() -> Mapping[str, Any]:
@@ -83,7 +85,7 @@ def control_verbs(
         **cluster_verbs(cluster),
         **overlay_verbs(overlay),
         **zmq_verbs(zmq),
-        **lifecycle_verbs(reload, stop),
+        **lifecycle_verbs(reload, settings, stop),
     }
     if cluster is not None:
         verbs |= refused_in_cluster()

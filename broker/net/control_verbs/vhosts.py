@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from broker.administration.policy_changes import PolicyChanges
 from broker.administration.vhost_changes import VhostChanges
 from broker.core.definitions.reading import check_depth
+from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
 from broker.core.queue.default_type import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
@@ -42,8 +43,10 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
         await vhosts.clear_limits(request.text("name"))
 
     async def set_policy(request: Request) -> None:
-        definition = request.table("definition")
-        check_depth("definition", definition)
+        operator = request.flag("operator")
+        given = request.table("definition")
+        check_depth("definition", given)
+        definition = plain_definition(given, operator=operator)
         policy = Policy(
             request.text("name"),
             request.text("pattern"),
@@ -52,7 +55,7 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
             request.integer("priority", 0, -PRIORITY_MAX, PRIORITY_MAX),
         )
         vhost = request.text("vhost", "/")
-        await policies.set(vhost, policy, operator=request.flag("operator"), tell=request.asker.tell)
+        await policies.set(vhost, policy, operator=operator, tell=request.asker.tell)
 
     async def delete_policy(request: Request) -> None:
         name, vhost = request.text("name"), request.text("vhost", "/")

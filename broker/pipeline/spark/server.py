@@ -89,7 +89,8 @@ def start(request: ServerRequest, found: ServerFiles) -> tuple[ServerState, bool
     Raises: JobFailed, ServerRefused.
     """
     if lacking := missing():
-        raise ServerRefused(f'{", ".join(lacking)} missing for Spark Connect: pip install "slotmq[spark]"')
+        said = f"{', '.join(lacking)} missing for Spark Connect"
+        raise ServerRefused(f'{said}: pip install ".[spark]" in a clone of SlotMQ')
     if not is_kept(found.folder):
         raise ServerRefused("the user's cache folder cannot be written to, and commands would not find the server")
     with found.starting():

@@ -79,7 +79,7 @@ def session(
     Cost: the first one starts a JVM: some 5 s and 300 MB.
     """
     if find_spec("pyspark") is None:
-        raise JobFailed('Spark is not installed: pip install "slotmq[spark]"', USAGE)
+        raise JobFailed('Spark is not installed: pip install ".[spark]" in a clone of SlotMQ', USAGE)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

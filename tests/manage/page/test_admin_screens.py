@@ -90,11 +90,19 @@ async def test_policies_say_what_they_match(tab: Tab, shown: BrokerServer) -> No
     async with client_of(shown) as channel:
         for name in ("t.pol.a", "t.pol.b"):
             await channel.declare_queue(name)
+        tab.expected_statuses = {400}
         await tab.show("policies")
         await tab.page.click("text=Add policy…")
         await tab.page.fill("dialog [name=pattern]", "^t\\.pol\\.")
         await tab.sees("Matches 2 of", "dialog .hint")
         await tab.page.fill("dialog [name=name]", "t-limits")
+        await tab.page.fill("dialog [name=definition]", '{"max-length-bytes": "1 GB of it"}')
+        await tab.page.click("dialog .dialog-foot .primary")
+        await tab.sees("'max-length-bytes' should be a number of bytes, or a size such as", "dialog .error-text")
+        await tab.page.fill("dialog [name=definition]", '{"max-lenght": 1}')
+        await tab.page.click("dialog .dialog-foot .primary")
+        await tab.sees("a policy has no key 'max-lenght'; did you mean max-length?", "dialog .error-text")
+        await tab.page.fill("dialog [name=definition]", "")
         await tab.page.click("dialog >> text=max-length-bytes")
         await tab.page.click("dialog .dialog-foot .primary")
         await tab.sees("max-length-bytes: 1073741824", "tbody")
@@ -196,3 +204,54 @@ async def test_hostile_names_on_their_own_screens(tab: Tab, shown: BrokerServer)
         assert await tab.page.locator("main img, main i:not([class]):not([style])").count() == 0, address
     assert (await ask(shown, "DELETE", f"/api/vhosts/{name}")).status == 204
     assert (await ask(shown, "DELETE", f"/api/users/{name}")).status == 204
+
+
+async def test_forms_offer_what_the_broker_takes(tab: Tab, shown: BrokerServer) -> None:
+    """Each type, default and rule that a form offers is accepted."""
+    page = tab.page
+
+    async def choices(name: str) -> list[str]:
+        options = page.locator(f"dialog [name={name}] option")
+        values: list[str] = await options.evaluate_all("all => all.map(option => option.value)")
+        return values
+
+    async def offered(screen: str, press: str) -> list[str]:
+        await tab.press("Escape")
+        await tab.show(screen)
+        await page.click(f"text={press}")
+        return await choices("type")
+
+    async def accepted(path: str, body: dict[str, Any]) -> None:
+        said = await ask(shown, "PUT", f"/api/{path}", body)
+        assert said.status in (201, 204), (path, body, said.body)
+        assert (await ask(shown, "DELETE", f"/api/{path}")).status == 204
+
+    exchange_types = await offered("exchanges", "Add exchange")
+    assert {"topic", "x-delayed-message"} <= set(exchange_types)
+    for kind in exchange_types:
+        await page.select_option("dialog [name=type]", kind)
+        arguments = json.loads(await page.input_value("dialog [name=arguments]") or "{}")
+        await accepted("exchanges/%2F/t.offer", {"type": kind, "arguments": arguments})
+    queue_types = await offered("queues", "Add queue")
+    assert len(queue_types) > 1
+    for kind in queue_types:
+        await accepted("queues/%2F/t.offer", {"durable": True, "arguments": {"x-queue-type": kind}})
+    for kind in await offered("vhosts", "Add vhost…"):
+        await accepted("vhosts/t-offer", {"default_queue_type": kind} if kind else {})
+    for query, noun in (("", "policies"), ("?kind=operator", "operator-policies")):
+        await tab.press("Escape")
+        await tab.show("policies", query=query)
+        await page.click("text=Add policy…")
+        for rule in await page.locator("dialog .suggested button").all():
+            await page.fill("dialog [name=definition]", "")
+            await rule.click()
+            await page.fill("dialog [name=name]", "t.offer")
+            await page.fill("dialog [name=pattern]", "^t$")
+            await page.click("dialog .dialog-foot .primary")
+            await page.locator("dialog").wait_for(state="detached")  # it was accepted
+            assert (await ask(shown, "DELETE", f"/api/{noun}/%2F/t.offer")).status == 204
+            await page.click("text=Add policy…")
+        for scope in await choices("apply_to"):
+            body = {"pattern": "^t$", "definition": {"max-length": 1}, "apply-to": scope}
+            await accepted(f"{noun}/%2F/t.offer", body)
+        await tab.press("Escape")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +13,8 @@ import pytest
 from broker.administration.vhost_changes import VhostChanges
 from broker.server import BrokerServer
 from tests.http_talk import ask
-from tests.manage.page.conftest import Tab, eventually, logged_in
+from tests.in_process import running_broker
+from tests.manage.page.conftest import HTTP, Tab, eventually, logged_in
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -145,6 +147,60 @@ async def test_the_theme_is_the_readers(tab: Tab) -> None:
     assert await paper() == light
     await tab.press("t", "t")
     assert await paper() == dark
+
+
+async def test_a_broker_that_is_gone_leaves_nothing_green(browser: Any, tmp_path: Path) -> None:
+    """What was known is dimmed, with a line that says since when; a screen that failed is shown on the return."""
+    context = await browser.new_context()
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        tab = Tab(await context.new_page(), f"http://127.0.0.1:{broker.manage.port()}")
+        await logged_in(tab, broker, "guest", "guest")
+        await tab.show("queues")
+        await tab.page.wait_for_selector(".live[data-state=live]")
+        assert await tab.page.locator(".gone").is_hidden()
+    await tab.sees("The broker has not answered since 20", ".gone")
+    opacity = "getComputedStyle(document.querySelector('.content')).opacity"
+    assert await tab.page.evaluate(opacity) == "0.5"
+    await tab.page.evaluate("location.hash = '#/exchanges'")
+    await tab.sees("the broker does not answer")
+    tab.expected_statuses = {401}
+    async with running_broker(tmp_path / "data", http={**HTTP, "port": int(tab.base.rpartition(":")[2])}) as broker:
+        await tab.page.wait_for_selector("[name=username]")  # sessions do not outlive the broker
+        await logged_in(tab, broker, "guest", "guest")
+        await tab.page.reload()
+        await tab.sees("amq.topic", "tbody")
+    assert [fault for fault in tab.faults if "net::ERR_" not in fault] == []
+    await context.close()
+
+
+async def test_a_broker_that_hangs_is_gone(tab: Tab) -> None:
+    """A stream that says nothing for 20 s counts as lost; a byte of it ends that, and the failed screen is shown."""
+    held: list[Any] = []
+
+    async def hold(route: Any) -> None:
+        held.append(route)
+
+    await tab.page.clock.install()
+    await tab.page.route("**/api/live*", hold)
+    await tab.page.route("**/api/exchanges*", hold)
+    await tab.page.goto(f"{tab.base}/#/queues")
+    await eventually(lambda: held)
+    await tab.page.wait_for_selector(".content[data-shown='#/queues']")
+    assert await tab.page.locator(".gone").is_hidden()
+    await tab.page.clock.run_for(21_000)
+    await tab.sees("The broker has not answered since", ".gone")
+    await tab.page.evaluate("location.hash = '#/exchanges'")
+    await eventually(lambda: [one for one in held if "exchanges" in one.request.url])
+    [asked] = [one for one in held if "exchanges" in one.request.url]
+    await asked.abort()
+    await tab.sees("the broker does not answer")
+    await tab.page.unroute("**/api/exchanges*")
+    await tab.page.unroute("**/api/live*")
+    await tab.page.clock.run_for(4_000)
+    await tab.sees("amq.topic", "tbody")
+    assert await tab.page.locator(".gone").is_hidden()
+    assert [fault for fault in tab.faults if "net::ERR_" not in fault] == []
+    tab.faults.clear()
 
 
 async def test_a_hidden_tab_costs_nothing(tab: Tab, shown: BrokerServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,8 @@ import aio_pika
 import pytest
 import pytest_asyncio
 
+from broker.core.auth.logins import ONLY_LOCALHOST
+from broker.manage.refusal import LoginRefused
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import queue_of
@@ -74,6 +77,23 @@ async def test_login_and_logout(stranger: Tab) -> None:
     await page.wait_for_selector("[name=username]")
 
 
+async def test_the_login_says_why(stranger: Tab, shown: BrokerServer) -> None:
+    """A password that is right is not called wrong: the user has no tag, or may come from the broker's machine only."""
+    shown.administration.users.add("client", "right", [])
+    page = stranger.page
+    stranger.expected_statuses = {401}
+    await page.goto(stranger.base)
+    await page.fill("[name=username]", "client")
+    await page.fill("[name=password]", "right")
+    await page.click("text=Log in")
+    await stranger.sees("no tag for this page", ".login")
+    elsewhere = LoginRefused("", ONLY_LOCALHOST).fields(rabbitmq=True)
+    await page.route("**/api/session", lambda route: route.fulfill(status=401, json=elsewhere))
+    await page.click("text=Log in")
+    await stranger.sees("only on the machine of the broker itself", ".login")
+    shown.administration.users.delete("client")
+
+
 async def test_the_overview_runs_by_itself(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
     """A message that arrives changes the figures without a reload."""
     await tab.show()
@@ -123,6 +143,27 @@ async def eventually_rows(rows: Any, count: int) -> None:
     """Wait until a table has so many rows."""
     await rows.nth(count - 1).wait_for()
     await rows.nth(count).wait_for(state="detached")
+
+
+async def test_all_rows_are_chosen_and_purged(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """The box in the head chooses each row of the page, and none again; an action is for all that are chosen."""
+    names = ["chosen.0", "chosen.1", "chosen.2"]
+    for name in names:
+        await filled(amqp, name, 2)
+    await tab.show("queues", query="?name=chosen.")
+    await eventually_rows(tab.page.locator("tbody tr"), 3)
+    head = tab.page.locator("thead input")
+    await head.check()
+    await tab.sees("3 chosen", ".table-tools")
+    assert await tab.page.locator("tbody input:checked").count() == 3
+    await head.uncheck()
+    assert await tab.page.locator("tbody input:checked").count() == 0
+    await head.check()
+    await tab.page.click(".table-tools >> text=Purge…")
+    await tab.sees("6 messages", "dialog")
+    await tab.page.click("dialog .danger")
+    await tab.sees("6 messages dropped", ".toasts")
+    assert [queue_of(shown, name).ready for name in names] == [0, 0, 0]
 
 
 async def test_messages_are_looked_at_and_stay(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
@@ -190,6 +231,38 @@ async def test_publish_purge_move_pause_delete(tab: Tab, amqp: Any, shown: Broke
     await page.click("dialog >> button[type=submit]")
     await tab.sees("Queues", ".crumbs")
     assert found.deleted
+
+
+async def test_an_empty_queue_and_its_first_message(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """An empty slot is drawn empty; what the page publishes is in its list and in its slot at once."""
+    await filled(amqp, "empty", 0)
+    await tab.show("queues", "/", "empty")
+    page = tab.page
+    await tab.sees("No ready message")
+    slot = page.locator(".strip rect.cell:not(.back)")
+    assert await slot.evaluate_all("all => all.map(one => one.getAttribute('height'))") == ["0"]
+    assert "without a message" in str(await page.locator(".strip title").first.text_content())
+    await tab.press("p")  # no tick helps
+    await page.click("text=Publish…")
+    await page.fill("[name=payload]", "by hand")
+    await page.click("dialog .primary")
+    await tab.sees("by hand", ".message-list")
+    await tab.sees("1 of 1 ready")
+    await eventually_drawn(slot, "34")
+    await page.click("[aria-label=More]")
+    await page.click(".menu-list >> text=Purge…")
+    await page.click("dialog .danger")
+    await tab.sees("No ready message")
+    await eventually_drawn(slot, "0")
+
+
+async def eventually_drawn(slot: Any, height: str) -> None:
+    """Wait until a slot is filled so high."""
+    for _ in range(500):
+        if await slot.first.get_attribute("height") == height:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(await slot.first.get_attribute("height"))
 
 
 async def test_who_holds_messages(tab: Tab, amqp: Any) -> None:

@@ -15,6 +15,7 @@ from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
 from tests.manage.page.conftest import Tab, eventually
 from tests.manage.page.test_safety import EVIL
+from tests.manage.page.watched_fields import lacking_fields, watch_fields
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -121,7 +122,14 @@ async def test_taps_are_added_sealed_and_read(tab: Tab, amqp: Any, shown: Broker
     """A tap with a cursor: what waits, what is in files, how far behind the reader is; set and removed again."""
     await tab.show("pipeline")
     await tab.page.click("text=Add tap…")
-    for name, text in (("name", "t.tap"), ("exchange", "amq.direct"), ("pattern", "t.#"), ("cursor", "archive")):
+    for name, text in (
+        ("name", "t.tap"),
+        ("exchange", "amq.direct"),
+        ("pattern", "t.#"),
+        ("cursor", "archive"),
+        ("max_bytes", "10GB"),
+        ("max_age", "7d"),
+    ):
         await tab.page.fill(f"dialog [name={name}]", text)
     await tab.page.click("dialog .primary")
     card = tab.page.locator(".card", has=tab.page.locator("h2", has_text="t.tap"))
@@ -134,6 +142,7 @@ async def test_taps_are_added_sealed_and_read(tab: Tab, amqp: Any, shown: Broker
     await card.locator(".cursor .menu button").click()
     await tab.page.click("text=Set the position…")
     [row] = [row for row in shown.taps.listing() if row["name"] == "t.tap"]
+    assert (row["max_bytes"], row["max_age_ms"]) == (10**10, 604_800_000)
     await tab.page.fill("dialog [name=seal]", str(row["last_seal"]))
     await tab.page.click("dialog .primary")
     await card.locator("text=up to date").wait_for()
@@ -147,7 +156,8 @@ async def test_taps_are_added_sealed_and_read(tab: Tab, amqp: Any, shown: Broker
 
 async def test_parts_that_do_not_run_have_no_screen(tab: Tab, shown: BrokerServer) -> None:
     """A broker by itself offers no screens of a cluster or an overlay."""
-    assert (await ask(shown, "GET", "/api/slotmq")).json == {"cluster": False, "overlay": False, "zmq": False}
+    told = (await ask(shown, "GET", "/api/slotmq")).json
+    assert [name for name in ("cluster", "overlay", "zmq") if told[name]] == []
     await tab.show("queues")
     await tab.page.goto(f"{tab.base}/#/cluster")
     await tab.sees("There is no such screen")
@@ -155,12 +165,14 @@ async def test_parts_that_do_not_run_have_no_screen(tab: Tab, shown: BrokerServe
 
 
 NODE = {"epoch": 7, "url": "amqp://n:5672", "topology": 12, "held": 40, "slots": 3, "clients": 2, "version": "1"}
+REPORTED = {"lease_ms": 6000, "database_ms": 1}
 CLUSTER: dict[str, Any] = {
     "node": EVIL, "epoch": 7, "state": "joined", "schema": EVIL, "database": EVIL, "database_ms": None,
     "beat_age_ms": 100, "lease_ms": 6000, "topology": 12, "reason": EVIL, "database_trouble": EVIL,
     "nodes": [
-        {**NODE, "node": EVIL, "state": "alive", "beat_age_ms": 100},
-        {**NODE, "node": "b", "state": "silent", "beat_age_ms": 5000, "topology": 10},
+        {**NODE, **REPORTED, "node": EVIL, "state": "alive", "beat_age_ms": 100},
+        {**NODE, **REPORTED, "node": "b", "state": "silent", "beat_age_ms": 5000, "topology": 10},
+        {**NODE, **REPORTED, "node": "c", "state": "silent", "beat_age_ms": 6100},
     ],
 }  # fmt: skip
 SPACE = {"vhost": "/", "exchange": EVIL}
@@ -182,7 +194,7 @@ OVERLAY: list[dict[str, Any]] = [
 async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
     """The screens of parts that do not run here, from answers with hostile names: shown, counted, never markup."""
     answers = {
-        "/api/slotmq": {"cluster": True, "overlay": True, "zmq": True},
+        "/api/slotmq": {"cluster": True, "overlay": True, "zmq": True, "choices": {}},
         "/api/slotmq/cluster": CLUSTER,
         "/api/slotmq/overlay": OVERLAY,
         "/api/slotmq/zmq": [{"kind": "publish", "endpoint": EVIL, "exchange": EVIL, "state": "down", "problem": EVIL}],
@@ -194,10 +206,12 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
 
     for path in answers:
         await tab.page.route(tab.base + path, answer)
+    await watch_fields(tab)
     await tab.show("cluster")
     await tab.sees("This node does not reach the database", ".notice")
     await tab.sees("2 changes", "tbody")
-    assert await tab.page.locator(".lease.bad").count() == 1
+    assert await tab.page.locator(".lease.bad").count() == 2
+    assert await tab.page.locator(".lease").all_inner_texts() == ["5 s", "1 s", "run out"]
     await tab.show("overlay")
     await tab.sees("1 link down", ".notice")
     await tab.sees("8 more", ".graph")
@@ -209,6 +223,7 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
         await tab.press(number)
         await tab.page.wait_for_selector("[role=tabpanel] td")
         assert await tab.page.evaluate("window.pwned") is None
+    assert await lacking_fields(tab) == set()
     await tab.show("pipeline")
     await tab.sees(EVIL, "tbody")
     assert await tab.page.evaluate("window.pwned") is None

@@ -115,7 +115,7 @@ def test_missing_driver_is_one_line_that_names_the_extra(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(cluster_url, "find_spec", find)
     assert not settings_of().cluster.is_on
-    with pytest.raises(SettingsError, match=r"pip install 'slotmq\[cluster\]'"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[cluster\]'"):
         settings_of("--cluster", URL, "--node", "a")
 
 

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -18,6 +19,7 @@ import pytest
 
 import broker
 from broker.amqp.errors import NotNow
+from broker.cli.config import documented
 from broker.cli.main import main
 from broker.cli.table import print_json
 from broker.compiled import listed
@@ -203,6 +205,22 @@ def test_config_check_says_ok_or_every_problem(
     assert capsys.readouterr().out == "right.toml: ok\n"
     assert code_of("config", "check", "wrong.toml") == 2
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_a_tls_port_without_a_certificate_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check and the start refuse alike what would listen without TLS."""
+    file = tmp_path / "slotmq.toml"
+    file.write_text("[tls]\nport = 5671\n")
+    for words in (["config", "check", str(file)], ["serve", "--config", str(file)]):
+        assert main(words) == 2
+        assert capsys.readouterr().err == f"slotmq: {file}: tls: certfile is missing: without it there is no TLS\n"
+    file.write_text(re.sub(r"^#(?! )", "", documented(), flags=re.MULTILINE))
+    assert main(["config", "check", str(file)]) == 0  # all keys at their defaults
+    monkeypatch.setenv("SLOTMQ_TLS__PORT", "5671")
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == "slotmq: tls: certfile is missing: without it there is no TLS\n"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,4 +78,4 @@ def test_without_the_extra_one_line_says_what_to_install(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "pyspark, pandas" in said
-    assert 'pip install "slotmq[spark]"' in said
+    assert 'pip install ".[spark]"' in said

@@ -75,7 +75,7 @@ def test_a_value_may_be_in_a_file(end: str, tmp_path: Path, monkeypatch: pytest.
          "RABBITMQ_DEFAULT_PASS and RABBITMQ_DEFAULT_PASS_FILE: only one of them can be set"),
         (None, {"RABBITMQ_DEFAULT_USER": "a"}, "auth: default_user is set and default_pass is not"),
         (None, {"RABBITMQ_DEFAULT_VHOST": "v" * 256},
-         "RABBITMQ_DEFAULT_VHOST: string should have at most 255 characters"),
+         "RABBITMQ_DEFAULT_VHOST: should have at most 255 characters"),
         (None, {"SLOTMQ_DEFAULT_PASSWORD": "hunter2"},
          "SLOTMQ_DEFAULT_PASSWORD: unknown setting; did you mean SLOTMQ_AUTH__DEFAULT_PASS?"),
     ],
@@ -123,10 +123,10 @@ def test_what_a_node_is_told_is_heard(
 @pytest.mark.parametrize(
     ("variable", "value", "problem"),
     [
-        ("RABBITMQ_NODE_PORT", "many", "RABBITMQ_NODE_PORT: input should be a valid integer"),
-        ("RABBITMQ_NODE_PORT", "70000", "RABBITMQ_NODE_PORT: input should be less than or equal to 65535"),
-        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "2 GB", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: input should be a valid"),
-        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "1.5", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: input should be less than"),
+        ("RABBITMQ_NODE_PORT", "many", "RABBITMQ_NODE_PORT: should be a whole number"),
+        ("RABBITMQ_NODE_PORT", "70000", "RABBITMQ_NODE_PORT: should be less than or equal to 65535"),
+        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "2 cups", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: should be a size"),
+        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "1.5", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: should be less than"),
     ],
 )
 def test_a_value_of_a_node_that_cannot_be_names_its_variable(

@@ -90,11 +90,11 @@ def test_service_links_of_kubernetes_are_no_settings(name: str, value: str, monk
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[server]\nport = 70000", "server.port: input should be less than or equal to 65535 (0 to 65535)"),
-        ("[amqp]\nheartbeat_s = -1", "amqp.heartbeat_s: input should be greater than or equal to 0 (0 to 65535 s)"),
-        ("[log]\nlevel = 'loud'", "log.level: input should be 'debug', 'info', 'warning' or 'error'"),
-        ("[server]\nhost = ''", "server.host: string should have at least 1 character"),
-        ("server = 3", "server: "),
+        ("[server]\nport = 70000", "server.port: should be less than or equal to 65535 (0 to 65535)"),
+        ("[amqp]\nheartbeat_s = -1", "amqp.heartbeat_s: should be greater than or equal to 0 (0 to 65535 s)"),
+        ("[log]\nlevel = 'loud'", "log.level: should be 'debug', 'info', 'warning' or 'error'"),
+        ("[server]\nhost = ''", "server.host: should not be empty"),
+        ("server = 3", "server: should be a table"),
     ],
 )  # fmt: skip
 def test_wrong_value_is_one_line(file: Path, text: str, said: str) -> None:
@@ -105,12 +105,48 @@ def test_wrong_value_is_one_line(file: Path, text: str, said: str) -> None:
     assert "\n" not in problem
 
 
+FAULTS = """
+[http]
+enabled = "maybe"
+[server]
+port = "x"
+control_socket = "perhaps"
+[auth]
+loopback_users = "guest"
+mechanisms = ["X"]
+[[overlay.node]]
+broker = "a"
+node = "n"
+[[overlay.node.neighbours]]
+node = "m"
+brokr = "b"
+"""
+
+
+def test_every_kind_of_fault_is_a_line_without_the_words_of_the_library(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alternatives are one line, what is missing names the file with its table, entries of lists are counted from 1."""
+    file.write_text(FAULTS)
+    assert list(problems(file)) == [
+        f"{file}: server.port: should be a whole number (0 to 65535)",
+        f"{file}: server.control_socket: should be true or false",
+        f"{file}: auth.loopback_users: should be a list",
+        f"{file}: auth.mechanisms[#1]: should be 'PLAIN', 'AMQPLAIN' or 'EXTERNAL'",
+        f"{file}: http.enabled: should be 'auto', true or false",
+        f"{file}: overlay.node[#1].neighbours[#1].broker: is missing",
+        f"{file}: overlay.node[#1].neighbours[#1].brokr: unknown key; did you mean broker?",
+    ]
+    monkeypatch.setenv("SLOTMQ_OVERLAY__NODE", '[{"node": "x"}]')
+    assert "SLOTMQ_OVERLAY__NODE[#1].broker: is missing" in problems(file)
+
+
 def test_problem_names_the_layer_that_has_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the layer whose value would apply."""
     file.write_text("[server]\nport = 70000")
     monkeypatch.setenv("SLOTMQ_SERVER__PORT", "seventy")
-    assert problems(file)[0].startswith("SLOTMQ_SERVER__PORT: input should be a valid integer")
-    assert problems(file, {"server": {"port": -1}})[0].startswith("--port: input should be greater")
+    assert problems(file)[0].startswith("SLOTMQ_SERVER__PORT: should be a whole number")
+    assert problems(file, {"server": {"port": -1}})[0].startswith("--port: should be greater")
 
 
 def test_users_come_by_name_or_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,21 +169,20 @@ def test_one_user_comes_over_the_json_of_all(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("environment", "key"),
+    ("environment", "line"),
     [
-        ({"SLOTMQ_AUTH__USERS__a__b": "x"}, "SLOTMQ_AUTH__USERS__A"),
-        ({"SLOTMQ_AUTH__USERS": "[1]"}, "SLOTMQ_AUTH__USERS"),
-        ({"SLOTMQ_AUTH__USERS": "[1]", "SLOTMQ_AUTH__USERS__a": "x"}, "SLOTMQ_AUTH__USERS"),
+        ({"SLOTMQ_AUTH__USERS__a__b": "x"}, "SLOTMQ_AUTH__USERS__A: should be text"),
+        ({"SLOTMQ_AUTH__USERS": "[1]"}, "SLOTMQ_AUTH__USERS: should be a table"),
+        ({"SLOTMQ_AUTH__USERS": "[1]", "SLOTMQ_AUTH__USERS__a": "x"}, "SLOTMQ_AUTH__USERS: should be a table"),
     ],
 )
 def test_users_that_are_no_table_of_passwords_are_refused(
-    environment: dict[str, str], key: str, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is one line that names the variable."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    (problem,) = problems()
-    assert problem.startswith(f"{key}: input should be a valid ")
+    assert problems() == (line,)
 
 
 @pytest.mark.parametrize("name", ["SLOTMQ_AUTH__USERS", "SLOTMQ_AUTH__LOOPBACK_USERS"])

@@ -50,6 +50,10 @@ async def test_guest_comes_from_this_machine_only() -> None:
     with pytest.raises(HttpRefused) as caught:
         await login.caller(header("guest", "guest"), ELSEWHERE)
     assert caught.value.status == 401
+    assert caught.value.fields(rabbitmq=True)["reason"] == caught.value.reason == "User can only log in via localhost"
+    with pytest.raises(HttpRefused) as caught:
+        await login.caller(header("guest", "guess"), ELSEWHERE)  # who does not know the password learns nothing
+    assert caught.value.fields(rabbitmq=True)["reason"] == "Login failed"
 
 
 async def test_guest_comes_over_http_to_a_container_from_inside_only() -> None:

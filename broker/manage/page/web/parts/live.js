@@ -5,9 +5,11 @@
 
 const AGAIN_MS = 3000; // between two attempts
 const ENDED_MS = 300; // after a stream that worked has ended
+const SILENT_MS = 20_000; // without a byte: the broker says something every 15 s at least
 const SCREEN_MS = 4800; // between two ticks, at which a screen asks for its lists again
 const followers = new Map(); // topic -> set of listeners
 const stateListeners = new Set();
+const goneListeners = new Set();
 let stream = null; // the AbortController of the request
 let streamed = "";
 let paused = false;
@@ -17,6 +19,9 @@ let settling = 0;
 let last = null;
 let ticked = 0;
 let started = false;
+let heard = Date.now(); // when the broker last said something
+let silent = 0;
+let goneSince = 0;
 
 /** Call `listener` with each value of a topic until `signal` aborts; topic "overview" starts with the last value. */
 export function follow(topic, listener, signal) {
@@ -36,6 +41,11 @@ export function follow(topic, listener, signal) {
 export function onState(listener) {
   stateListeners.add(listener);
   listener(state);
+}
+
+/** Call `listener` whenever the broker goes or returns: with the time since which it is silent, or with 0. */
+export function onGone(listener) {
+  goneListeners.add(listener);
 }
 
 /** Stop the live numbers, or continue them. */
@@ -72,16 +82,22 @@ async function open() {
   close("waiting");
   const mine = (stream = new AbortController());
   streamed = topics();
+  watch(mine);
   try {
     const response = await fetch(`/api/live?topics=${encodeURIComponent(streamed)}`, {
       headers: { "X-Requested-With": "slotmq" },
       signal: mine.signal,
       cache: "no-store",
+    }).catch((error) => {
+      if (mine === stream) setGone(heard);
+      throw error;
     });
+    if ([502, 504].includes(response.status)) setGone(heard); // of a proxy, which does not reach the broker
+    else hear(mine);
     if (response.status === 401) window.dispatchEvent(new Event("slotmq-refused"));
     if (!response.ok) throw new Error(`status ${response.status}`);
     set("live");
-    await read(response.body.pipeThrough(new TextDecoderStream()).getReader());
+    await read(response.body.pipeThrough(new TextDecoderStream()).getReader(), mine);
     throw new Error("the stream ended");
   } catch {
     if (mine !== stream) return; // another stream has replaced it
@@ -90,15 +106,39 @@ async function open() {
   }
 }
 
-async function read(reader) {
+async function read(reader, mine) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
+    hear(mine);
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) if (event.startsWith("data:")) take(JSON.parse(event.slice(5)));
   }
+}
+
+/** Note that the broker has said something. */
+function hear(mine) {
+  heard = Date.now();
+  setGone(0);
+  watch(mine);
+}
+
+/** Give a stream up that stays silent, as that of a frozen machine or a cut network does. */
+function watch(mine) {
+  clearTimeout(silent);
+  silent = setTimeout(() => {
+    if (mine !== stream) return;
+    setGone(heard);
+    mine.abort();
+  }, SILENT_MS);
+}
+
+function setGone(since) {
+  if (goneSince === since) return;
+  goneSince = since;
+  for (const listener of goneListeners) listener(since);
 }
 
 function again() {
@@ -108,6 +148,7 @@ function again() {
 
 function close(next) {
   clearTimeout(timer);
+  clearTimeout(silent);
   stream?.abort();
   stream = null;
   streamed = "";

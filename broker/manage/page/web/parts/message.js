@@ -1,7 +1,7 @@
 // Messages: a list, and one of them whole with its body pretty, raw or in hex.
 
 import { h, put } from "./dom.js";
-import { bytes, count, moment, value } from "./format.js";
+import { bytes, count, moment, value, yesNo } from "./format.js";
 import { segments } from "./form.js";
 import { facts } from "./panels.js";
 
@@ -60,14 +60,14 @@ export function messageView(message, look, chosen) {
   let current = looks.some(([name]) => name === look) ? look : looks[0][0];
   const show = () => put(body, bodyBox(content, current));
   show();
-  const cut = content.bytes.length < (message.payload_bytes ?? 0);
+  const cut = content.bytes.length < message.payload_bytes;
   return [
     facts([
       ["Exchange", message.exchange || "(default exchange)"],
       ["Routing key", h("code", {}, message.routing_key ?? "")],
-      ["Message id", message.id === undefined ? undefined : count(message.id)],
-      ["Redelivered", message.redelivered ? "yes" : "no"],
-      ["Published", timestamp === undefined ? undefined : typeof timestamp === "number" ? moment(timestamp * 1000) : timestamp],
+      ["Message id", message.id === undefined ? null : count(message.id)],
+      ["Redelivered", yesNo(message.redelivered)],
+      ["Published", timestamp === undefined ? null : typeof timestamp === "number" ? moment(timestamp * 1000) : timestamp],
       ...Object.entries(properties).map(([name, set]) => [name.replaceAll("_", " "), name === "delivery_mode" ? (set === 2 ? "2, persistent" : "1, transient") : set]),
     ]),
     headers && Object.keys(headers).length ? h("div", { class: "stack tight" }, h("h3", {}, "Headers"), facts(Object.entries(headers).map(([name, set]) => [name, typeof set === "object" && set !== null ? h("code", {}, value(set)) : set]))) : null,

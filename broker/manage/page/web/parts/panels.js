@@ -26,9 +26,9 @@ export function figures(all) {
   return { element, set };
 }
 
-/** Return a list of facts: pairs of label and node or value; pairs without a value are left out. */
+/** Return a list of facts: pairs of label and node or value. Pairs with null or "" are left out; undefined is unknown. */
 export function facts(pairs) {
-  const given = pairs.filter(([, fact]) => fact !== undefined && fact !== null && fact !== "");
+  const given = pairs.filter(([, fact]) => fact !== null && fact !== "");
   return h("dl", { class: "facts" }, given.flatMap(([label, fact]) => [h("dt", {}, label), h("dd", {}, fact instanceof Node ? fact : text(fact))]));
 }
 
@@ -61,7 +61,7 @@ export function notice(look, title, ...told) {
 /** Return a state with a dot in its colour. */
 export function state(name) {
   const looks = { running: "good", flow: "warn", idle: "idle", paused: "warn", blocked: "bad", blocking: "warn", down: "bad", stopped: "bad", closing: "warn" };
-  return h("span", { class: `state ${looks[name] ?? "idle"}` }, name ?? "–");
+  return h("span", { class: `state ${looks[name] ?? "idle"}` }, text(name));
 }
 
 /** Return tabs. `all`: [{name, label, open(box)}]; `open` draws into the box and may return a function that ends it. */

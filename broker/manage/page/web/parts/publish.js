@@ -5,6 +5,7 @@ import { change } from "./api.js";
 import { ask } from "./dialog.js";
 import { area, field, jsonObject, select } from "./form.js";
 import { exchangeName } from "./format.js";
+import { quantity } from "./quantity.js";
 import { toast } from "./toast.js";
 
 /** Ask for a message and publish it to an exchange; `queue` fills the routing key of the default exchange. */
@@ -28,7 +29,7 @@ export function publishing({ vhost, exchange, queue }) {
         { class: "fields" },
         select("Body is", "payload_encoding", [["string", "Text"], ["base64", "Base64"]]),
         field("Priority", "priority", { type: "number", min: 0, max: 255 }),
-        field("Expires after (ms)", "expiration", { type: "number", min: 0 }),
+        field("Expires after", "expiration", { placeholder: "30s" }),
       ),
       area("Headers, as a JSON object", "headers", { rows: 2, placeholder: "{\"trace\": \"a1\"}" }),
     ],
@@ -36,7 +37,7 @@ export function publishing({ vhost, exchange, queue }) {
       const properties = { delivery_mode: Number(form.delivery_mode) };
       if (form.content_type) properties.content_type = form.content_type;
       if (form.priority !== "") properties.priority = Number(form.priority);
-      if (form.expiration !== "") properties.expiration = form.expiration;
+      if (form.expiration) properties.expiration = String(quantity(form.expiration, "ms", "Expires after"));
       const headers = jsonObject(form.headers, "Headers");
       if (Object.keys(headers).length) properties.headers = headers;
       const told = await change("POST", ["exchanges", vhost, isDefault ? "amq.default" : exchange, "publish"], { routing_key: form.routing_key, properties, payload: form.payload, payload_encoding: form.payload_encoding });

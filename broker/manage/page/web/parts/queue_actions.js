@@ -9,7 +9,7 @@ import { toast } from "./toast.js";
 
 /** Drop ready messages of queues: all, or the first N. */
 export function purging(rows) {
-  const ready = rows.reduce((sum, row) => sum + (row.messages_ready ?? 0), 0);
+  const ready = rows.reduce((sum, row) => sum + row.messages_ready, 0);
   return ask({
     title: rows.length === 1 ? `Purge ${rows[0].name}?` : `Purge ${many(rows.length, "queue")}?`,
     body: [
@@ -21,7 +21,7 @@ export function purging(rows) {
     submit: async ({ limit }) => {
       let purged = 0;
       for (const row of rows) {
-        purged += (await change("POST", ["queues", row.vhost, row.name, "purge"], undefined, { query: { limit } })).messages ?? 0;
+        purged += (await change("POST", ["queues", row.vhost, row.name, "purge"], undefined, { query: { limit } })).messages;
       }
       toast(`${many(purged, "message")} dropped`);
     },
@@ -30,8 +30,8 @@ export function purging(rows) {
 
 /** Delete queues with their messages. */
 export function deleting(rows) {
-  const messages = rows.reduce((sum, row) => sum + (row.messages ?? 0), 0);
-  const consumers = rows.reduce((sum, row) => sum + (row.consumers ?? 0), 0);
+  const messages = rows.reduce((sum, row) => sum + row.messages, 0);
+  const consumers = rows.reduce((sum, row) => sum + row.consumers, 0);
   return ask({
     title: rows.length === 1 ? `Delete ${rows[0].name}?` : `Delete ${many(rows.length, "queue")}?`,
     body: [
@@ -52,7 +52,7 @@ export function moving(row) {
   return ask({
     title: `Move messages of ${row.name}`,
     body: [
-      h("p", {}, h("strong", {}, many(row.messages_ready ?? 0, "message")), " ready. Each is moved exactly once, in order, even if the broker is killed on the way."),
+      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each is moved exactly once, in order, even if the broker is killed on the way."),
       h(
         "div",
         { class: "fields" },
@@ -63,7 +63,7 @@ export function moving(row) {
     action: "Move",
     submit: async ({ to, limit }) => {
       const told = await change("POST", ["queues", row.vhost, row.name, "move"], limit === "" ? { to } : { to, limit: Number(limit) });
-      toast(`${many(told.moved ?? 0, "message")} moved to ${to}${told.stopped ? `; stopped: ${told.stopped}` : ""}`);
+      toast(`${many(told.moved, "message")} moved to ${to}${told.stopped ? `; stopped: ${told.stopped}` : ""}`);
     },
   });
 }

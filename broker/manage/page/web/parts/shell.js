@@ -3,12 +3,12 @@
 import { button, h, icon, mark, put, say } from "./dom.js";
 import { change, get, isAbort } from "./api.js";
 import { listen, onKey, showKeys } from "./keyboard.js";
-import { follow, onState, start, togglePause } from "./live.js";
+import { follow, onGone, onState, start, togglePause } from "./live.js";
 import { menu } from "./menu.js";
 import { chooseVhost, learnVhosts, mayAs, reader } from "./reader.js";
 import { address, go, here, match } from "./router.js";
 import { selectOf } from "./form.js";
-import { count, duration } from "./format.js";
+import { count, duration, moment } from "./format.js";
 import { nextTheme, theme } from "./theme.js";
 import { toast, toastError } from "./toast.js";
 import { notice } from "./panels.js";
@@ -27,6 +27,7 @@ export function shell(screens) {
   const live = h("button", { type: "button", class: "button quiet live", title: "Stop or continue the live numbers (p)" }, h("span", { class: "live-text" }));
   const look = button(icon("system"), "quiet icon", switchTheme);
   const foot = h("div", { class: "side-foot" }, h("span", { class: "node" }), h("span", {}));
+  const gone = h("div", { class: "gone", hidden: true });
   const content = h("main", { class: "content", id: "content" });
   const frame = h(
     "div",
@@ -43,6 +44,7 @@ export function shell(screens) {
         crumbs,
         h("div", { class: "head-tools" }, live, vhosts, look, userMenu()),
       ),
+      gone,
       content,
     ),
   );
@@ -50,9 +52,11 @@ export function shell(screens) {
   document.querySelectorAll(".toasts").forEach((box) => document.body.append(box));
 
   let view = null;
+  let failed = false; // the screen could not be shown
   const render = () => {
     frame.classList.remove("side-open");
     view?.leave();
+    failed = false;
     const { words, query } = here();
     const found = match(offered, words);
     put(content);
@@ -68,7 +72,9 @@ export function shell(screens) {
     view.title(found.screen.title);
     const [mine, opened] = [view, location.hash];
     Promise.resolve(found.screen.open(view)).catch((error) => {
-      if (!isAbort(error)) content.append(notice("bad", "This screen cannot be shown", error.message));
+      if (isAbort(error)) return;
+      failed = view === mine;
+      content.append(notice("bad", "This screen cannot be shown", error.message));
     }).finally(() => {
       if (view === mine) content.dataset.shown = opened; // tests wait for it
     });
@@ -102,6 +108,12 @@ export function shell(screens) {
   onState((state) => {
     live.dataset.state = state;
     say(live.firstChild, LIVE_TEXT[state]);
+  });
+  onGone((since) => {
+    frame.classList.toggle("is-gone", since > 0);
+    gone.hidden = since === 0;
+    put(gone, since > 0 && notice("bad", `The broker has not answered since ${moment(since)}`, "The page shows what was known then, and goes on by itself once the broker answers."));
+    if (since === 0 && failed) render();
   });
   follow("overview", (told) => {
     for (const [path, name] of Object.entries(COUNTED)) if (counts.has(path)) say(counts.get(path), told[name] === undefined ? "" : count(told[name]));

@@ -41,7 +41,7 @@ export function strip() {
     });
     put(svg, drawn);
     say(first, cells.length ? `id ${count(slots[0].first)}` : "");
-    say(last, cells.length ? `id ${count(slots.at(-1).end - 1)}` : "");
+    say(last, cells.length && slots.at(-1).end > slots[0].first ? `id ${count(slots.at(-1).end - 1)}` : "");
     say(told, cells.length ? `${slots.length < all ? `the first ${count(slots.length)} of ` : ""}${many(all, "slot")}, ${bytes(slots.reduce((sum, slot) => sum + slot.bytes, 0))}` : "No slots: the queue is empty");
   };
   return { element, update };
@@ -65,8 +65,10 @@ function gathered(slots) {
       first: group[0].first,
       end: group.at(-1).end,
       level: group[0].level,
-      size: Math.max(1, sum((slot) => slot.end - slot.first)),
-      settled: sum((slot) => slot.settled),
+      done: sum((slot) => slot.settled),
+      ids: sum((slot) => slot.end - slot.first),
+      size: sum((slot) => Math.max(1, slot.end - slot.first)),
+      settled: sum((slot) => (slot.end === slot.first ? 1 : slot.settled)), // an empty slot is as wide as one id, and not filled
       bytes: sum((slot) => slot.bytes),
       look: ["leased", "open", "disk", "sealed"].find((look) => looks.includes(look)),
       owner: group.find((slot) => slot.owner)?.owner,
@@ -76,7 +78,8 @@ function gathered(slots) {
 }
 
 function describe(cell) {
+  if (cell.ids === 0) return `${many(cell.slots, "slot")} without a message: ${cell.look}, from id ${count(cell.first)}`;
   const what = cell.slots === 1 ? `Slot ${count(cell.first)}–${count(cell.end - 1)}` : `${cell.slots} slots, ${count(cell.first)}–${count(cell.end - 1)}`;
   const owner = cell.owner ? `, leased by ${cell.owner}` : "";
-  return `${what}: ${cell.look}${owner}, ${count(cell.settled)} of ${count(cell.size)} settled, ${bytes(cell.bytes)}`;
+  return `${what}: ${cell.look}${owner}, ${count(cell.done)} of ${count(cell.ids)} settled, ${bytes(cell.bytes)}`;
 }

@@ -2,7 +2,7 @@
 // A refresh changes only the cells whose value changed, so that numbers run and nothing flickers.
 
 import { button, h, icon, put, say } from "./dom.js";
-import { count } from "./format.js";
+import { count, value as text } from "./format.js";
 import { rowMenu } from "./menu.js";
 
 const FILTER_MS = 180; // after the last key
@@ -218,7 +218,7 @@ class Table {
       if (at in entry.values && entry.values[at] === compared) return;
       entry.values[at] = compared;
       const cell = entry.cells[at];
-      put(cell, column.show ? column.show(value, row) : (value ?? "–"));
+      put(cell, column.show ? column.show(value, row) : text(value));
       if (column.look === "number") cell.classList.toggle("zero", value === 0);
       const title = column.title ? column.title(row) : ["name", "text"].includes(column.look) ? cell.textContent : "";
       if (title) cell.title = title;
@@ -258,13 +258,19 @@ class Table {
   }
 
   _choose(entry, on) {
-    on ? this.chosen.add(entry.id) : this.chosen.delete(entry.id);
-    this._fill(entry, entry.row);
+    this._mark(entry, on);
     this._picks();
   }
 
   _chooseAll() {
-    for (const entry of this.rows.values()) this._choose(entry, this.all.checked);
+    const on = this.all.checked; // _picks sets the box again
+    for (const entry of this.rows.values()) this._mark(entry, on);
+    this._picks();
+  }
+
+  _mark(entry, on) {
+    on ? this.chosen.add(entry.id) : this.chosen.delete(entry.id);
+    this._fill(entry, entry.row);
   }
 
   _picks() {

@@ -18,7 +18,7 @@ export const CHANNEL_COLUMNS = [
   { key: "user", label: "User", sort: "user", rank: 3 },
   { key: "mode", label: "Mode", rank: 2, value: (row) => (row.confirm ? "confirms" : row.transactional ? "transactions" : ""), show: (mode) => mode && h("span", { class: "badge" }, mode) },
   { key: "state", label: "State", sort: "state", rank: 2, show: state },
-  { key: "prefetch_count", label: "Prefetch", look: "number", sort: "prefetch_count", rank: 3, value: (row) => row.prefetch_count ?? 0, show: (value) => (value ? count(value) : "∞") },
+  { key: "prefetch_count", label: "Prefetch", look: "number", sort: "prefetch_count", rank: 3, show: (limit) => (limit === 0 ? "∞" : count(limit)) },
   { key: "consumer_count", label: "Consumers", look: "number", sort: "consumer_count", rank: 3, show: count },
   { key: "messages_unacknowledged", label: "Unacked", look: "number", sort: "messages_unacknowledged", show: count },
   { key: "messages_unconfirmed", label: "Unconfirmed", look: "number", sort: "messages_unconfirmed", rank: 2, show: count },

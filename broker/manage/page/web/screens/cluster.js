@@ -55,7 +55,7 @@ async function open(view) {
     away.hidden = !told.database_trouble;
     if (told.database_ms === null) put(away, notice("bad", "This node does not reach the database", told.reason ?? "", "It delivers nothing until it does; clients stay connected."));
     else if (told.database_trouble) put(away, notice("bad", "The database does not do what this node asks", told.database_trouble, "Publishers wait until it does; clients stay connected."));
-    const sum = (name) => told.nodes.reduce((all, row) => all + (row[name] ?? 0), 0);
+    const sum = (name) => told.nodes.reduce((all, row) => all + row[name], 0);
     shown.set("nodes", count(told.nodes.length));
     shown.set("held", count(sum("held")));
     shown.set("clients", count(sum("clients")));
@@ -76,18 +76,20 @@ function newest(told) {
   return Math.max(...told.nodes.map((row) => row.topology), told.topology);
 }
 
-/** Return the share of a node's lease that is left, and how long its last beat is ago. */
+/** Return how long a node may still act on its last beat, its whole lease, and how long the beat is ago. Units: ms. */
 function leaseOf(row, told) {
-  const lease = row.lease_ms ?? told.lease_ms;
-  const age = row.beat_age_ms ?? 0;
-  return [Math.max(0, 1 - age / lease), age];
+  const lease = row.lease_ms ?? told.lease_ms; // a node that has not reported has this node's
+  const age = row.beat_age_ms;
+  return [Number.isFinite(age) ? Math.max(0, lease - age) : age, lease, age];
 }
 
-function leaseBar([left, age]) {
+function leaseBar([leftMs, lease, age]) {
+  if (!Number.isFinite(leftMs)) return duration(leftMs);
+  const left = leftMs / lease;
   const look = left > 0.5 ? "" : left > 0.2 ? "warn" : "bad";
   const bar = h("i", {});
   bar.style.setProperty("--part", `${(left * 100).toFixed(0)}%`);
-  return h("span", { class: `lease meter ${look}`, title: `the last beat was ${duration(age)} ago` }, h("span", { class: "track" }, bar), say(h("span", { class: "faint" }), duration(age)));
+  return h("span", { class: `lease meter ${look}`, title: `the last beat was ${duration(age)} ago` }, h("span", { class: "track" }, bar), say(h("span", { class: "faint" }), leftMs ? duration(leftMs) : "run out"));
 }
 
 function countingOut(row) {

@@ -2,7 +2,7 @@
 
 import { button, h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
-import { bytes, count, duration, moment } from "../parts/format.js";
+import { bytes, count, duration, moment, value, yesNo } from "../parts/format.js";
 import { card, facts, figures, notice, state } from "../parts/panels.js";
 import { go } from "../parts/router.js";
 import { paged } from "../parts/rows.js";
@@ -26,9 +26,9 @@ async function open(view) {
   const about = h("div", { class: "columns-2" });
   const gone = h("div", { hidden: true });
   const show = () => {
-    shown.set("state", row.state ?? "–");
-    shown.set("in", bytes(row.recv_oct_details?.rate ?? 0), `${bytes(row.recv_oct)} in all`);
-    shown.set("out", bytes(row.send_oct_details?.rate ?? 0), `${bytes(row.send_oct)} in all`);
+    shown.set("state", value(row.state));
+    shown.set("in", bytes(row.recv_oct_details?.rate), `${bytes(row.recv_oct)} in all`);
+    shown.set("out", bytes(row.send_oct_details?.rate), `${bytes(row.send_oct)} in all`);
     shown.set("channels", count(row.channels));
     const stamp = JSON.stringify([row.state, row.client_properties]);
     if (about.stamp === stamp) return;
@@ -38,8 +38,8 @@ async function open(view) {
       about,
       card("Connection", facts([
         ["Name", nameOf(row)], ["State", state(row.state)], ["User", row.user], ["Vhost", row.vhost], ["Client", productOf(row)], ["From", `${row.peer_host}:${row.peer_port}`], ["To", `${row.host}:${row.port}`],
-        ["Protocol", row.protocol], ["TLS", row.ssl ? [row.ssl_protocol, row.ssl_cipher].filter(Boolean).join(", ") || "yes" : "no"], ["Login by", row.auth_mechanism],
-        ["Heartbeat", row.timeout ? duration(row.timeout * 1000) : "none"], ["Largest frame", bytes(row.frame_max)], ["Channels at most", count(row.channel_max)], ["Since", moment(row.connected_at)],
+        ["Protocol", row.protocol], ["TLS", row.ssl ? [row.ssl_protocol, row.ssl_cipher].filter(Boolean).join(", ") || "yes" : yesNo(row.ssl)], ["Login by", row.auth_mechanism],
+        ["Heartbeat", row.timeout === 0 ? "none" : duration(row.timeout * 1000)], ["Largest frame", bytes(row.frame_max)], ["Channels at most", count(row.channel_max)], ["Since", moment(row.connected_at)],
       ])),
       card("What the client says of itself", facts([...Object.entries(properties), ["capabilities", Object.entries(capabilities ?? {}).filter(([, on]) => on).map(([label]) => label).join(", ")]])),
     );

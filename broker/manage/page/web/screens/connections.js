@@ -29,8 +29,8 @@ function open(view) {
       { key: "client", label: "Client", rank: 3, value: productOf },
       { key: "protocol", label: "Protocol", rank: 3, value: (row) => `${row.protocol ?? ""}${row.ssl ? " · TLS" : ""}` },
       { key: "channels", label: "Channels", look: "number", sort: "channels", rank: 2, show: count },
-      { key: "in", label: "In", unit: "/s", look: "number", sort: "recv_oct_details.rate", value: (row) => row.recv_oct_details?.rate ?? 0, show: (value) => (value ? bytes(value) : "0") },
-      { key: "out", label: "Out", unit: "/s", look: "number", sort: "send_oct_details.rate", value: (row) => row.send_oct_details?.rate ?? 0, show: (value) => (value ? bytes(value) : "0") },
+      { key: "in", label: "In", unit: "/s", look: "number", sort: "recv_oct_details.rate", value: (row) => row.recv_oct_details?.rate, show: octets },
+      { key: "out", label: "Out", unit: "/s", look: "number", sort: "send_oct_details.rate", value: (row) => row.send_oct_details?.rate, show: octets },
     ],
     source: paged(words),
     menu: (row) => [
@@ -41,6 +41,10 @@ function open(view) {
     picks: [{ label: "Close…", look: "bad", press: closing }],
   });
   view.show(shown.element);
+}
+
+function octets(rate) {
+  return rate === 0 ? "0" : bytes(rate);
 }
 
 /** Return the name that the client gave its connection, or "". */

@@ -14,6 +14,7 @@ import { toast } from "../parts/toast.js";
 
 export const deadLetterQueue = { path: "dead-letters/{vhost}/{queue}", title: "Dead letters", open };
 
+const BRIEF = { columns: "name,vhost,messages_ready" };
 const BODY_MAX = 65_536; // bytes of a body that the page asks for
 const BODIES_MAX = 4_194_304; // of all of them
 
@@ -21,7 +22,7 @@ async function open(view) {
   const { vhost, queue: name } = view.words;
   const words = ["queues", vhost, name];
   view.title(["Dead letters", ["dead-letters"]], name);
-  let row = await get(words, {}, view.signal);
+  let row = await get(words, BRIEF, view.signal);
   let messages = [];
   let chosen = null; // the kind of death that is shown, null for all
   const amount = selectOf([["50", "First 50"], ["200", "First 200"], ["1000", "First 1,000"]], { "aria-label": "How many", value: "50" });
@@ -36,7 +37,7 @@ async function open(view) {
   const load = async () => {
     try {
       messages = await get([...words, "peek"], { count: amount.value, truncate: Math.min(BODY_MAX, Math.floor(BODIES_MAX / Number(amount.value))), encoding: "auto" }, view.signal);
-      row = await get(words, {}, view.signal);
+      row = await get(words, BRIEF, view.signal);
       failed.hidden = true;
       show();
     } catch (error) {
@@ -117,6 +118,10 @@ async function open(view) {
     nothing,
     both,
   );
+  view.onTick(async () => {
+    row = await get(words, BRIEF, view.signal);
+    if ((row.messages_ready === 0) !== (messages.length === 0)) await load();
+  });
   await load();
 }
 
@@ -153,7 +158,7 @@ function requeueing(row, kinds, chosen) {
     title: `Requeue the dead letters of ${row.name}`,
     action: "Requeue",
     body: [
-      h("p", {}, h("strong", {}, many(row.messages_ready ?? 0, "message")), " ready. Each returns exactly once, even if the broker is killed on the way; one that never died stays."),
+      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each returns exactly once, even if the broker is killed on the way; one that never died stays."),
       h(
         "div",
         { class: "fields" },
@@ -174,7 +179,7 @@ function requeueing(row, kinds, chosen) {
 }
 
 function outcome(told) {
-  const parts = [`${many(told.moved ?? 0, "dead letter")} sent back`];
+  const parts = [`${many(told.moved, "dead letter")} sent back`];
   if (told.unroutable) parts.push(`${count(told.unroutable)} stay: their queue or exchange is gone`);
   if (told.refused) parts.push(`${count(told.refused)} stay: the queue refused them`);
   if (told.stopped) parts.push(`stopped: ${told.stopped}`);

@@ -63,7 +63,7 @@ export function bindingTable(view, { prefix, title, empty, load, far }) {
       { key: far, label: title, look: "name", sort: far, value: (row) => [row.vhost, row[far], far === "source" ? "exchange" : row.destination_type], show: ([vhost, name, type]) => h("a", { href: type === "queue" ? address(["queues", vhost, name]) : exchangeAddress(vhost, name) }, exchangeName(name)) },
       { key: "type", label: "Type", rank: 2, value: (row) => (far === "source" ? "exchange" : row.destination_type) },
       { key: "routing_key", label: "Routing key", sort: "routing_key", show: (key) => h("code", {}, key) },
-      { key: "arguments", label: "Arguments", rank: 2, value: (row) => (Object.keys(row.arguments ?? {}).length ? value(row.arguments) : ""), show: (text) => h("code", {}, text) },
+      { key: "arguments", label: "Arguments", rank: 2, value: (row) => (Object.keys(row.arguments).length ? value(row.arguments) : ""), show: (text) => h("code", {}, text) },
     ],
     source: listed(load, [far, "routing_key"]),
     menu: (row) => (row.source === "" ? [{ label: "The default exchange's bindings stay", press: () => {} }] : [{ label: "Unbind…", look: "bad", press: async () => (await unbinding(row)) && shown.refresh() }]),

@@ -13,7 +13,7 @@ import { inVhost, reader } from "../parts/reader.js";
 import { table } from "../parts/table.js";
 import { toast } from "../parts/toast.js";
 
-const TYPES = ["topic", "direct", "fanout", "headers", "x-consistent-hash", "x-delayed-message", "x-random", "x-modulus-hash", "x-recent-history"];
+const NEEDED = { "x-delayed-message": { "x-delayed-type": "topic" } }; // arguments without which a type is refused
 
 export const exchanges = { path: "exchanges", title: "Exchanges", key: "e", group: "Topology", open };
 
@@ -66,13 +66,19 @@ export function deletingExchanges(rows) {
 }
 
 function declaring() {
+  const given = area("Arguments, as a JSON object", "arguments", { placeholder: "{\"alternate-exchange\": \"unroutable\"}" });
+  const text = given.querySelector("textarea");
+  const fill = (event) => {
+    if (Object.values(NEEDED).some((needed) => text.value === JSON.stringify(needed))) text.value = "";
+    if (text.value === "" && event.target.value in NEEDED) text.value = JSON.stringify(NEEDED[event.target.value]);
+  };
   return ask({
     title: "Add an exchange",
     action: "Add exchange",
     body: [
-      h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 255 }), select("Type", "type", TYPES), vhostField()),
+      h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 255 }), select("Type", "type", reader.parts.choices.exchange_types, { value: "topic", on: { change: fill } }), vhostField()),
       h("div", { class: "row" }, check("Durable", "durable", { checked: true }), check("Auto-delete", "auto_delete"), check("Internal", "internal")),
-      area("Arguments, as a JSON object", "arguments", { placeholder: "{\"alternate-exchange\": \"unroutable\"}" }),
+      given,
     ],
     submit: async (form) => {
       await change("PUT", ["exchanges", form.vhost ?? reader.vhosts[0], form.name], { type: form.type, durable: form.durable, auto_delete: form.auto_delete, internal: form.internal, arguments: jsonObject(form.arguments, "Arguments") });

@@ -5,6 +5,13 @@ import { change } from "../parts/api.js";
 import { field } from "../parts/form.js";
 import { valuesOf } from "../parts/dialog.js";
 
+const REASONS = {
+  "Login failed": "The user name or the password is wrong.",
+  "Not management user": "This user has no tag for this page: management, policymaker, monitoring or administrator.",
+  "User can only log in via localhost": "This user may log in only on the machine of the broker itself. Log in there, or as another user.",
+  "Too many failed logins from this address": "Too many logins from this address have failed. Wait for a minute.",
+};
+
 /** Show the form; `done` runs once the broker has accepted a login. */
 export function login(done) {
   document.title = "Log in · SlotMQ";
@@ -27,7 +34,7 @@ export function login(done) {
       await change("POST", ["session"], valuesOf(form));
       done();
     } catch (failed) {
-      put(error, failed.status === 401 ? "The user name or the password is wrong, or the user has no tag for this page." : failed.message);
+      put(error, REASONS[failed.message] ?? failed.message);
       error.hidden = false;
       form.elements.password.select();
     }

@@ -5,7 +5,7 @@ import { h, put } from "../parts/dom.js";
 import { change, get, isAbort } from "../parts/api.js";
 import { ask } from "../parts/dialog.js";
 import { field } from "../parts/form.js";
-import { count, exchangeName, many } from "../parts/format.js";
+import { count, exchangeName, many, yesNo } from "../parts/format.js";
 import { graph } from "../parts/graph.js";
 import { card, figures, notice, tabs } from "../parts/panels.js";
 import { listed } from "../parts/rows.js";
@@ -29,6 +29,7 @@ async function open(view) {
     { name: "gaps", label: "Gaps" },
   ]);
   const picture = graph();
+  // leaves and inner brokers have lists and counts of their own
   const of = (name) => brokers.flatMap((broker) => (broker[name] ?? []).map((row) => ({ ...row, broker: broker.broker })));
   const tab = (columns, name, options = {}) => (box, signal) => {
     const rows = table(view.within(signal), { noun: "row", filter: false, live: false, prefix: name, size: 250, source: listed(async () => of(name)), columns, ...options });
@@ -45,7 +46,7 @@ async function open(view) {
         { key: "leaf", label: "Leaf", look: "name", sort: "leaf" },
         { key: "time", label: "Virtual time", look: "number", sort: "time", show: count },
         { key: "node", label: "Behind tree node", sort: "node" },
-        { key: "durable", label: "Durable", value: (row) => (row.durable ? "yes" : "no") },
+        { key: "durable", label: "Durable", value: (row) => yesNo(row.durable) },
         { key: "broker", label: "As known by", rank: 2 },
       ], "leaves", { noun: "leaf", sort: "leaf", id: (row) => `${row.broker} ${row.node} ${row.leaf}`, menu: mayAs("administrator") ? (row) => [{ label: "Forget…", look: "bad", press: () => forgetting(row) }] : undefined }),
     },
@@ -167,7 +168,7 @@ function verdicts(rows) {
       h("td", { class: "text" }, exchangeName(row.exchange)),
       h("td", { class: "text" }, row.broker),
       h("td", { class: "text strong" }, row.to),
-      h("td", {}, h("span", { class: `badge ${row.goes ? "good" : ""}` }, row.goes ? "yes" : "no")),
+      h("td", {}, h("span", { class: `badge ${row.goes ? "good" : ""}` }, yesNo(row.goes))),
       h("td", { class: "rank-2 wrap" }, row.reason),
     ))),
   ));

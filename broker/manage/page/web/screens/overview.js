@@ -65,7 +65,7 @@ async function open(view) {
     for (const name of ["publish", "deliver_get", "ack"]) shown.set(name, rate(told[name]));
     for (const name of ["messages_ready", "messages_unacknowledged"]) shown.set(name, short(told[name]));
     for (const name of ["connections", "channels", "consumers", "queues", "exchanges"]) totals.set(name, count(told[name]));
-    showAlarms(alarms, told.alarms ?? [], told.blocked ?? 0);
+    showAlarms(alarms, told.alarms, told.blocked);
     node.show(told);
     history.add(told.at, told);
     draw();
@@ -126,7 +126,7 @@ async function details(view) {
       { key: "ip_address", label: "Address" },
       { key: "port", label: "Port", look: "number", show: (port) => String(port) },
     ],
-    source: listed(async () => told.listeners ?? []),
+    source: listed(async () => told.listeners),
   });
   const about = facts([
     ["Node", told.node],

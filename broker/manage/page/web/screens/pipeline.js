@@ -6,6 +6,7 @@ import { ask } from "../parts/dialog.js";
 import { check, field, number } from "../parts/form.js";
 import { bytes, count, duration, exchangeName, many } from "../parts/format.js";
 import { menu } from "../parts/menu.js";
+import { quantity } from "../parts/quantity.js";
 import { card, facts, figures } from "../parts/panels.js";
 import { listed } from "../parts/rows.js";
 import { mayAs, reader } from "../parts/reader.js";
@@ -136,12 +137,12 @@ function adding() {
     body: [
       h("p", {}, "A tap keeps every message that passes an exchange with a key that matches a topic pattern, whatever queues are bound."),
       h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 200 }), field("Exchange", "exchange", { placeholder: "empty: the default exchange" }), field("Pattern", "pattern", { required: true, value: "#" }), vhostField()),
-      h("div", { class: "fields" }, field("Cursor", "cursor", { placeholder: "archive" }, "A reader for which messages are kept."), number("At most (MiB)", "max_mib", { min: 1 }), number("At most (hours)", "max_hours", { min: 1 })),
+      h("div", { class: "fields" }, field("Cursor", "cursor", { placeholder: "archive" }, "A reader for which messages are kept."), field("At most", "max_bytes", { placeholder: "10GB" }, "Size of its slot files."), field("For at most", "max_age", { placeholder: "7d" }, "Age of its slot files.")),
     ],
     submit: async (form) => {
       const body = { exchange: form.exchange, pattern: form.pattern, cursors: form.cursor ? [form.cursor] : [] };
-      if (form.max_mib !== "") body.max_bytes = Number(form.max_mib) * 1024 * 1024;
-      if (form.max_hours !== "") body.max_age_ms = Number(form.max_hours) * 3_600_000;
+      if (form.max_bytes) body.max_bytes = quantity(form.max_bytes, "bytes", "At most");
+      if (form.max_age) body.max_age_ms = quantity(form.max_age, "ms", "For at most");
       await change("PUT", ["slotmq", "pipeline", "taps", form.vhost ?? reader.vhosts[0], form.name], body);
       toast(`Tap ${form.name} added`);
     },
@@ -212,7 +213,7 @@ function bridges(view) {
       { key: "peers", label: "Peers", look: "number", show: count },
       { key: "subscriptions", label: "Subscriptions", look: "number", rank: 2, show: count },
       { key: "messages", label: "Messages", look: "number", show: count },
-      { key: "waiting", label: "Waiting", look: "number", rank: 2, show: count },
+      { key: "waiting", label: "Waiting", look: "number", rank: 2, value: (row) => (row.kind === "subscribe" ? null : row.waiting), show: count },
       { key: "lost", label: "Lost", look: "number", show: count },
     ],
     source: listed((signal) => get(["slotmq", "zmq"], {}, signal)),

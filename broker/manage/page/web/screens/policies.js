@@ -12,10 +12,10 @@ import { toast } from "../parts/toast.js";
 
 export const policies = { path: "policies", title: "Policies", key: "y", group: "Admin", open };
 
-const APPLY_TO = [["all", "queues and exchanges"], "queues", "classic_queues", "quorum_queues", "exchanges"];
+const LABELS = { all: "queues and exchanges", classic_queues: "classic queues", quorum_queues: "quorum queues" };
 const WAIT_MS = 250; // after the last key
 const SUGGESTED = [
-  ["message-ttl", 60000], ["max-length", 10000], ["max-length-bytes", 1073741824], ["overflow", "reject-publish"], ["expires", 1800000],
+  ["message-ttl", "1min"], ["max-length", 10000], ["max-length-bytes", "1GiB"], ["overflow", "reject-publish"], ["expires", "30min"],
   ["dead-letter-exchange", "dead"], ["dead-letter-routing-key", "key"], ["delivery-limit", 20], ["alternate-exchange", "unroutable"],
 ];
 
@@ -63,7 +63,9 @@ function list(view, noun, operator) {
 
 function changing(noun, row, operator) {
   const vhost = row?.vhost ?? (reader.vhost || reader.vhosts[0]);
-  const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" });
+  const { policies_apply_to, policy_keys, operator_policy_keys } = reader.parts.choices;
+  const keys = operator ? operator_policy_keys : policy_keys;
+  const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" }, "Sizes and times are bytes and milliseconds, or texts with a unit, such as \"10GB\" and \"7d\".");
   const text = rules.querySelector("textarea");
   const add = (name, set) => {
     try {
@@ -101,11 +103,11 @@ function changing(noun, row, operator) {
         row === null && field("Name", "name", { required: true, maxlength: 255 }),
         row === null && reader.vhosts.length > 1 && select("Vhost", "vhost", reader.vhosts, { value: vhost }),
         pattern,
-        select("Applies to", "apply_to", APPLY_TO, { value: row?.["apply-to"] ?? "queues" }),
+        select("Applies to", "apply_to", policies_apply_to.map((name) => [name, LABELS[name] ?? name]), { value: row?.["apply-to"] ?? "queues" }),
         number("Priority", "priority", { value: row?.priority ?? 0, min: -2147483648 }),
       ),
       rules,
-      h("div", { class: "row suggested" }, h("span", { class: "faint small" }, "Add a rule:"), SUGGESTED.map(([name, set]) => button(name, "small quiet", () => add(name, set)))),
+      h("div", { class: "row suggested" }, h("span", { class: "faint small" }, "Add a rule:"), SUGGESTED.filter(([name]) => keys.includes(name)).map(([name, set]) => button(name, "small quiet", () => add(name, set)))),
     ],
     submit: async (form) => {
       const name = row?.name ?? form.name;

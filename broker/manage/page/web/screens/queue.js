@@ -12,6 +12,7 @@ import { publishing } from "../parts/publish.js";
 import { deleting, moving, pausing, purging } from "../parts/queue_actions.js";
 import { go } from "../parts/router.js";
 import { strip } from "../parts/strip.js";
+import { toastError } from "../parts/toast.js";
 import { bindingsTab, consumersTab, detailsTab, messagesTab, unackedTab } from "./queue_tabs.js";
 
 export const queue = { path: "queues/{vhost}/{queue}", title: "Queue", open };
@@ -19,7 +20,12 @@ export const queue = { path: "queues/{vhost}/{queue}", title: "Queue", open };
 const DEPTH = [{ name: "messages_ready", label: "Ready", k: 1 }, { name: "messages_unacknowledged", label: "Unacked", k: 4 }];
 const RATES = [{ name: "publish", label: "In", k: 1 }, { name: "deliver_get", label: "Out", k: 2 }, { name: "ack", label: "Acknowledged", k: 3 }];
 
-const BRIEF = { disable_stats: "true" }; // numbers come by the live stream; exact bytes would cost a walk over the messages
+const BRIEF = {
+  columns: [ // without those that cost a walk over the messages; rates come by the live stream
+    "name", "vhost", "state", "durable", "auto_delete", "exclusive", "arguments", "policy", "operator_policy",
+    "messages", "messages_ready", "messages_unacknowledged", "consumers", "consumer_details",
+  ].join(","),
+};
 
 async function open(view) {
   const { vhost, queue: name } = view.words;
@@ -59,14 +65,14 @@ async function open(view) {
   const take = (told) => {
     gone.hidden = !told.gone;
     if (told.gone) return;
-    Object.assign(row, { messages: told.messages, messages_ready: told.messages_ready, messages_unacknowledged: told.messages_unacknowledged, consumers: told.consumers, state: told.state, policy: told.policy });
+    Object.assign(row, { messages: told.messages, messages_ready: told.messages_ready, messages_unacknowledged: told.messages_unacknowledged, consumers: told.consumers, state: told.state, policy: told.policy, operator_policy: told.operator_policy });
     for (const kind of ["publish", "deliver_get", "ack"]) shown.set(kind, rate(told[kind]));
     show();
     if (told.publish === null) return; // the first value of a stream has no rates
     history.add(Date.now(), told);
     draw();
   };
-  const context = { words, vhost, name, row: () => row, refresh };
+  const context = { words, vhost, name, row: () => row, refresh, changed: null };
   const parts = tabs(view, [
     { name: "messages", label: "Messages", open: (box, signal) => messagesTab(view, context, box, signal) },
     { name: "unacked", label: "Unacked", open: (box, signal) => unackedTab(view, context, box, signal) },
@@ -75,7 +81,10 @@ async function open(view) {
     { name: "details", label: "Details", open: (box, signal) => detailsTab(view, context, box, signal) },
   ]);
 
-  const after = (done) => async () => (await done()) && refresh();
+  const after = (done) => async () => {
+    if (!(await done())) return;
+    await refresh().then(() => Promise.all([showSlots(), context.changed?.()])).catch(toastError);
+  };
   const marks = h("span", { class: "row" });
   const pause = button("", "", after(() => pausing([row], row.state !== "paused")));
   function show() {
@@ -85,7 +94,7 @@ async function open(view) {
     parts.count("unacked", row.messages_unacknowledged ? short(row.messages_unacknowledged) : "");
     parts.count("consumers", row.consumers ? count(row.consumers) : "");
     parts.count("messages", row.messages_ready ? short(row.messages_ready) : "");
-    const stamp = JSON.stringify([row.state, row.arguments, row.policy]);
+    const stamp = JSON.stringify([row.state, row.arguments, row.policy, row.operator_policy]);
     if (head.stamp === stamp) return;
     head.stamp = stamp;
     const isPaused = row.state === "paused";
@@ -99,7 +108,7 @@ async function open(view) {
     h("h1", {}, name),
     marks,
     h("span", { class: "push" }),
-    button("Publish…", "primary", () => publishing({ vhost, exchange: "", queue: name })),
+    button("Publish…", "primary", after(() => publishing({ vhost, exchange: "", queue: name }))),
     pause,
     menu("More", icon("more"), [
       { label: "Move messages…", press: after(() => moving(row)) },

@@ -3,7 +3,7 @@
 import { button, h, put } from "../parts/dom.js";
 import { get, isAbort } from "../parts/api.js";
 import { selectOf } from "../parts/form.js";
-import { count, duration, value } from "../parts/format.js";
+import { bytes, clock, count, duration, orNone, value, yesNo } from "../parts/format.js";
 import { messageList } from "../parts/message.js";
 import { card, facts, notice } from "../parts/panels.js";
 import { address } from "../parts/router.js";
@@ -12,19 +12,26 @@ import { table } from "../parts/table.js";
 import { binding, bindingTable } from "./exchange.js";
 
 const UNACKED_MAX = 500; // those that are held longest
+const DETAILS = [
+  "vhost", "type", "durable", "auto_delete", "exclusive", "node", "idle_since", "messages_ram", "messages_persistent", "message_bytes",
+  "arguments", "policy", "operator_policy", "effective_policy_definition",
+].join(",");
 const TRUNCATE = 65_536; // bytes of a body that the page asks for
 
 /** Draw the head of the queue: messages are looked at and stay where they are. */
-export async function messagesTab(view, { words, row }, box, signal) {
+export async function messagesTab(view, context, box, signal) {
+  const { words, row } = context;
   const shown = messageList({ empty: "No ready message" });
   const told = h("span", { class: "faint" });
   const amount = selectOf([["20", "20 messages"], ["100", "100 messages"], ["500", "500 messages"]], { "aria-label": "How many", value: "20" });
   const failed = h("div", {});
+  let listed = 0;
   const load = async () => {
     try {
       const messages = await get([...words, "peek"], { count: amount.value, truncate: TRUNCATE }, signal);
       shown.update(messages);
-      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready. Looking leaves them in place.`);
+      listed = messages.length;
+      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready at ${clock(Date.now())}. Looking leaves them in place.`);
       put(failed);
     } catch (error) {
       if (!isAbort(error)) put(failed, notice("bad", "The messages cannot be shown", error.message));
@@ -32,6 +39,10 @@ export async function messagesTab(view, { words, row }, box, signal) {
   };
   amount.addEventListener("change", load);
   put(box, h("div", { class: "row" }, button("Look again", "", load), amount, told), failed, shown.element);
+  context.changed = load;
+  signal.addEventListener("abort", () => (context.changed = null));
+  // the reader may be amid a message, so a list stays until the reader looks again, unless it says the opposite of what is so
+  view.within(signal).onTick(() => ((row().messages_ready === 0) === (listed === 0) ? null : load()));
   await load();
 }
 
@@ -78,12 +89,12 @@ export function consumersTab(view, { row }, box, signal) {
       { key: "consumer_tag", label: "Consumer", look: "name" },
       { key: "channel", label: "Channel", look: "text", rank: 2, value: (one) => [one.channel_details?.connection_name ?? "", one.channel_details?.name ?? ""], show: ([connection, name]) => h("a", { href: address(["connections", connection]) }, name) },
       { key: "ack_required", label: "Acks", value: (one) => (one.ack_required ? "manual" : "automatic") },
-      { key: "prefetch_count", label: "Prefetch", look: "number", show: (limit) => (limit ? count(limit) : "∞") },
+      { key: "prefetch_count", label: "Prefetch", look: "number", show: (limit) => (limit === 0 ? "∞" : count(limit)) },
       { key: "priority", label: "Priority", look: "number", rank: 3, value: (one) => one.arguments?.["x-priority"] ?? 0 },
       { key: "active", label: "Active", rank: 2, value: (one) => (one.active === false ? "waits" : one.exclusive ? "exclusive" : "yes") },
       { key: "arguments", label: "Arguments", look: "text", rank: 3, value: (one) => (Object.keys(one.arguments ?? {}).length ? value(one.arguments) : "") },
     ],
-    source: listed(async () => row().consumer_details ?? []),
+    source: listed(async () => row().consumer_details),
   });
   put(box, shown.element);
 }
@@ -95,16 +106,16 @@ export function bindingsTab(view, { words, vhost, name }, box, signal) {
   put(box, shown.element);
 }
 
-/** Draw arguments, policies and what else is known. */
-export function detailsTab(view, { row }, box) {
-  const one = row();
+/** Draw arguments, policies and what else is known; to count bytes and messages in memory the broker walks over them. */
+export async function detailsTab(view, { words }, box, signal) {
+  const one = await get(words, { columns: DETAILS }, signal);
   put(
     box,
     h(
       "div",
       { class: "columns-2" },
-      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", one.durable ? "yes" : "no"], ["Auto-delete", one.auto_delete ? "yes" : "no"], ["Exclusive", one.exclusive ? "yes" : "no"], ["Node", one.node], ["Idle since", one.idle_since], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)]])),
-      card("Arguments and policies", facts([...Object.entries(one.arguments ?? {}), ["Policy", one.policy ?? "none"], ["Operator policy", one.operator_policy ?? "none"], ...Object.entries(one.effective_policy_definition ?? {}).map(([name, set]) => [`by policy: ${name}`, value(set)])])),
+      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", yesNo(one.durable)], ["Auto-delete", yesNo(one.auto_delete)], ["Exclusive", yesNo(one.exclusive)], ["Node", one.node], ["Idle since", one.idle_since ?? null], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)], ["Bytes of bodies", bytes(one.message_bytes)]])),
+      card("Arguments and policies", facts([...Object.entries(one.arguments), ["Policy", orNone(one.policy)], ["Operator policy", orNone(one.operator_policy)], ...Object.entries(one.effective_policy_definition).map(([name, set]) => [`by policy: ${name}`, value(set)])])),
     ),
   );
 }

@@ -76,7 +76,7 @@ function declaring() {
     title: "Add a queue",
     action: "Add queue",
     body: [
-      h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 255 }), select("Type", "type", [["classic", "Classic"], ["quorum", "Quorum"], ["stream", "Stream"]]), vhostField()),
+      h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 255 }), select("Type", "type", reader.parts.choices.queue_types), vhostField()),
       h("div", { class: "row" }, check("Durable", "durable", { checked: true }), check("Auto-delete", "auto_delete")),
       area("Arguments, as a JSON object", "arguments", { placeholder: "{\"x-message-ttl\": 60000, \"x-dead-letter-exchange\": \"dead\"}" }),
     ],

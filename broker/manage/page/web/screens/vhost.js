@@ -34,7 +34,7 @@ async function open(view) {
     h(
       "div",
       { class: "columns-2" },
-      card("Vhost", facts([["Description", row.description], ["Tags", (row.tags ?? []).join(", ")], ["Default queue type", defaultType(row)], ["Messages", count(row.messages)], ["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)]])),
+      card("Vhost", facts([["Description", row.description], ["Tags", row.tags.join(", ")], ["Default queue type", defaultType(row)], ["Messages", count(row.messages)], ["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)]])),
       await limitsCard(["vhost-limits", name], LIMITS, view, mine),
     ),
     mine && h("h2", {}, "Rights"),

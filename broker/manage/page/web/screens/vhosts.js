@@ -7,13 +7,11 @@ import { check, field, select } from "../parts/form.js";
 import { count, many } from "../parts/format.js";
 import { listed } from "../parts/rows.js";
 import { address, go } from "../parts/router.js";
-import { mayAs } from "../parts/reader.js";
+import { mayAs, reader } from "../parts/reader.js";
 import { table } from "../parts/table.js";
 import { toast } from "../parts/toast.js";
 
 export const vhosts = { path: "vhosts", title: "Vhosts", key: "x", group: "Admin", open };
-
-const QUEUE_TYPES = [["", "as the client asks"], "classic", "quorum"];
 
 function open(view) {
   const mine = mayAs("administrator");
@@ -53,12 +51,13 @@ function changed() {
 
 /** Ask and add a vhost, or change one; return true if it was done. */
 export function changingVhost(row) {
+  const types = reader.parts.choices.queue_types;
   return ask({
     title: row === null ? "Add a vhost" : `Change ${row.name}`,
     action: row === null ? "Add vhost" : "Change",
     body: [
       h("div", { class: "fields" }, row === null && field("Name", "name", { required: true, maxlength: 255 }), field("Description", "description", { value: row?.description ?? "" }), field("Tags", "tags", { value: (row?.tags ?? []).join(","), placeholder: "production, eu" })),
-      h("div", { class: "fields" }, select("Default queue type", "type", QUEUE_TYPES, { value: QUEUE_TYPES.includes(row?.default_queue_type) ? row.default_queue_type : "" })),
+      h("div", { class: "fields" }, select("Default queue type", "type", [["", "as the client asks"], ...types], { value: types.includes(row?.default_queue_type) ? row.default_queue_type : "" })),
       check("Trace: copy every message to amq.rabbitmq.trace", "tracing", { checked: row?.tracing ?? false }),
     ],
     submit: async (form) => {
@@ -78,7 +77,7 @@ export function deletingVhost(row) {
   return ask({
     title: `Delete vhost ${row.name}?`,
     body: [
-      h("p", {}, "Its queues, ", h("strong", {}, many(row.messages ?? 0, "message")), ", exchanges, policies and rights go with it, and its clients are disconnected. This cannot be undone."),
+      h("p", {}, "Its queues, ", h("strong", {}, many(row.messages, "message")), ", exchanges, policies and rights go with it, and its clients are disconnected. This cannot be undone."),
       field("Type its name to delete it", "name", { required: true }),
     ],
     action: "Delete",
