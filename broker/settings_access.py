@@ -246,6 +246,6 @@ class Metrics(HttpPort):
     port: int = number(
         15692, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "RabbitMQ prometheus"
     )
-    shared_ms: int = number(
+    shared_ms: Milliseconds = number(
         1000, 0, 60_000, "ms", "How long the text of a scrape is for all who ask for the same.", reload=AT_ONCE
     )

@@ -46,7 +46,7 @@ BY_TAG: Final = READING_VERBS | frozenset(
         *("add_user", "set_user", "delete_user", "set_user_limits", "clear_user_limits"),
         *("set_permission", "delete_permission", "set_topic_permission", "delete_topic_permission"),
         *("add_vhost", "delete_vhost", "set_vhost_limits", "clear_vhost_limits", "set_policy", "delete_policy"),
-        *("export_definitions", "import_definitions", "backup", "reload", "stop"),
+        *("export_definitions", "import_definitions", "backup", "reload", "settings", "stop"),
         *("close_connection", "set_tracing", "cluster_leave", "overlay_forget"),
     )
 )

@@ -284,6 +284,7 @@ a/a     export_definitions
 a/a     import_definitions {"definitions": {}}
 a       backup {"target": "here"}
 a       reload
+a       settings
 a       stop
 a       close_connection {"name": "none"}
 a/a     set_tracing {"on": false}
@@ -551,7 +552,7 @@ DEAD_LETTERED = {"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-rout
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     """Provide the scene."""
-    taps = {"snapshots_user_max": 1000}  # a user's fifth would take the place of the first
+    taps = {"snapshots_user_max": 64}  # a user's fifth would take the place of the first
     with Broker(http={"enabled": True}, metrics={"enabled": True}, taps=taps) as broker:
         scene = Scene(broker)
         try:
