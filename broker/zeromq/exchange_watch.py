@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.overlay.binding_interest import kind_of_patterns
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Space
+from broker.overlay_node.vhost.binding_interest import kind_of_patterns
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue

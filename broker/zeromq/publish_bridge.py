@@ -11,11 +11,11 @@ import zmq
 from pamqp import commands
 from pamqp.common import FieldTable
 
-from broker.core.overlay.binding_interest import kind_of_patterns
 from broker.event_log import get_logger
 from broker.net.control_verbs.message_row import properties_row
 from broker.net.inside.connection import CallRefused, InsideConnection
 from broker.net.inside.methods import BindAny, UnbindAny
+from broker.overlay_node.vhost.binding_interest import kind_of_patterns
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
 from broker.overlay.packets import Data, Packet, StreamRun, Update
-from broker.overlays.overlays import Overlays
+from broker.overlay_node.node import Overlays
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
 from tests.overlay.sites import X, overlays_of, reached
 

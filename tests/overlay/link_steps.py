@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
 from tests.overlay.sites import overlays_of, reached
 

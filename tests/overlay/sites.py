@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.overlay.packets import Space
-from broker.overlays.overlays import Overlays
+from broker.overlay_node.node import Overlays
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker

@@ -44,7 +44,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "what expired while a link was down is sent",
-        "broker/core/overlay/recorded_stream.py",
+        "broker/overlay_node/vhost/recorded_stream.py",
         "if message is None or _is_expired(message, now_ms):",
         "if message is None:",
         STREAMS,
@@ -58,7 +58,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a second process takes the link of the first one of its name",
-        "broker/net/links/links.py",
+        "broker/overlay_node/links.py",
         "if known.process != arguments.get(PROCESS_ARGUMENT, known.process) and known.answers():",
         "if False:",
         ("tests/overlay/test_links.py",),
@@ -107,7 +107,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a binding gets messages before the leaf has told it",
-        "broker/overlays/leaf_driver.py",
+        "broker/overlay_node/leaf_driver.py",
         "if not held.overlay.bindings.busy and self",
         "if self",
         SITES,
@@ -128,14 +128,14 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a long packet is one message of a link",
-        "broker/net/links/overlay_link.py",
+        "broker/overlay_node/overlay_link.py",
         "for at in range(0, len(body), LINK_MESSAGE_BYTES):\n",
         "for at in (0,):\n                self._carrier.carry(body)\n                break\n",
         LIMITS,
     ),
     Defect(
         "a binding that was removed and made again keeps its start",
-        "broker/core/overlay/binding_interest.py",
+        "broker/overlay_node/vhost/binding_interest.py",
         " and (wanted is None or one not in cut)",
         "",
         ("tests/integration/test_overlay_interest.py",),
@@ -338,14 +338,14 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a batch of start points is not synced",
-        "broker/overlays/leaf_file.py",
+        "broker/overlay_node/leaf_file.py",
         "            self._file.sync()\n",
         "",
         LEAF_FILE,
     ),
     Defect(
         "a binding that is gone stays in the file",
-        "broker/overlays/leaf_file.py",
+        "broker/overlay_node/leaf_file.py",
         '                for binding in change["gone"]:\n                    points.pop(binding, None)\n',
         "",
         LEAF_FILE,

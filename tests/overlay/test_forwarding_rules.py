@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
 from broker.overlay import announcement
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
 from tests.overlay.link_packets import LinkPackets, at_rest, interested
 from tests.overlay.link_steps import LinkSteps

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aio_pika import Message
 
-from broker.overlays.overlay_facts import overlay_facts
+from broker.overlay_node.facts import overlay_facts
 from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, wanted
 from tests.tap_files import channel_of, publish
 

@@ -13,10 +13,10 @@ import pytest
 import trustme
 from pamqp import commands
 
-from broker.net.links.links import Links
-from broker.net.links.overlay_link import LinkFault, OverlayLink
 from broker.overlay.packets import Ack, Conjunction, Data, Hello, Packet, Resync, Space, StreamName, StreamRun, Update
 from broker.overlay.wire import encode
+from broker.overlay_node.links import Links
+from broker.overlay_node.overlay_link import LinkFault, OverlayLink
 from broker.settings import Settings
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
 from broker.overlay.packets import Data, Nack, Packet, Resync, StreamName, StreamRun, Update
 from broker.overlay.timing import Timing
-from broker.overlays import overlays
-from broker.overlays.leaf_file import LeafFile
-from broker.overlays.participation import Participation
+from broker.overlay_node import node
+from broker.overlay_node.leaf_file import LeafFile
+from broker.overlay_node.overlay_link import OverlayLink
+from broker.overlay_node.participation import Participation
 from broker.store.files import Files
 from broker.testing import Broker
 from tests.overlay.link_steps import LinkSteps
@@ -113,7 +113,7 @@ async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty bindings are one change of the vector at most, and the next message still finds the last of them."""
-    monkeypatch.setattr(overlays, "Timing", partial(Timing, vector_idle_ms=1 << 40))
+    monkeypatch.setattr(node, "Timing", partial(Timing, vector_idle_ms=1 << 40))
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await other.declare_exchange("x", "topic", durable=True)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.header_facts import MISSING
 from broker.core.message.carbon_copies import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Message
-from broker.core.overlay.vector_message import is_vector_change, previous_change, vector_change, vector_message
 from broker.core.publishing.local_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
+from broker.overlay_node.vhost.vector_message import is_vector_change, previous_change, vector_change, vector_message
 
 if TYPE_CHECKING:
     from broker.core.queue.stream_queue import StreamQueue

@@ -20,7 +20,7 @@ from broker.net.transport import write_pieces
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.net.links.overlay_link import OverlayLink
+    from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings_overlay import Neighbour
 
 __all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "Dialler", "NeighbourAddress"]

@@ -15,9 +15,9 @@ from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.timing import Timing
-from broker.overlays.leaf_driver import LeafDriver
-from broker.overlays.leaf_file import LeafFile
-from broker.overlays.participation import Participation
+from broker.overlay_node.leaf_driver import LeafDriver
+from broker.overlay_node.leaf_file import LeafFile
+from broker.overlay_node.participation import Participation
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
-    from broker.net.links.links import Links
-    from broker.overlays.overlays import Overlays
+    from broker.overlay_node.links import Links
+    from broker.overlay_node.node import Overlays
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
     from broker.vhosts.vhosts import Vhosts
@@ -32,8 +32,8 @@ class OverlayPart:
         """
         if not settings.overlay.is_on:
             return
-        from broker.net.links.links import Links  # noqa: PLC0415 - other brokers start sooner without it
-        from broker.overlays.overlays import Overlays  # noqa: PLC0415 - as above
+        from broker.overlay_node.links import Links  # noqa: PLC0415 - other brokers start sooner without it
+        from broker.overlay_node.node import Overlays  # noqa: PLC0415 - as above
 
         self.overlays = Overlays(settings, vhosts, folder.files, folder.path, fail)
         self._links = Links(settings, self.overlays)
@@ -65,21 +65,21 @@ class OverlayPart:
 
     def facts(self) -> list[dict[str, Any]]:
         """Return a row for each broker of the overlay in this process, as JSON."""
-        from broker.overlays.overlay_facts import overlay_facts  # noqa: PLC0415 - as above
+        from broker.overlay_node.facts import overlay_facts  # noqa: PLC0415 - as above
 
         assert self.overlays is not None
         return overlay_facts(self.overlays)
 
     def flows(self) -> list[dict[str, Any]]:
         """Return for each broker of the overlay in this process its links, and for a leaf its streams, as JSON."""
-        from broker.overlays.overlay_facts import overlay_flows  # noqa: PLC0415 - as above
+        from broker.overlay_node.facts import overlay_flows  # noqa: PLC0415 - as above
 
         assert self.overlays is not None
         return overlay_flows(self.overlays)
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""
-        from broker.overlays.overlay_facts import explain  # noqa: PLC0415 - as above
+        from broker.overlay_node.facts import explain  # noqa: PLC0415 - as above
 
         assert self.overlays is not None
         return explain(self.overlays, vhost, exchange, key)

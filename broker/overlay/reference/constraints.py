@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker.overlay.conjunction import checksum
-from broker.overlay.expected_time import ExpectedTime
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.leaf_interests import LeafInterests
 from broker.overlay.packets import (
     Conjunction,
     FullState,
@@ -21,7 +19,9 @@ from broker.overlay.packets import (
     Space,
     Vector,
 )
-from broker.overlay.summaries import Summaries
+from broker.overlay.reference.expected_time import ExpectedTime
+from broker.overlay.reference.leaf_interests import LeafInterests
+from broker.overlay.reference.summaries import Summaries
 from broker.overlay.virtual_time import later
 
 SUMMARY_MS: Final = 1000

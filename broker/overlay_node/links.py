@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.errors import ChannelError
 from broker.core.publishing.link_target import LINK_QUEUE, AcceptedLink, LinkTarget
 from broker.event_log import get_logger
-from broker.net.links.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, PROCESS_ARGUMENT, DialledCarrier, Dialler
-from broker.net.links.overlay_link import Carrier, LinkEvents, OverlayLink
+from broker.overlay_node.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, PROCESS_ARGUMENT, DialledCarrier, Dialler
+from broker.overlay_node.overlay_link import Carrier, LinkEvents, OverlayLink
 
 if TYPE_CHECKING:
     from broker.overlay.packets import Packet

@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.overlay.binding_interest import StartPoint
-from broker.core.overlay.vhost_overlay import VhostOverlay
 from broker.event_log import get_logger
 from broker.overlay.leaf import Leaf
 from broker.overlay.leaf_state import LeafState
 from broker.overlay.packets import Space, StreamName
-from broker.overlays.commits import Commits
-from broker.overlays.leaf_log import LeafLog
+from broker.overlay_node.commits import Commits
+from broker.overlay_node.leaf_log import LeafLog
+from broker.overlay_node.vhost.binding_interest import StartPoint
+from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from broker.overlay.peers import Outgoing
     from broker.overlay.sink import Delivery
     from broker.overlay.timing import Timing
-    from broker.overlays.leaf_file import LeafFile
-    from broker.overlays.participation import Participation
+    from broker.overlay_node.leaf_file import LeafFile
+    from broker.overlay_node.participation import Participation
     from broker.settings_overlay import Overlay
 
 __all__ = ["LeafDriver"]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from broker.overlay.inner import Inner
     from broker.overlay.interest_scheme import InterestScheme
     from broker.overlay.packets import Vector
-    from broker.overlays.leaf_driver import LeafDriver
-    from broker.overlays.overlays import Overlays
+    from broker.overlay_node.leaf_driver import LeafDriver
+    from broker.overlay_node.node import Overlays
     from broker.settings_overlay import Neighbour, OverlayBroker
 
 __all__ = ["explain", "overlay_facts", "overlay_flows"]
