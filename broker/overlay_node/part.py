@@ -102,4 +102,5 @@ class OverlayPart:
         return self.overlays is not None and self.overlays.busy
 
     def _accept(self, engine: Engine) -> None:
-        engine.vhost.accept_links(self._links)
+        assert self._links is not None
+        engine.vhost.accept_links(self._links.accept)

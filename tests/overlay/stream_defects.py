@@ -121,8 +121,8 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "what clients may publish limits a link that was accepted",
-        "broker/core/session/overlay_link.py",
-        "self._channel.limit_messages(LINK_MESSAGE_BYTES)",
+        "broker/core/session/channel.py",
+        "self.channel.limit_messages(LINK_MESSAGE_BYTES)",
         "pass",
         LIMITS,
     ),
