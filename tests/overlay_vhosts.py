@@ -1,4 +1,4 @@
-"""Overlays of single vhosts in real brokers, and copies of brokers as after kill -9."""
+"""HeldBrokers of single vhosts in real brokers, and copies of brokers as after kill -9."""
 
 from __future__ import annotations
 
