@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Space
-from broker.overlay_node.vhost.binding_interest import kind_of_patterns
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -77,7 +76,7 @@ class ExchangeWatch:
 
     def _note(self, source: Exchange, keys: list[str], count: int) -> None:
         if source.name == self._space.exchange:
-            kind = kind_of_patterns(source)
+            kind = source.kind_of_patterns
             self._changes.append((conjunction(self._space, kind, key).pattern, count) for key in keys)
             if not self._scheduled:
                 self._scheduled = True
