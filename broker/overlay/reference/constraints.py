@@ -9,17 +9,8 @@ from typing import Final
 
 from broker.overlay.conjunction import checksum
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import (
-    Conjunction,
-    FullState,
-    Increment,
-    InterestPacket,
-    InterestSummary,
-    Lagging,
-    Packet,
-    Space,
-    Vector,
-)
+from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
+from broker.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
 from broker.overlay.virtual_time import later
 
 SUMMARY_MS: Final = 1000
