@@ -31,7 +31,6 @@ EXCEPTIONS: Final = {
     "core/delay": "acts on delayed messages, one by one",
     "core/postponed.py": "exceptions, as amqp/errors.py, and with subclasses that are interpreted",
     "core/moving": "acts on an operator's call",
-    "core/overlay": "acts on changes of bindings",
     "core/policy": "acts on changes of policies",
     "core/publishing/producers.py": "a node of a cluster has an interpreted subclass",
     "core/publishing/reply_to.py": "a node of a cluster has an interpreted subclass",
@@ -58,12 +57,12 @@ MODULES: Final = (
     "cluster/shared_stream.py",
     "log_writer.py",
     "net/handshakes.py",
-    "net/links/overlay_link.py",
     "net/listener.py",
     "net/prompt_ack.py",
     "net/publisher_throttle.py",
     "net/receive_buffer.py",
     "net/transport.py",
+    "overlay_node/overlay_link.py",
     "telemetry.py",
 )
 """What messages and connections pass through in packages that mostly act once per statement or operator's call."""

@@ -8,7 +8,7 @@ from broker.amqp.errors import BrokerError
 
 if TYPE_CHECKING:
     from broker.net.listener import Listener
-    from broker.overlaying import OverlayPart
+    from broker.overlay_node.part import OverlayPart
     from broker.settings import Settings
     from broker.vhosts.vhosts import Vhosts
     from broker.zeromq.bridges import Bridges

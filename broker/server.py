@@ -43,7 +43,7 @@ from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
 from broker.opened_data import open_data
-from broker.overlaying import OverlayPart
+from broker.overlay_node.part import OverlayPart
 from broker.process_facts import process_facts
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource

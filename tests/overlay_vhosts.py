@@ -1,4 +1,4 @@
-"""Overlays of single vhosts in real brokers, and copies of brokers as after kill -9."""
+"""HeldBrokers of single vhosts in real brokers, and copies of brokers as after kill -9."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.core.overlay.recorded_stream import RecordedStream
-from broker.core.overlay.vhost_overlay import VhostOverlay
 from broker.overlay.packets import Data, Element, Space, StreamName
+from broker.overlay_node.vhost.recorded_stream import RecordedStream
+from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.testing import Broker, VirtualClock
 from tests.in_process import timed_broker
 
 if TYPE_CHECKING:
-    from broker.core.overlay.binding_interest import StartPoint
+    from broker.overlay_node.vhost.binding_interest import StartPoint
 
 __all__ = ["ALL", "crashed", "overlay_of", "pass_on", "read", "recover", "told"]
 

@@ -37,7 +37,7 @@ from broker.routing.route import Route
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
-    from broker.core.publishing.link_target import LinkAcceptor
+    from broker.core.publishing.accepted_link import LinkAcceptor
     from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
@@ -59,6 +59,7 @@ class Vhost:
 
     __slots__ = (
         "_generate",
+        "accept_link",
         "answers",
         "bindings",
         "committer",
@@ -69,7 +70,6 @@ class Vhost:
         "exchanges",
         "firehose",
         "limits",
-        "links",
         "name",
         "policies",
         "ports",
@@ -151,7 +151,7 @@ class Vhost:
         self.poster = Poster(self.sweep, self.store, self.wide)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
-        self.links: LinkAcceptor | None = None
+        self.accept_link: LinkAcceptor | None = None
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
         )
@@ -165,9 +165,9 @@ class Vhost:
         """Set the type of queues that clients declare without one."""
         self.default_queue_type = default
 
-    def accept_links(self, links: LinkAcceptor | None) -> None:
-        """Accept links of other brokers of the overlay, or none."""
-        self.links = links
+    def accept_links(self, accept: LinkAcceptor) -> None:
+        """Accept links of other brokers of the overlay."""
+        self.accept_link = accept
 
     def exchange_resource(self, name: str) -> Resource:
         """Return the name of an exchange of this vhost."""

@@ -23,6 +23,11 @@ class DirectExchange(KeyedExchange):
         super().__init__(name, properties, cache_limits)
         self._keys: dict[str, Destinations] = {}
 
+    @property
+    def kind_of_patterns(self) -> str:
+        """Return `direct`."""
+        return "direct"
+
     def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether the key of a binding is one of the keys."""
         return key in keys

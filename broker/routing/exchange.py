@@ -97,6 +97,11 @@ class Exchange(Destination["Exchange"]):
         """Return which engine finds wildcard patterns; only a topic exchange has one."""
         return None
 
+    @property
+    def kind_of_patterns(self) -> str:
+        """Return `topic` or `direct` if the binding keys alone say what they match, else nothing."""
+        return ""
+
     def set_alternate(self, name: str | None) -> bool:
         """Set the alternate exchange, None for none, and return whether it is another one."""
         if name == self.alternate:

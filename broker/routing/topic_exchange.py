@@ -40,6 +40,11 @@ class TopicExchange(KeyedExchange):
         """Return which engine finds wildcard patterns."""
         return engine_name(self._engine)
 
+    @property
+    def kind_of_patterns(self) -> str:
+        """Return `topic` for the patterns of AMQP, nothing for those of another dialect."""
+        return "topic" if self.dialect is AMQP else ""
+
     def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether the pattern of a binding matches one of the keys."""
         words, star = self.dialect.words, self.dialect.star

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.overlay.binding_interest import kind_of_patterns
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Space
 
@@ -77,7 +76,7 @@ class ExchangeWatch:
 
     def _note(self, source: Exchange, keys: list[str], count: int) -> None:
         if source.name == self._space.exchange:
-            kind = kind_of_patterns(source)
+            kind = source.kind_of_patterns
             self._changes.append((conjunction(self._space, kind, key).pattern, count) for key in keys)
             if not self._scheduled:
                 self._scheduled = True

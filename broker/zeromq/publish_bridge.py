@@ -11,7 +11,6 @@ import zmq
 from pamqp import commands
 from pamqp.common import FieldTable
 
-from broker.core.overlay.binding_interest import kind_of_patterns
 from broker.event_log import get_logger
 from broker.net.control_verbs.message_row import properties_row
 from broker.net.inside.connection import CallRefused, InsideConnection
@@ -89,7 +88,7 @@ class PublishBridge(Bridge):
     async def set_up(self, connection: InsideConnection) -> None:
         """Declare the queue of the bridge and consume it. Raises: CallRefused."""
         vhost, exchange = self.find()
-        self._by_words = kind_of_patterns(exchange) == "topic"
+        self._by_words = exchange.kind_of_patterns == "topic"
         if exchange.type not in TYPES:
             raise CallRefused(
                 0, f"'{exchange.name}' is a {exchange.type} exchange: it should be one of {', '.join(TYPES)}"

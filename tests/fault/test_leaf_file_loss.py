@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.overlays import leaf_file
-from broker.overlays.leaf_file import LeafFile, LeafNote
+from broker.overlay_node import leaf_file
+from broker.overlay_node.leaf_file import LeafFile, LeafNote
 from broker.store.damage import StoreFailed
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 

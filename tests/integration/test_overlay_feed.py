@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
-from broker.core.overlay.interest_feed import AT_ONCE
-from broker.core.overlay.vhost_overlay import VhostOverlay
+from broker.overlay_node.vhost.interest_feed import AT_ONCE
+from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker

@@ -12,9 +12,9 @@ import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
-from broker.core.overlay.recorded_stream import FETCH_MESSAGES, SLOTS_AT_ONCE, RecordedStream
 from broker.core.policy.policy import Policy
 from broker.overlay.packets import Data, VectorChange
+from broker.overlay_node.vhost.recorded_stream import FETCH_MESSAGES, SLOTS_AT_ONCE, RecordedStream
 from broker.testing import Broker
 from tests import raw_talk
 from tests.deadline import wait_until_async

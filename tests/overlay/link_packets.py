@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
 from broker.overlay.packets import Data, Packet, StreamRun, Update
-from broker.overlays.overlays import Overlays
+from broker.overlay_node.held_brokers import HeldBrokers
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
-from tests.overlay.sites import X, overlays_of, reached
+from tests.overlay.sites import X, held_by, reached
 
 __all__ = ["LinkPackets", "at_rest", "interested"]
 
@@ -25,20 +25,20 @@ class LinkPackets:
         self, broker: Broker, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None] | None = None
     ) -> None:
         self.packets: list[tuple[str, Packet]] = []
-        self._overlays = overlays_of(broker)
+        self._held = held_by(broker)
         self._after = after
-        monkeypatch.setattr(self._overlays, "received", self._received)
-        monkeypatch.setattr(self._overlays, "lost", self._lost)
+        monkeypatch.setattr(self._held, "received", self._received)
+        monkeypatch.setattr(self._held, "lost", self._lost)
 
     def _received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
         for packet in packets:
             self.packets.append((link.own, packet))
-            Overlays.received(self._overlays, link, [packet])
+            HeldBrokers.received(self._held, link, [packet])
             if self._after is not None:
                 self._after()
 
     def _lost(self, link: OverlayLink) -> None:
-        Overlays.lost(self._overlays, link)
+        HeldBrokers.lost(self._held, link)
         if self._after is not None:
             self._after()
 
@@ -64,17 +64,17 @@ class LinkPackets:
 
 def interested(broker: Broker, node: str) -> set[str]:
     """Return the leaves behind a tree node of which the broker's leaf knows that they want messages of x."""
-    driver = overlays_of(broker).driver
+    driver = held_by(broker).driver
     assert driver is not None
     return set(driver.leaf.interest.vector(node, X))
 
 
 async def at_rest(*brokers: Broker) -> dict[tuple[str, str], int]:
     """Return the bytes that each link has carried, by sender and receiver, once nothing is on its way or waits."""
-    all_overlays = [overlays_of(broker) for broker in brokers]
+    sites = [held_by(broker) for broker in brokers]
 
     def counts() -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
-        links = [(pair, link) for overlays in all_overlays for pair, link in overlays.links.items()]
+        links = [(pair, link) for held in sites for pair, link in held.links.items()]
         return (
             {pair: link.sent_bytes for pair, link in links},
             {(peer, own): link.received_bytes for (own, peer), link in links},
@@ -84,11 +84,11 @@ async def at_rest(*brokers: Broker) -> dict[tuple[str, str], int]:
         sent, received = counts()
         lags = [
             source.needed_from() <= source.sent
-            for overlays in all_overlays
-            if overlays.driver is not None
-            for source in overlays.driver.leaf.sources.values()
+            for held in sites
+            if held.driver is not None
+            for source in held.driver.leaf.sources.values()
         ]
-        return sent == received and not any(overlays.busy for overlays in all_overlays) and not any(lags)
+        return sent == received and not any(held.busy for held in sites) and not any(lags)
 
     while True:
         await reached(rests, "rest")

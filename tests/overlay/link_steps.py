@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.testing import Broker
-from tests.overlay.sites import overlays_of, reached
+from tests.overlay.sites import held_by, reached
 
 __all__ = ["LinkSteps"]
 
@@ -21,9 +20,7 @@ class LinkSteps:
     def __init__(self, brokers: Sequence[Broker], monkeypatch: pytest.MonkeyPatch) -> None:
         self._brokers = brokers
         self._held: list[tuple[OverlayLink, bytes]] = []
-        self._links = {
-            pair: cast("OverlayLink", link) for broker in brokers for pair, link in overlays_of(broker).links.items()
-        }
+        self._links = {pair: link for broker in brokers for pair, link in held_by(broker).links.items()}
         self._monkeypatch = monkeypatch
         for link in self._links.values():
             monkeypatch.setattr(link, "take", partial(self._hold, link))
@@ -58,5 +55,5 @@ class LinkSteps:
             link.sent_bytes != self._links[peer, own].received_bytes + waiting[peer, own]
             for (own, peer), link in self._links.items()
         )
-        busy = any(overlays_of(broker).busy for broker in self._brokers)
+        busy = any(held_by(broker).busy for broker in self._brokers)
         return not on_the_way and not busy and not any(link._pieces for link in self._links.values())

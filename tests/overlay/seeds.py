@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable
 from random import Random
 
-from broker.overlay.constraints import ConstraintInterest
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.reference.constraints import ConstraintInterest
 from broker.overlay.simulation.scenario import SimulationOutcome, Story, random_scenario
 
 SCHEMES: dict[str, type[InterestScheme]] = {

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from broker.overlay.packets import Space
-from broker.overlays.overlays import Overlays
+from broker.overlay_node.held_brokers import HeldBrokers
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 
-__all__ = ["Site", "free_port", "overlay", "overlays_of", "reached", "sites", "wanted"]
+__all__ = ["Site", "free_port", "held_by", "overlay", "reached", "sites", "wanted"]
 
 Neighbour = tuple[str, str, int]
 """A node, a broker of it, and the port where it listens, 0 if it dials or is in the same process."""
@@ -74,9 +74,9 @@ async def sites(tmp_path: Path, chain: Sequence[Site]) -> AsyncIterator[list[Bro
         ]
 
 
-def overlays_of(broker: Broker) -> Overlays:
+def held_by(broker: Broker) -> HeldBrokers:
     """Return the overlay's brokers of a process."""
-    found = broker.server.overlay.overlays
+    found = broker.server.overlay.brokers
     assert found is not None
     return found
 
@@ -86,7 +86,7 @@ def wanted(broker: Broker, node: str, exchange: str = "x") -> list[str] | None:
 
     A leaf takes another vector for the next message a little after it has heard of a binding; from then on it counts.
     """
-    driver = overlays_of(broker).driver
+    driver = held_by(broker).driver
     assert driver is not None
     space = Space("/", exchange)
     source, interest = driver.leaf.sources.get(space), driver.leaf.interest

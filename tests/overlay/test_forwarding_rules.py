@@ -6,16 +6,15 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
 from broker.overlay import announcement
 from broker.testing import Broker
 from tests.overlay.link_packets import LinkPackets, at_rest, interested
 from tests.overlay.link_steps import LinkSteps
-from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites, wanted
+from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
 
@@ -102,7 +101,7 @@ async def test_the_loss_of_a_peer_withdraws_exactly_what_it_alone_wanted(tmp_pat
             await reached(lambda: wanted(a, "middle") == ["b", "both", "c"], "what both sites want")
         await lost.aclose()
         await reached(lambda: wanted(a, "middle") == ["b", "both"], "the end of the lost site's interest")
-        inner = overlays_of(m).inners["m"]
+        inner = held_by(m).inners["m"]
         assert sorted(inner.interest.roots("site-b", X)) == ["b", "both"]
         assert not inner.interest.roots("site-c", X)
 
@@ -111,7 +110,7 @@ async def test_a_new_link_carries_all_subscriptions_again(tmp_path: Path, monkey
     """They are the first update of the new session, and until they are there the old ones hold."""
     async with sites(tmp_path, pair()) as (pb, sb):
         held: list[list[str]] = []
-        interest = overlays_of(pb).interest_of("a")
+        interest = held_by(pb).interest_of("a")
         heard = LinkPackets(pb, monkeypatch, lambda: held.append(sorted(interest.roots("site-b", X))))
         async with channel_of(pb) as channel, channel_of(sb) as other:
             exchange = await declared(channel, other)
@@ -122,10 +121,10 @@ async def test_a_new_link_carries_all_subscriptions_again(tmp_path: Path, monkey
             await at_rest(pb, sb)
             heard.packets.clear()
             held.clear()
-            session = overlays_of(pb).links["a", "b"].session
-            cast("OverlayLink", overlays_of(sb).links["b", "a"]).close("cut")
+            session = held_by(pb).links["a", "b"].session
+            held_by(sb).links["b", "a"].close("cut")
             await reached(
-                lambda: ("a", "b") in overlays_of(pb).links and overlays_of(pb).links["a", "b"].session != session,
+                lambda: ("a", "b") in held_by(pb).links and held_by(pb).links["a", "b"].session != session,
                 "a new link",
             )
             await reached(lambda: heard.updates, "an update")
@@ -168,7 +167,7 @@ async def test_what_a_cover_hid_is_told_before_its_end(tmp_path: Path, monkeypat
     """In parts of one pattern each: at no moment does the publishing broker believe that nobody wants the key."""
     monkeypatch.setattr(announcement, "PART_PATTERNS", 1)
     async with sites(tmp_path, pair()) as (pb, sb):
-        interest = overlays_of(pb).interest_of("a")
+        interest = held_by(pb).interest_of("a")
         wants: list[bool] = []
         heard = LinkPackets(pb, monkeypatch, lambda: wants.append(interest.matches("site-b", X, "a.b")))
         async with channel_of(pb) as channel, channel_of(sb) as other:
@@ -207,7 +206,7 @@ async def test_exchanges_that_filter_by_something_else_ask_for_every_message(tmp
             await publish(exchanges["x-headers"], ["k"] * 5, headers={"color": color})
         await publish(exchanges["x-fanout"], [str(number) for number in range(10)])
         await publish(exchanges["x-hash"], [str(number) for number in range(20)])
-        driver = overlays_of(sb).driver
+        driver = held_by(sb).driver
         assert driver is not None
         await reached(lambda: driver.delivered == 40, "every message")
         await reached(lambda: (sb.queue("red").ready, sb.queue("all").ready) == (5, 10), "the receiver's choice")
@@ -228,7 +227,7 @@ async def test_very_many_patterns_become_the_full_feed_and_come_back(
                 texts = ["#"] if number == 4 else [f"k{one}" for one in range(number + 1)]
                 await reached(partial(wants, pb, texts), "the patterns")
             assert await publish(exchange, ["k4", "other"], mandatory=True) == []
-            driver = overlays_of(sb).driver
+            driver = held_by(sb).driver
             assert driver is not None
             await reached(lambda: driver.delivered == 2, "every message")
             assert sb.queue("q").ready == 1
@@ -257,7 +256,7 @@ async def test_many_bindings_take_few_round_trips(tmp_path: Path, monkeypatch: p
         await declared(channel, other, kind="direct")
         queue = await other.declare_queue("q", durable=True)
         await at_rest(pb, sb)
-        interest = overlays_of(pb).interest_of("a")
+        interest = held_by(pb).interest_of("a")
         steps = LinkSteps([pb, sb], monkeypatch)
         await asyncio.gather(*(queue.bind("x", key) for key in keys))
         taken = 0

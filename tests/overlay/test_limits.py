@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aio_pika import Message
 
-from broker.overlays.overlay_facts import overlay_facts
-from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, wanted
+from broker.overlay_node.facts import overlay_facts
+from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, wanted
 from tests.tap_files import channel_of, publish
 
 KIB = 1024
@@ -34,7 +34,7 @@ async def test_what_limits_drop_is_told_at_both_ends(
             await reached(lambda: wanted(pb, "site-b") == ["#"], "the binding")
             await publish(exchange, ["before"])
             await reached(lambda: sb.queue("q").ready == 1, "the first message")
-            driver = overlays_of(pb).driver
+            driver = held_by(pb).driver
             assert driver is not None
             source = driver.leaf.sources[X]
             await reached(lambda: source.needed_from() > source.last, "its ack")
@@ -45,16 +45,16 @@ async def test_what_limits_drop_is_told_at_both_ends(
         await publish(exchange, ["young"])
         driver.tick(int(asyncio.get_running_loop().time() * 1000), enforce=True)
         assert driver.forced_out == forced_out
-        assert driver.forced_out == overlay_facts(overlays_of(pb))[0]["forced_out"]
+        assert driver.forced_out == overlay_facts(held_by(pb))[0]["forced_out"]
         async with far.broker(tmp_path / "b") as sb, channel_of(sb) as other:
             left = 81 - forced_out
             await reached(lambda: sb.queue("q").ready == 1 + left, "what is left")
             queue = await other.get_queue("q")
             found = [(await queue.get(no_ack=True)).routing_key for _ in range(1 + left)]
             assert found == ["before", *keys[forced_out:], "young"]
-            receiver = overlays_of(sb).driver
+            receiver = held_by(sb).driver
             assert receiver is not None
-            assert (receiver.gaps, overlay_facts(overlays_of(sb))[0]["gaps"]) == (1, 1)
+            assert (receiver.gaps, overlay_facts(held_by(sb))[0]["gaps"]) == (1, 1)
     dropped = [line for line in caplog.messages if line.startswith("overlay.messages_forced_out ")]
     (gap,) = [line for line in caplog.messages if line.startswith("overlay.gap_found ")]
     assert sum(int(line.rpartition("=")[2]) for line in dropped) == forced_out
@@ -92,15 +92,15 @@ async def test_what_clients_may_publish_says_nothing_of_links(tmp_path: Path, tu
         for number in range(200):
             await queue.bind("x", f"k{number}.{'y' * 200}")
         await reached(lambda: len(wanted(pb, there) or ()) == 201, "the patterns")
-        overlays_of(sb).links[far.nodes[0]["broker"], near.nodes[0]["broker"]].close("all patterns again")  # type: ignore[attr-defined]
+        held_by(sb).links[far.nodes[0]["broker"], near.nodes[0]["broker"]].close("all patterns again")
         await reached(lambda: pb.server.overlay.facts()[0]["links"][0]["state"] == "down", "the end of the link")
         await reached(lambda: pb.server.overlay.facts()[0]["links"][0]["state"] == "up", "the next link")
         await reached(lambda: len(wanted(pb, there) or ()) == 201, "the patterns again")
-        session = overlays_of(pb).links[near.nodes[0]["broker"], far.nodes[0]["broker"]].session
+        session = held_by(pb).links[near.nodes[0]["broker"], far.nodes[0]["broker"]].session
         await asyncio.gather(*(exchange.publish(Message(bytes(1_000), delivery_mode=2), "k.1") for _ in range(300)))
         await exchange.publish(Message(bytes(20_000), delivery_mode=2, headers={"h": "x" * 2_000}), "k.2")
         await reached(lambda: sb.queue("q").ready == 301, "all messages")
-        assert overlays_of(pb).links[near.nodes[0]["broker"], far.nodes[0]["broker"]].session == session
+        assert held_by(pb).links[near.nodes[0]["broker"], far.nodes[0]["broker"]].session == session
         assert here != there
 
 
@@ -119,18 +119,18 @@ async def test_a_message_that_a_neighbour_refuses_is_a_gap(tmp_path: Path, caplo
         queue = await other.declare_queue("q", durable=True)
         await queue.bind("x", "#")
         await reached(lambda: wanted(pb, "site-b") == ["#"], "the binding")
-        session = overlays_of(pb).links["a", "b"].session
+        session = held_by(pb).links["a", "b"].session
         await asyncio.gather(
             *(exchange.publish(Message(bytes(size), delivery_mode=2), str(size)) for size in (10, 1 << 20, 11, 12))
         )
         await reached(lambda: sb.queue("q").ready == 3, "the others")
         assert [(await queue.get(no_ack=True)).routing_key for _ in range(3)] == ["10", "11", "12"]
-        receiver, source = overlays_of(sb).driver, overlays_of(pb).driver
+        receiver, source = held_by(sb).driver, held_by(pb).driver
         assert receiver is not None
         assert source is not None
         assert receiver.gaps == 1
         await reached(lambda: source.leaf.sources[X].needed_from() > source.leaf.sources[X].last, "the acks")
-        assert overlays_of(pb).links["a", "b"].session == session
+        assert held_by(pb).links["a", "b"].session == session
     (refused,) = [line for line in caplog.messages if line.startswith("overlay.message_too_large ")]
     (gap,) = [line for line in caplog.messages if line.startswith("overlay.gap_found ")]
     number = gap.partition("first=")[2].split()[0]

@@ -13,15 +13,15 @@ import pytest
 import trustme
 from pamqp import commands
 
-from broker.net.links.links import Links
-from broker.net.links.overlay_link import LinkFault, OverlayLink
 from broker.overlay.packets import Ack, Conjunction, Data, Hello, Packet, Resync, Space, StreamName, StreamRun, Update
-from broker.overlay.wire import encode
+from broker.overlay.wire import VERSION, encode
+from broker.overlay_node.links import Links
+from broker.overlay_node.overlay_link import LinkFault, OverlayLink
 from broker.settings import Settings
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress
 from tests.deadline import DEADLINE_S, PAUSE_S
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, publish_frames
 from tools.link_proxy import LinkProxy, Way
 
 SPACE = Space("/", "orders")
@@ -101,7 +101,7 @@ class Site:
     async def __aenter__(self) -> Self:
         """Start both."""
         await self.broker.__aenter__()
-        self.broker.server.vhosts["/"].accept_links(self.links)
+        self.broker.server.vhosts["/"].accept_links(self.links.accept)
         self.links.start()
         return self
 
@@ -386,7 +386,7 @@ def test_clients_cannot_open_a_link(broker: BrokerAddress) -> None:
 
 
 async def test_a_client_that_names_no_broker_is_refused() -> None:
-    """The arguments name both brokers; acks are not possible; a channel has one link."""
+    """The arguments name both brokers; acks are not possible."""
     async with pair() as (hub, paris):
         await hub.heard.link()
         await paris.heard.link()
@@ -397,6 +397,34 @@ async def test_a_client_that_names_no_broker_is_refused() -> None:
         close = await asyncio.to_thread(refusal, hub.broker.port, commands.Basic.Consume(queue="amq.slotmq.overlay"))
         assert close.reply_code == 406
         assert len(hub.heard.links) == 1
+
+
+async def test_a_channel_has_one_link_until_it_cancels(logged: Logged) -> None:
+    """A second link on the channel is refused, and one after a cancel is not."""
+    async with Site("hub-1", "hub", {"node": "paris", "broker": "paris"}) as hub:
+        arguments: Any = {"x-overlay-broker": "paris", "x-overlay-peer": "hub-1"}
+        consume = commands.Basic.Consume(queue="amq.slotmq.overlay", no_ack=True, arguments=arguments)
+        hello = encode(Hello("paris", "paris", 1, leaf=True, version=VERSION))
+
+        def talk() -> commands.Channel.Close:
+            with RawClient("127.0.0.1", hub.broker.port) as client:
+                client.open()
+                client.open_channel()
+                for _ in range(2):
+                    tag = client.call(1, consume, commands.Basic.ConsumeOk).consumer_tag
+                    key = client.skip_to(commands.Basic.Deliver, 1).routing_key or ""
+                    client.send(publish_frames(1, "", key, hello))
+                    client.method(1, commands.Basic.Cancel(tag))
+                    client.skip_to(commands.Basic.CancelOk, 1)
+                client.call(1, consume, commands.Basic.ConsumeOk)
+                client.method(1, consume)
+                return client.skip_to(commands.Channel.Close, 1)
+
+        close = await asyncio.to_thread(talk)
+        assert close.reply_code == 406
+        assert "this channel has a link already" in close.reply_text
+        assert hub.heard.lost_count == 2
+        assert len(logged.lines("overlay.link_lost")) == 2
 
 
 def refusal(port: int, consume: commands.Basic.Consume) -> commands.Channel.Close:

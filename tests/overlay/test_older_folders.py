@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.overlays import leaf_driver
+from broker.overlay_node import leaf_driver
 from broker.testing import Broker
 from tests.overlay.sites import Site, free_port, overlay, reached, wanted
 from tests.tap_files import channel_of, publish

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.link_packets import LinkPackets, at_rest, interested
-from tests.overlay.sites import Site, free_port, overlay, overlays_of, reached, sites, wanted
+from tests.overlay.sites import Site, free_port, held_by, overlay, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
 
@@ -44,7 +44,7 @@ async def test_every_message_crosses_and_the_receiver_filters(
             found = [(await queue.get(no_ack=True)).routing_key for _ in range(30)]
             assert found == [f"b.{number}" for number in range(1, 90, 3)]
             await at_rest(pb, sb)
-            driver = overlays_of(sb).driver
+            driver = held_by(sb).driver
             assert driver is not None
             assert driver.delivered == 90
             await queue.unbind("x", "b.*")
@@ -82,5 +82,5 @@ async def test_a_one_way_link_in_a_tree_floods_itself_alone(tmp_path: Path) -> N
         await publish(exchange, ["m", "c", "none"] * 20)
         await reached(lambda: [one.queue("q").ready for one in (m, c)] == [20, 20], "each site's share")
         await at_rest(a, m, c)
-        drivers = [overlays_of(one).driver for one in (m, c)]
+        drivers = [held_by(one).driver for one in (m, c)]
         assert [driver.delivered for driver in drivers if driver is not None] == [20, 60]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, wanted
+from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, wanted
 from tests.tap_files import channel_of, publish
 
 
@@ -36,7 +36,7 @@ async def test_commands_show_explain_and_forget(tmp_path: Path, capsys: pytest.C
             await (await channel.declare_queue("here", durable=True)).bind("x", "h.#")
             await other.declare_exchange("x", "topic", durable=True)
             await (await other.declare_queue("q", durable=True)).bind("x", "a.*")
-            driver = overlays_of(near).driver
+            driver = held_by(near).driver
             assert driver is not None
             await reached(lambda: wanted(near, "middle") == ["a.*"], "the binding")
             await publish(exchange, ["a.1", "a.2", "h.1"])

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.net.links.overlay_link import OverlayLink
 from broker.overlay.packets import Data, Nack, Packet, Resync, StreamName, StreamRun, Update
 from broker.overlay.timing import Timing
-from broker.overlays import overlays
-from broker.overlays.leaf_file import LeafFile
-from broker.overlays.participation import Participation
+from broker.overlay_node import held_brokers
+from broker.overlay_node.held_brokers import Participation
+from broker.overlay_node.leaf_file import LeafFile
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.store.files import Files
 from broker.testing import Broker
 from tests.overlay.link_steps import LinkSteps
-from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites, wanted
+from tests.overlay.sites import Site, X, free_port, held_by, overlay, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
 
@@ -71,7 +71,7 @@ async def test_a_new_binding_gets_nothing_from_before_it(tmp_path: Path, monkeyp
         await other.declare_exchange("x", "topic", durable=True)
         await (await other.declare_queue("q", durable=True)).bind("x", "k.1")
         await reached(lambda: wants(pb, ["k.1"]), "the binding")
-        publisher, driver = overlays_of(pb).driver, overlays_of(sb).driver
+        publisher, driver = held_by(pb).driver, held_by(sb).driver
         assert publisher is not None
         assert driver is not None
         with monkeypatch.context() as held:
@@ -80,7 +80,7 @@ async def test_a_new_binding_gets_nothing_from_before_it(tmp_path: Path, monkeyp
             await publish(exchange, ["k.1"] * 5)
             await reached(lambda: sb.queue("q").ready == 5, "what was published before the leaf told it")
             assert sb.queue("late").ready == 0
-        overlays_of(sb).schedule()
+        held_by(sb).schedule()
         await reached(lambda: wants(pb, ["#"]), "the new binding")
         await publish(exchange, ["k.1", "k.2"])
         await reached(lambda: sb.queue("late").ready == 2, "what follows")
@@ -113,7 +113,7 @@ async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty bindings are one change of the vector at most, and the next message still finds the last of them."""
-    monkeypatch.setattr(overlays, "Timing", partial(Timing, vector_idle_ms=1 << 40))
+    monkeypatch.setattr(held_brokers, "Timing", partial(Timing, vector_idle_ms=1 << 40))
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await other.declare_exchange("x", "topic", durable=True)
@@ -195,7 +195,7 @@ async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_pa
         async with channel_of(c) as other:
             await publish(await other.get_exchange("x"), ["a", "m", "c", "all"] * 10, persistent=False)
         await reached(lambda: [one.queue("q").ready for one in (a, m, c)] == [60, 60, 60], "what the far end published")
-        counts = overlays_of(m).inners["m"].counts
+        counts = held_by(m).inners["m"].counts
         assert counts.filtered > 0
 
 
@@ -226,7 +226,7 @@ async def test_the_keys_in_cc_count_everywhere_and_those_in_bcc_where_a_message_
         found = [await queue.get(no_ack=True) for _ in range(3)]
         assert [one.routing_key for one in found] == ["none", "here.1", "there.last"]
         assert found[0].headers == {"CC": ["there.1"]}
-        counts = overlays_of(m).inners["m"].counts
+        counts = held_by(m).inners["m"].counts
         assert (counts.matched, counts.filtered) == (3, 0)
 
 
@@ -303,7 +303,7 @@ async def test_what_consumers_may_have_had_before_a_crash_is_redelivered(tmp_pat
         await channel.declare_exchange("x", "topic", durable=True)
         queue = await channel.declare_queue("q", durable=True)
         await queue.bind("x", "#")
-        driver = overlays_of(sb).driver
+        driver = held_by(sb).driver
         assert driver is not None
         ingress = driver.vhosts["/"].overlay.ingress
         content = b"\0\x3c" + bytes(12)  # class, weight, body size, flags

@@ -12,11 +12,10 @@ from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
 from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
-from broker.core.publishing.link_target import LINK_QUEUE
+from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE, AcceptedLink
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
 from broker.core.session.exchange import ExchangeSession
-from broker.core.session.overlay_link import LinkSession
 from broker.core.session.publisher import Publisher
 from broker.core.session.queue import QueueSession
 from broker.core.session.reply import ReplySession
@@ -38,7 +37,7 @@ DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the u
 class SessionOfChannel:
     """The session of a channel: one object per AMQP class, and further ones for what few channels use, once they do.
 
-    Invariant: `transactions` is set on a transactional channel, `replies` and `links` on one that consumed replies or
+    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumed replies or
         a link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
         call; on a transactional channel they are those of `transactions`, and so are the acknowledgements that
         `settling` takes. `rewired` hears of the change.
@@ -49,7 +48,7 @@ class SessionOfChannel:
         "channel",
         "closed",
         "exchanges",
-        "links",
+        "link",
         "publish",
         "publish_run",
         "publisher",
@@ -73,7 +72,7 @@ class SessionOfChannel:
         self.publisher = Publisher(channel, session, vhost)
         self.transactions: TxSession | None = None
         self.replies: ReplySession | None = None
-        self.links: LinkSession | None = None
+        self.link: AcceptedLink | None = None
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
         self.publish_run: Callable[[list[bytes], list[bytes], list[bytes], int], int] = self.publisher.publish_run
         self.settling: BasicSession | TxSession = self.basic
@@ -149,8 +148,7 @@ class SessionOfChannel:
         self.publisher.confirms.close()
         if self.replies is not None:
             self.replies.close()
-        if self.links is not None:
-            self.links.close()
+        self._end_link()
         if self.transactions is not None:
             self.transactions.close()
         self.basic.close()
@@ -196,9 +194,7 @@ class SessionOfChannel:
         if method.queue == DIRECT_REPLY_TO:
             self._reply_session().consume(method)
         elif method.queue == LINK_QUEUE:
-            if self.links is None:
-                self.links = LinkSession(self.channel, self.session, self.vhost)
-            self.links.consume(method)
+            self._open_link(method)
         else:
             queue = self.queues.find(method.queue, "read")
             room = self.basic.room_of_next(no_ack=method.no_ack)
@@ -210,12 +206,47 @@ class SessionOfChannel:
         """End a consumer."""
         if self.replies is not None and self.replies.cancel(method):
             return
-        if self.links is not None and self.links.cancel(method):
+        if self.link is not None and method.consumer_tag == self.link.tag:
+            self._end_link()
+            if not method.nowait:
+                self.channel.send(commands.Basic.CancelOk(method.consumer_tag))
             return
         consumer = self.basic.consumers.get(method.consumer_tag or "")
         if consumer is not None:
             self._deliver_first([consumer.queue])
         self.basic.cancel(method)
+
+    def _open_link(self, method: commands.Basic.Consume) -> None:
+        """Open a link of another broker of the overlay.
+
+        Raises: ChannelError 403 without the right to read the name, and for a broker that is no neighbour; 406 with
+            acks, or when the channel has a link already.
+        """
+        vhost = self.vhost
+        resource = vhost.queue_resource(LINK_QUEUE)
+        self.session.check(resource, "read")
+        if vhost.accept_link is None:
+            raise ChannelError(403, f"access to {resource} refused: this broker takes no part in an overlay")
+        if not method.no_ack:
+            raise ChannelError(406, f"{resource} cannot be acknowledged")
+        if self.link is not None:
+            raise ChannelError(406, "this channel has a link already")
+        tag = method.consumer_tag or vhost.new_name("amq.ctag-")
+        name = vhost.replies.new_name(vhost.new_name)
+        link = AcceptedLink(self.channel, self.session.output_window, tag, name)
+        link.begin(vhost.accept_link(dict(method.arguments or {}), link))
+        self.channel.limit_messages(LINK_MESSAGE_BYTES)
+        self.link = vhost.replies[name] = link
+        if not method.nowait:
+            self.channel.send(commands.Basic.ConsumeOk(tag))
+        link.carry(b"")  # its routing key is the name
+
+    def _end_link(self) -> None:
+        """End the link of the channel, if it has one."""
+        link, self.link = self.link, None
+        if link is not None:
+            del self.vhost.replies[link.name]
+            link.end()
 
     def _reply_session(self) -> ReplySession:
         """Return the session of direct replies, which the first use makes."""

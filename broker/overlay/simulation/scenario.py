@@ -9,6 +9,7 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, InterestPacket, Space
+from broker.overlay.reference.packets import ConstraintPacket
 from broker.overlay.simulation.checker import Broken, Checker
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.faults import NO_FAULTS, LinkFaults
@@ -22,7 +23,7 @@ WORDS = ("a", "b", "c")
 MOST = 0.9
 """The share of the messages that have no copies, and of those that are not large."""
 SMALL_BYTES, LARGE_BYTES = 100, 1_000
-_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
+_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket | ConstraintPacket)]
 
 
 @dataclass(frozen=True, slots=True)

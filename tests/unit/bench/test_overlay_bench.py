@@ -24,8 +24,8 @@ from bench.overlay.report import machine as machine_sentence
 from bench.overlay.tree import Logical, Tree
 from bench.overlay.verdicts import phases_of, verdicts
 from bench.results import load as load_kept
-from broker.overlay.choice import choose
 from broker.overlay.packets import Space, StreamName
+from broker.overlay.peers import choose
 from broker.perf.crew import RunFailed
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import Material, Spool

@@ -18,10 +18,11 @@ from itertools import combinations, permutations, product
 from typing import Any, NamedTuple
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.empty_increments import EmptyIncrementsEnd
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import InterestSummary, Lagging, Resync, Vector
+from broker.overlay.packets import Resync, Vector
+from broker.overlay.reference.empty_increments import EmptyIncrementsEnd
+from broker.overlay.reference.packets import InterestSummary, Lagging
 from broker.routing.covering import covers
 from broker.routing.pattern import parse_pattern
 from tests.unit.overlay.network import SPACE, wants

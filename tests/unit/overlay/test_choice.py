@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.overlay.choice import choose
 from broker.overlay.packets import Space, StreamName
+from broker.overlay.peers import choose
 
 STREAMS = [StreamName(f"leaf{number}", Space("/", "orders")) for number in range(300)]
 

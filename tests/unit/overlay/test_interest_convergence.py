@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.constraints import ConstraintInterest
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.reference.constraints import ConstraintInterest
 from broker.routing.covering import covers
 from broker.routing.pattern import parse_pattern
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.overlays.leaf_file import LeafFile, LeafNote
+from broker.overlay_node.leaf_file import LeafFile, LeafNote
 from broker.slot_files.seal_log import encode_line
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import File

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.overlay.constraints import ConstraintInterest
-from broker.overlay.empty_increments import EmptyIncrementsEnd
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.reference.constraints import ConstraintInterest
+from broker.overlay.reference.empty_increments import EmptyIncrementsEnd
 from tests.unit.overlay.small_model import Scenario, SmallModel
 
 SCENARIOS = [

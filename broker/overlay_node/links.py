@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.core.publishing.link_target import LINK_QUEUE, AcceptedLink, LinkTarget
+from broker.core.publishing.accepted_link import LINK_QUEUE, AcceptedLink
 from broker.event_log import get_logger
-from broker.net.links.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, PROCESS_ARGUMENT, DialledCarrier, Dialler
-from broker.net.links.overlay_link import Carrier, LinkEvents, OverlayLink
+from broker.overlay_node.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, PROCESS_ARGUMENT, DialledCarrier, Dialler
+from broker.overlay_node.overlay_link import Carrier, LinkEvents, OverlayLink
 
 if TYPE_CHECKING:
     from broker.overlay.packets import Packet
@@ -25,45 +25,6 @@ _log = get_logger()
 
 SESSION_BITS: Final = 63
 PROCESS_BITS: Final = 62
-HEADER_FRONT: Final = b"\0\x3c\0\0"  # class and weight; the body's size and no flags follow
-
-
-class AcceptedCarrier:
-    """The other end of a link that the neighbour opened."""
-
-    def __init__(self, target: LinkTarget) -> None:
-        self._target = target
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the neighbour reads fast enough for more."""
-        return self._target.has_room
-
-    def carry(self, body: bytes) -> None:
-        """Send a message."""
-        self._target.send(HEADER_FRONT + len(body).to_bytes(8, "big") + b"\0\0", body)
-
-    def close(self, text: str) -> None:
-        """End the link and tell the neighbour why."""
-        self._target.close(text)
-
-
-class AcceptedEnd:
-    """What a channel gives the messages of an accepted link to."""
-
-    def __init__(self, link: OverlayLink) -> None:
-        self._link = link
-
-    def received(self, body: bytes) -> None:
-        """Take a message."""
-        self._link.take(body)
-
-    def lost(self) -> None:
-        """Note that the channel was closed."""
-        if self._link.is_open:
-            reason = "the neighbour closed the connection"
-            _log.warning("overlay.link_lost", broker=self._link.own, peer=self._link.peer, reason=reason)
-        self._link.end()
 
 
 class LocalCarrier:
@@ -125,8 +86,8 @@ class Links:
             link.close("the broker stops")
         await asyncio.gather(*(dialler.stop() for dialler in self._diallers.values()))
 
-    def accept(self, arguments: Mapping[str, Any], target: LinkTarget) -> AcceptedLink:
-        """Return the link that a neighbour opens.
+    def accept(self, arguments: Mapping[str, Any], accepted: AcceptedLink) -> OverlayLink:
+        """Return this end of a link that a neighbour opens.
 
         Raises: ChannelError 403 for a broker that is no neighbour, and for a second process of its name; 406 while a
             link is open that this end keeps.
@@ -145,7 +106,7 @@ class Links:
                 raise self._refusal(own, peer, f"another process named '{peer}' has a link to '{own}'")
             if pair in self._diallers and pair[0] < pair[1]:
                 raise ChannelError(406, f"'{own}' has a link to '{peer}' already")
-        return AcceptedEnd(self._begin(broker, neighbour, AcceptedCarrier(target)))
+        return self._begin(broker, neighbour, accepted)
 
     # -- events of the links ------------------------------------------------------------------------------------------
 

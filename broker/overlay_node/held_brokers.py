@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from broker.core.names import INTEREST, TRACE
 from broker.event_log import get_logger
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.timing import Timing
-from broker.overlays.leaf_driver import LeafDriver
-from broker.overlays.leaf_file import LeafFile
-from broker.overlays.participation import Participation
+from broker.overlay_node.leaf_driver import LeafDriver
+from broker.overlay_node.leaf_file import LeafFile
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.overlay.leaf import Leaf
     from broker.overlay.packets import Packet
     from broker.overlay.peers import Outgoing
+    from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings import Settings
     from broker.settings_overlay import OverlayBroker
     from broker.store.files import Files
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["NeighbourLink", "Overlays"]
+__all__ = ["HeldBrokers"]
 
 _log = get_logger()
 
@@ -37,26 +39,28 @@ TIME_BITS: Final = 20  # a leaf has fewer virtual times in a second, and two liv
 ENFORCE_TICKS: Final = 50  # a look at the limits each second
 
 
-class NeighbourLink(Protocol):
-    """An open link to a neighbour of a broker that this process holds."""
+class Participation:
+    """Tells by the settings whether an exchange takes part.
 
-    own: str
-    peer: str
-    node: str
-    session: int
-    limit_bytes: int
-    sent_bytes: int
-    received_bytes: int
+    A name may hold `*` for any characters. In front of it stands a vhost and a colon, unless it is in the default
+    vhost and holds no colon itself. The default exchange and those on which the broker reports take no part.
+    """
 
-    @property
-    def full(self) -> bool:
-        """Whether the link takes no more runs now."""
+    def __init__(self, names: Iterable[str], default_vhost: str) -> None:
+        places = (name.rpartition(":") if name.count(":") < 2 else name.partition(":") for name in names)
+        self._patterns = [
+            (_expression(vhost) if colon else re.compile(re.escape(default_vhost)), _expression(exchange))
+            for vhost, colon, exchange in places
+        ]
 
-    def send(self, packet: Packet) -> None:
-        """Send a packet."""
+    def takes_part(self, vhost: str, exchange: str) -> bool:
+        """Return whether an exchange of that name takes part."""
+        return exchange not in ("", TRACE, INTEREST) and any(
+            of_vhost.fullmatch(vhost) and of_exchange.fullmatch(exchange) for of_vhost, of_exchange in self._patterns
+        )
 
 
-class Overlays:
+class HeldBrokers:
     """Drives the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
 
     Invariant: what happens in a turn of the loop is passed on in the next one, all at once.
@@ -73,7 +77,7 @@ class Overlays:
         self._ends = False
         self._ticks = 0
         self.held = overlay.node
-        self.links: dict[tuple[str, str], NeighbourLink] = {}
+        self.links: dict[tuple[str, str], OverlayLink] = {}
         self._full: set[tuple[str, str]] = set()
         self.inners: dict[str, Inner] = {}
         self.driver: LeafDriver | None = None
@@ -94,7 +98,7 @@ class Overlays:
                     neighbours[0],
                     make_interest,
                     timing,
-                    participation,
+                    participation.takes_part,
                     LeafFile(files, folder, held.broker),
                     overlay,
                     self.schedule,
@@ -252,14 +256,14 @@ class Overlays:
 
     # -- links --------------------------------------------------------------------------------------------------------
 
-    def opened(self, link: NeighbourLink) -> None:
+    def opened(self, link: OverlayLink) -> None:
         """Begin a session on a link."""
         self.links[link.own, link.peer] = link
         self._full.discard((link.own, link.peer))
         self._broker(link.own).connected(link.node, link.peer, link.session, _now_ms(), link.limit_bytes)
         self._heard()
 
-    def received(self, link: NeighbourLink, packets: Sequence[Packet]) -> None:
+    def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
         """Take packets of an open link. Raises: Contradiction for an update that the link has to end for."""
         broker, now_ms = self._broker(link.own), _now_ms()
         try:
@@ -268,7 +272,7 @@ class Overlays:
         finally:
             self._heard()
 
-    def lost(self, link: NeighbourLink) -> None:
+    def lost(self, link: OverlayLink) -> None:
         """End the session on a link."""
         if self.links.get((link.own, link.peer)) is link:
             del self.links[link.own, link.peer]
@@ -280,6 +284,10 @@ class Overlays:
         if self.driver is not None:
             self.driver.after_event()
         self.schedule()
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
 
 
 def _incarnation(bound: int) -> int:

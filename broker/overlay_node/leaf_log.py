@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.core.overlay.recorded_stream import RecordedStream
 from broker.overlay.packets import Space, Vector, VectorChange
 from broker.overlay.stream_log import LogPart
+from broker.overlay_node.vhost.recorded_stream import RecordedStream
 
 __all__ = ["LeafLog"]
 

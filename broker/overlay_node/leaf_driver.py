@@ -9,27 +9,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.overlay.binding_interest import StartPoint
-from broker.core.overlay.vhost_overlay import VhostOverlay
 from broker.event_log import get_logger
 from broker.overlay.leaf import Leaf
 from broker.overlay.leaf_state import LeafState
 from broker.overlay.packets import Space, StreamName
-from broker.overlays.commits import Commits
-from broker.overlays.leaf_log import LeafLog
+from broker.overlay_node.leaf_log import LeafLog
+from broker.overlay_node.vhost.binding_interest import StartPoint
+from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
     from broker.core.queue.stream_queue import StreamQueue
+    from broker.delivery.committer import EngineCommitter
     from broker.delivery.engine import Engine
     from broker.overlay.interest import Interest
     from broker.overlay.packets import Conjunction
     from broker.overlay.peers import Outgoing
     from broker.overlay.sink import Delivery
     from broker.overlay.timing import Timing
-    from broker.overlays.leaf_file import LeafFile
-    from broker.overlays.participation import Participation
+    from broker.overlay_node.leaf_file import LeafFile
     from broker.settings_overlay import Overlay
 
 __all__ = ["LeafDriver"]
@@ -41,6 +40,36 @@ ALL: Final = 1 << 62
 EPOCH_S: Final = 1_577_836_800  # 2020-01-01: the first number of a new stream is the seconds since then,
 INCARNATION_BITS: Final = 63
 NUMBER_SHIFT: Final = 16  # ... times 65,536, more than a stream of the same name had a second; ids have 48 bits
+
+
+class Commits:
+    """Runs functions once all records so far are on disk: a Confirmable of the vhost's committer."""
+
+    def __init__(self, committer: EngineCommitter) -> None:
+        self._committer = committer
+        self._done: deque[tuple[int, Callable[[], None]]] = deque()
+        self.published = self.logged = self.confirmed = 0
+        self.waiting = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits."""
+        return bool(self._done)
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call `done` after the commit that has every record so far."""
+        self.published += 1
+        self.logged = self.published
+        self._done.append((self.published, done))
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
+
+    def confirm(self, upto: int) -> None:
+        """Hear that everything up to and including number `upto` is safe."""
+        self.confirmed = upto
+        while self._done and self._done[0][0] <= upto:
+            self._done.popleft()[1]()
 
 
 class LeafVhost:
@@ -66,18 +95,21 @@ class LeafDriver:
         node: str,
         make_interest: Callable[[int], Interest],
         timing: Timing,
-        participation: Participation,
+        takes_part: Callable[[str, str], bool],
         file: LeafFile,
         settings: Overlay,
         schedule: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`make_interest` makes the leaf's knowledge of interest, above a virtual time."""
+        """`make_interest` makes the leaf's knowledge of interest, above a virtual time.
+
+        `takes_part` tells of a vhost and an exchange whether it is in the overlay.
+        """
         self.name = name
         self._node = node
         self._make_interest = make_interest
         self._timing = timing
-        self._participation = participation
+        self._takes_part = takes_part
         self._file = file
         self._settings = settings
         self._schedule = schedule
@@ -101,7 +133,7 @@ class LeafDriver:
     def attach(self, engine: Engine) -> LeafVhost:
         """Connect a vhost: its exchanges get their outlets now."""
         vhost = engine.vhost
-        takes_part = partial(self._participation.takes_part, vhost.name)
+        takes_part = partial(self._takes_part, vhost.name)
         overlay = VhostOverlay(vhost, takes_part, self._schedule, partial(_first_number, vhost.ports.clock))
         held = self.vhosts[vhost.name] = LeafVhost(engine, overlay)
         overlay.begin()

@@ -2,33 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
 from broker.overlay.conjunction import checksum
-from broker.overlay.expected_time import ExpectedTime
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.leaf_interests import LeafInterests
-from broker.overlay.packets import (
-    Conjunction,
-    FullState,
-    Increment,
-    InterestPacket,
-    InterestSummary,
-    Lagging,
-    Packet,
-    Space,
-    Vector,
-)
-from broker.overlay.summaries import Summaries
+from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
+from broker.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
 from broker.overlay.virtual_time import later
 
 SUMMARY_MS: Final = 1000
+FIRST_MS: Final = 1000.0  # until an announced virtual time is expected in a message, before any was measured
+MIN_MS: Final = 200.0
+MAX_MS: Final = 30_000.0
+_NO_SUMMARY: Final = InterestSummary(0, {}, 0)
+_NO_SPACES: Final[frozenset[Space]] = frozenset()
 _NODE: Final = ""
 """The holder of a tree node's patterns: which of its brokers announced them is not kept."""
 
 _Receiver = tuple[str, str]
+
+
+class Summaries:
+    """The last summary of each sender in its session, by tree node and broker."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], InterestSummary] = {}
+
+    def receive(self, node: str, broker: str, summary: InterestSummary) -> bool:
+        """Keep a summary, unless a later one came before, and return whether its serial is another one."""
+        before = self.of(node, broker)
+        if summary.serial >= before.serial:
+            self._last[node, broker] = summary
+        return summary.serial > before.serial
+
+    def end(self, node: str, broker: str) -> None:
+        """Forget the summary of a sender whose session has ended."""
+        self._last.pop((node, broker), None)
+
+    def of(self, node: str, broker: str) -> InterestSummary:
+        """Return the last summary of a sender, with serial 0 if there is none."""
+        return self._last.get((node, broker), _NO_SUMMARY)
+
+    def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
+        """Return the leaves that a sender named as interested in a space."""
+        return frozenset(dict(self.of(node, broker).interested).get(space, ()))
+
+    def reachable(self, node: str) -> set[str]:
+        """Return the leaves to which a way leads over any broker of a tree node."""
+        return {leaf for (there, _), summary in self._last.items() if there == node for leaf in summary.reachable}
+
+    def lists(self, node: str, leaf: str) -> bool:
+        """Return whether a broker of a tree node lists a leaf."""
+        return any(there == node and leaf in summary.slice for (there, _), summary in self._last.items())
+
+
+class LeafInterests:
+    """By leaf broker: the spaces of its bindings, and whether any binding is durable, both as of its virtual time."""
+
+    __slots__ = ("_durable", "_spaces")
+
+    def __init__(self) -> None:
+        self._spaces: dict[str, frozenset[Space]] = {}
+        self._durable: set[str] = set()
+
+    def note(self, leaf: str, spaces: Collection[Space], *, durable: bool) -> frozenset[Space]:
+        """Note what a leaf is interested in, and return the spaces of before and now."""
+        before = self.spaces(leaf)
+        self._spaces[leaf] = frozenset(spaces)
+        (self._durable.add if durable else self._durable.discard)(leaf)
+        return before | self._spaces[leaf]
+
+    def learn(self, leaves: Iterable[str], full: FullState) -> set[Space]:
+        """Note what a full state says of some leaves, and return the spaces of before and now."""
+        touched: set[Space] = set()
+        for leaf in leaves:
+            spaces = [space for space, names in full.interested if leaf in names]
+            touched |= self.note(leaf, spaces, durable=leaf in full.durable)
+        return touched
+
+    def drop(self, leaf: str) -> None:
+        """Forget a leaf."""
+        self._spaces.pop(leaf, None)
+        self._durable.discard(leaf)
+
+    def spaces(self, leaf: str) -> frozenset[Space]:
+        """Return the spaces in which a leaf is interested."""
+        return self._spaces.get(leaf, _NO_SPACES)
+
+    def durable(self, leaves: Iterable[str]) -> frozenset[str]:
+        """Return which of some leaves have durable bindings."""
+        return frozenset(self._durable.intersection(leaves))
+
+    def by_space(self, leaves: Iterable[str]) -> tuple[tuple[Space, tuple[str, ...]], ...]:
+        """Return which of some leaves are interested in which spaces."""
+        found: dict[Space, list[str]] = {}
+        for leaf in sorted(leaves):
+            for space in self.spaces(leaf):
+                found.setdefault(space, []).append(leaf)
+        return tuple((space, tuple(names)) for space, names in sorted(found.items()))
+
+
+class ExpectedTime:
+    """Estimates how long a virtual time takes to come back in a message, and tells when one should long have it.
+
+    Source: the Gryphon paper, section 4; RFC 6298 for the estimate.
+    """
+
+    __slots__ = ("_due_ms", "_expected", "_smoothed_ms", "_timeout_ms", "_variation_ms", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, int]] = deque()  # virtual times with when they were announced
+        self._smoothed_ms: float | None = None
+        self._variation_ms = 0.0
+        self._timeout_ms = FIRST_MS
+        self._expected = 0
+        self._due_ms = 0.0
+
+    def expect(self, time: int, now_ms: int) -> None:
+        """Expect messages with a virtual time that was announced now."""
+        self._waiting.append((time, now_ms))
+        self._expected = time
+        self._due_ms = now_ms + self._timeout_ms
+
+    def is_late(self, time: int, now_ms: int) -> bool:
+        """Take the virtual time of a message, and return whether the announcement should be repeated.
+
+        The next repetition is due later and later.
+        """
+        while self._waiting and self._waiting[0][0] <= time:
+            self._measure(now_ms - self._waiting.popleft()[1])
+        if time >= self._expected or now_ms < self._due_ms:
+            return False
+        self._timeout_ms = min(2 * self._timeout_ms, MAX_MS)
+        self._due_ms = now_ms + self._timeout_ms
+        return True
+
+    def _measure(self, took_ms: int) -> None:
+        if self._smoothed_ms is None:
+            self._smoothed_ms, self._variation_ms = took_ms, took_ms / 2
+        else:
+            self._variation_ms = 0.75 * self._variation_ms + 0.25 * abs(self._smoothed_ms - took_ms)
+            self._smoothed_ms = 0.875 * self._smoothed_ms + 0.125 * took_ms
+        self._timeout_ms = min(max(self._smoothed_ms + 4 * self._variation_ms, MIN_MS), MAX_MS)
 
 
 class ConstraintInterest(InterestScheme):

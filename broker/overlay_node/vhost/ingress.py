@@ -14,9 +14,9 @@ from broker.core.message.delay import RECEIVED, delay_of
 from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
-from broker.core.overlay.binding_interest import BindingInterest, StartPoint
 from broker.core.publishing.posting import charge_bytes
 from broker.overlay.packets import Space, StreamName
+from broker.overlay_node.vhost.binding_interest import BindingInterest, StartPoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
-    from broker.net.links.links import Links
-    from broker.overlays.overlays import Overlays
+    from broker.overlay_node.held_brokers import HeldBrokers
+    from broker.overlay_node.links import Links
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
     from broker.vhosts.vhosts import Vhosts
@@ -20,7 +20,7 @@ class OverlayPart:
     """The overlay's brokers of this process, and the links to their neighbours; neither without an overlay."""
 
     def __init__(self) -> None:
-        self.overlays: Overlays | None = None
+        self.brokers: HeldBrokers | None = None
         self._links: Links | None = None
 
     async def start(
@@ -32,12 +32,12 @@ class OverlayPart:
         """
         if not settings.overlay.is_on:
             return
-        from broker.net.links.links import Links  # noqa: PLC0415 - other brokers start sooner without it
-        from broker.overlays.overlays import Overlays  # noqa: PLC0415 - as above
+        from broker.overlay_node.held_brokers import HeldBrokers  # noqa: PLC0415 - as above
+        from broker.overlay_node.links import Links  # noqa: PLC0415 - other brokers start sooner without it
 
-        self.overlays = Overlays(settings, vhosts, folder.files, folder.path, fail)
-        self._links = Links(settings, self.overlays)
-        await self.overlays.start()
+        self.brokers = HeldBrokers(settings, vhosts, folder.files, folder.path, fail)
+        self._links = Links(settings, self.brokers)
+        await self.brokers.start()
         for engine in vhosts.engines.values():
             self._accept(engine)
         vhosts.follow(self._accept)
@@ -49,49 +49,49 @@ class OverlayPart:
 
     async def stop(self) -> None:
         """Close the links and end."""
-        if self._links is not None and self.overlays is not None:
+        if self._links is not None and self.brokers is not None:
             await self._links.stop()
-            await self.overlays.stop()
+            await self.brokers.stop()
 
     def tick(self) -> None:
         """Let the overlay look at the time; called every twenty milliseconds."""
-        if self.overlays is not None:
-            self.overlays.tick()
+        if self.brokers is not None:
+            self.brokers.tick()
 
     @property
     def is_on(self) -> bool:
         """Whether this process takes part in an overlay."""
-        return self.overlays is not None
+        return self.brokers is not None
 
     def facts(self) -> list[dict[str, Any]]:
         """Return a row for each broker of the overlay in this process, as JSON."""
-        from broker.overlays.overlay_facts import overlay_facts  # noqa: PLC0415 - as above
+        from broker.overlay_node.facts import overlay_facts  # noqa: PLC0415 - as above
 
-        assert self.overlays is not None
-        return overlay_facts(self.overlays)
+        assert self.brokers is not None
+        return overlay_facts(self.brokers)
 
     def flows(self) -> list[dict[str, Any]]:
         """Return for each broker of the overlay in this process its links, and for a leaf its streams, as JSON."""
-        from broker.overlays.overlay_facts import overlay_flows  # noqa: PLC0415 - as above
+        from broker.overlay_node.facts import overlay_flows  # noqa: PLC0415 - as above
 
-        assert self.overlays is not None
-        return overlay_flows(self.overlays)
+        assert self.brokers is not None
+        return overlay_flows(self.brokers)
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""
-        from broker.overlays.overlay_facts import explain  # noqa: PLC0415 - as above
+        from broker.overlay_node.facts import explain  # noqa: PLC0415 - as above
 
-        assert self.overlays is not None
-        return explain(self.overlays, vhost, exchange, key)
+        assert self.brokers is not None
+        return explain(self.brokers, vhost, exchange, key)
 
     def forget(self, leaf: str) -> None:
         """Give up a leaf that is away for good. Raises: ValueError."""
-        assert self.overlays is not None
-        self.overlays.forget(leaf)
+        assert self.brokers is not None
+        self.brokers.forget(leaf)
 
     def follow_interest(self, vhost: str, exchange: str, told: Callable[[str, bool], None]) -> None:
         """Call `told` with each pattern that this site or another one wants of an exchange, if it takes part."""
-        driver = None if self.overlays is None else self.overlays.driver
+        driver = None if self.brokers is None else self.brokers.driver
         held = None if driver is None else driver.vhosts.get(vhost)
         if held is not None:
             held.overlay.feed.follow(lambda name, pattern, wanted: told(pattern, wanted) if name == exchange else None)
@@ -99,7 +99,8 @@ class OverlayPart:
     @property
     def busy(self) -> bool:
         """Whether the overlay has work that waits for nobody else."""
-        return self.overlays is not None and self.overlays.busy
+        return self.brokers is not None and self.brokers.busy
 
     def _accept(self, engine: Engine) -> None:
-        engine.vhost.accept_links(self._links)
+        assert self._links is not None
+        engine.vhost.accept_links(self._links.accept)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from broker.overlay.inner import Inner
     from broker.overlay.interest_scheme import InterestScheme
     from broker.overlay.packets import Vector
-    from broker.overlays.leaf_driver import LeafDriver
-    from broker.overlays.overlays import Overlays
+    from broker.overlay_node.held_brokers import HeldBrokers
+    from broker.overlay_node.leaf_driver import LeafDriver
     from broker.settings_overlay import Neighbour, OverlayBroker
 
 __all__ = ["explain", "overlay_facts", "overlay_flows"]
@@ -27,12 +27,12 @@ PATTERNS_SHOWN: Final = 20
 Row = dict[str, Any]
 
 
-def overlay_facts(overlays: Overlays) -> list[Row]:
+def overlay_facts(brokers: HeldBrokers) -> list[Row]:
     """Return a row for each broker of the overlay in this process."""
-    return [_broker_row(overlays, held) for held in overlays.held]
+    return [_broker_row(brokers, held) for held in brokers.held]
 
 
-def overlay_flows(overlays: Overlays) -> list[Row]:
+def overlay_flows(brokers: HeldBrokers) -> list[Row]:
     """Return for each broker of the overlay in this process its links, and for a leaf its streams.
 
     Cost: O(links + streams), however many patterns there are.
@@ -41,23 +41,23 @@ def overlay_flows(overlays: Overlays) -> list[Row]:
         {
             "broker": held.broker,
             "leaf": held.leaf,
-            "links": [_link_row(overlays, held, neighbour) for neighbour in held.neighbours],
-            **(_leaf_fields(overlays.driver) if held.leaf and overlays.driver is not None else {}),
+            "links": [_link_row(brokers, held, neighbour) for neighbour in held.neighbours],
+            **(_leaf_fields(brokers.driver) if held.leaf and brokers.driver is not None else {}),
         }
-        for held in overlays.held
+        for held in brokers.held
     ]
 
 
-def _broker_row(overlays: Overlays, held: OverlayBroker) -> Row:
-    driver = overlays.driver
+def _broker_row(brokers: HeldBrokers, held: OverlayBroker) -> Row:
+    driver = brokers.driver
     leaf = driver if held.leaf else None
-    interest = leaf.leaf.interest if leaf is not None else overlays.inners[held.broker].interest
+    interest = leaf.leaf.interest if leaf is not None else brokers.inners[held.broker].interest
     nodes = dict.fromkeys(neighbour.node for neighbour in held.neighbours)
     row: Row = {
         "broker": held.broker,
         "node": held.node,
         "leaf": held.leaf,
-        "links": [_link_row(overlays, held, neighbour) for neighbour in held.neighbours],
+        "links": [_link_row(brokers, held, neighbour) for neighbour in held.neighbours],
         "leaves": [
             {"leaf": name, "node": node, "time": interest.time(name), "durable": name in interest.durable(node)}
             for node in nodes
@@ -68,18 +68,18 @@ def _broker_row(overlays: Overlays, held: OverlayBroker) -> Row:
     if leaf is not None:
         row |= _leaf_fields(leaf)
     else:
-        row |= _inner_fields(overlays.inners[held.broker])
+        row |= _inner_fields(brokers.inners[held.broker])
     return row
 
 
-def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> Row:
+def _link_row(brokers: HeldBrokers, held: OverlayBroker, neighbour: Neighbour) -> Row:
     """Return the state of a link.
 
     Shapes: `session` is a number that no other link has. `announced` is the serial of the last update that was sent, 0
         while more waits, and `applied` that of the last one that came.
     """
-    link = overlays.links.get((held.broker, neighbour.broker))
-    interest = overlays.interest_of(held.broker)
+    link = brokers.links.get((held.broker, neighbour.broker))
+    interest = brokers.interest_of(held.broker)
     return {
         "peer": neighbour.broker,
         "node": neighbour.node,
@@ -154,31 +154,31 @@ def _inner_fields(inner: Inner) -> Row:
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
-def explain(overlays: Overlays, vhost: str, exchange: str | None, key: str) -> list[Row]:
+def explain(brokers: HeldBrokers, vhost: str, exchange: str | None, key: str) -> list[Row]:
     """Return where a message would go from each broker of this process, and why, for one exchange or for all.
 
     Shapes: a row has the exchange, the broker, the tree node, or `here` for the leaf's own queues, whether it goes
         there, the reason, the leaves behind that are interested in the exchange, and some of the patterns that match.
     """
-    spaces = [Space(vhost, exchange)] if exchange is not None else _all_spaces(overlays, vhost)
-    return [{"exchange": space.exchange, **row} for space in spaces for row in _verdicts(overlays, space, key)]
+    spaces = [Space(vhost, exchange)] if exchange is not None else _all_spaces(brokers, vhost)
+    return [{"exchange": space.exchange, **row} for space in spaces for row in _verdicts(brokers, space, key)]
 
 
-def _all_spaces(overlays: Overlays, vhost: str) -> list[Space]:
+def _all_spaces(brokers: HeldBrokers, vhost: str) -> list[Space]:
     """Return the spaces of a vhost that exist here, or of which something is wanted."""
-    driver = overlays.driver
+    driver = brokers.driver
     found = set() if driver is None else set(driver.leaf.sources)
-    for held in overlays.held:
-        interest = overlays.interest_of(held.broker)
+    for held in brokers.held:
+        interest = brokers.interest_of(held.broker)
         for neighbour in held.neighbours:
             found.update(interest.spaces(neighbour.node))
     return sorted(space for space in found if space.vhost == vhost)
 
 
-def _verdicts(overlays: Overlays, space: Space, key: str) -> Iterator[Row]:
-    for held in overlays.held:
+def _verdicts(brokers: HeldBrokers, space: Space, key: str) -> Iterator[Row]:
+    for held in brokers.held:
         nodes = dict.fromkeys(neighbour.node for neighbour in held.neighbours)
-        driver = overlays.driver
+        driver = brokers.driver
         if held.leaf and driver is not None:
             yield _here(driver, held.broker, space, key)
             source = driver.leaf.sources.get(space)
@@ -186,7 +186,7 @@ def _verdicts(overlays: Overlays, space: Space, key: str) -> Iterator[Row]:
             for node in nodes:
                 yield _verdict(driver.leaf.interest, held.broker, node, space, key, vectors)
         else:
-            inner = overlays.inners[held.broker]
+            inner = brokers.inners[held.broker]
             vectors = [
                 forwarding.vectors.get(forwarding.vector_at, NO_VECTOR)
                 for stream, forwarding in inner.forwardings.items()

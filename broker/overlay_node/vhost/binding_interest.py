@@ -12,9 +12,6 @@ from broker.core.queue.queue import Queue
 from broker.core.topology.changes import arguments_to_json
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Conjunction, Space
-from broker.routing.dialect import AMQP
-from broker.routing.direct_exchange import DirectExchange
-from broker.routing.topic_exchange import TopicExchange
 
 if TYPE_CHECKING:
     from broker.routing.bundle import Bundle
@@ -52,14 +49,7 @@ def binding_id(vhost: str, source: Exchange, destination: Any, key: str, argumen
     is_queue = isinstance(destination, Queue)
     place = f"q{destination.number}" if is_queue else f"x{destination.name}"
     table = json.dumps(arguments_to_json(arguments), sort_keys=True) if arguments else ""
-    return "\0".join((vhost, source.name, kind_of_patterns(source), place, key, table))
-
-
-def kind_of_patterns(exchange: Exchange) -> str:
-    """Return `topic` or `direct` for exchanges whose binding keys say what they want, else nothing."""
-    if isinstance(exchange, TopicExchange):
-        return "topic" if exchange.dialect is AMQP else ""
-    return "direct" if isinstance(exchange, DirectExchange) else ""
+    return f"{vhost}\0{source.name}\0{source.kind_of_patterns}\0{place}\0{key}\0{table}"
 
 
 class BindingInterest:
@@ -134,7 +124,7 @@ class BindingInterest:
             one = binding_id(self._vhost, source, destination, key, arguments)
             space = Space(self._vhost, source.name)
             durable = source.durable and destination.durable
-            asked = conjunction(space, kind_of_patterns(source), key)
+            asked = conjunction(space, source.kind_of_patterns, key)
             changes[one] = (one, asked, durable) if made else None
             ends[one] = pair
             if made:

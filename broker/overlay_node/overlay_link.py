@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from broker.core.publishing.link_target import LINK_MESSAGE_BYTES
+from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES
 from broker.event_log import get_logger
 from broker.overlay.message_limit import NO_LIMIT
 from broker.overlay.packet_fields import DamagedPacket
-from broker.overlay.packet_pieces import PacketPieces
 from broker.overlay.packets import Contradiction, Hello, Packet, Resync
-from broker.overlay.wire import VERSION, decode, encode
+from broker.overlay.wire import VERSION, PacketPieces, decode, encode
 
 __all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
 
@@ -165,6 +164,13 @@ class OverlayLink:
             self.flush()
             self.end()
             self._carrier.close(text)
+
+    def lost(self) -> None:
+        """Note that the neighbour has ended the link that it opened."""
+        if self.is_open:
+            reason = "the neighbour closed the connection"
+            _log.warning("overlay.link_lost", broker=self.own, peer=self.peer, reason=reason)
+        self.end()
 
     def end(self) -> None:
         """Note that the link has ended."""

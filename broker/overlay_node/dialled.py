@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from broker.amqp.client import ClientConnection, ClientState, LinkRefused
-from broker.core.publishing.link_target import LINK_MESSAGE_BYTES, LINK_QUEUE
+from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE
 from broker.event_log import get_logger
 from broker.net.transport import write_pieces
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.net.links.overlay_link import OverlayLink
+    from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings_overlay import Neighbour
 
 __all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "Dialler", "NeighbourAddress"]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from broker.overlay.constraints import ConstraintInterest
-from broker.overlay.packets import Increment, Space, Vector
+from broker.overlay.packets import Space, Vector
+from broker.overlay.reference.constraints import ConstraintInterest
+from broker.overlay.reference.packets import Increment
 
 READINGS_MAX: Final = 8
 """How many vectors a broker remembers for each neighbour node and space."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.core.names import INTEREST
-from broker.core.overlay.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
-from broker.core.overlay.ingress import Ingress
-from broker.core.overlay.interest_feed import InterestFeed
-from broker.core.overlay.recorded_stream import RecordedStream
+from broker.overlay_node.vhost.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
+from broker.overlay_node.vhost.ingress import Ingress
+from broker.overlay_node.vhost.interest_feed import InterestFeed
+from broker.overlay_node.vhost.recorded_stream import RecordedStream
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue

@@ -1,4 +1,4 @@
-"""Links of the overlay that other brokers opened: what the overlay and a channel see of each other.
+"""Links of the overlay that other brokers opened, between a channel and the overlay.
 
 The other broker consumes from amq.slotmq.overlay without acknowledging, and names itself and the broker that it wants
 in the arguments. It gets a first, empty message, whose routing key is a random name. What it publishes to that name
@@ -8,7 +8,8 @@ link have a limit of their own in both directions; what is longer is cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.amqp.errors import ChannelError, shortened
@@ -19,28 +20,23 @@ if TYPE_CHECKING:
     from broker.core.message.message import Envelope
     from broker.core.queue.output_window import OutputWindow
 
-__all__ = ["LINK_MESSAGE_BYTES", "LINK_QUEUE", "AcceptedLink", "LinkAcceptor", "LinkTarget"]
+__all__ = ["LINK_MESSAGE_BYTES", "LINK_QUEUE", "AcceptedLink", "LinkAcceptor", "LinkEnd"]
 
 LINK_QUEUE: Final = "amq.slotmq.overlay"
 LINK_MESSAGE_BYTES: Final = 64 << 10
 REPLY_SUCCESS: Final = 200
+HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags
+CLASS: Final = 60
 
 
-class AcceptedLink(Protocol):
-    """A link of another broker, as the overlay sees it."""
+class LinkEnd(Protocol):
+    """The overlay's end of a link."""
 
-    def received(self, body: bytes) -> None:
-        """Take a message."""
+    def take(self, body: bytes) -> None:
+        """Take a message of the other broker."""
 
     def lost(self) -> None:
-        """Note that the channel was closed."""
-
-
-class LinkAcceptor(Protocol):
-    """Decides which brokers may link."""
-
-    def accept(self, arguments: Mapping[str, Any], target: LinkTarget) -> AcceptedLink:
-        """Return the link for the arguments of a basic.consume. Raises: ChannelError 403, 406."""
+        """Note that the other broker has ended the link."""
 
 
 class LinkClosed(ChannelError):
@@ -51,19 +47,17 @@ class LinkClosed(ChannelError):
         self.reply_code, self.reply_text = REPLY_SUCCESS, shortened(text)
 
 
-class LinkTarget:
-    """Sends messages to the broker at the other end, and takes those that it sends."""
+class AcceptedLink:
+    """Sends messages to the broker at the other end, and takes those that it publishes to `name`."""
 
-    __slots__ = ("_channel", "_last_tag", "_link", "_tag", "_window", "name", "user")
+    __slots__ = ("_channel", "_end", "_last_tag", "_window", "name", "tag")
 
-    def __init__(self, channel: Channel, window: OutputWindow, user: str, tag: str, name: str) -> None:
-        """`user` is the one that the other broker logged in as; it publishes to `name`."""
+    def __init__(self, channel: Channel, window: OutputWindow, tag: str, name: str) -> None:
         self._channel = channel
         self._window = window
-        self._tag = tag
         self._last_tag = 0
-        self._link: AcceptedLink | None = None
-        self.user = user
+        self._end: LinkEnd | None = None
+        self.tag = tag
         self.name = name
 
     @property
@@ -71,27 +65,31 @@ class LinkTarget:
         """Whether the other broker reads fast enough for more."""
         return self._window.has_room()
 
-    def begin(self, link: AcceptedLink) -> None:
-        """Give the link what arrives from now on."""
-        self._link = link
+    def begin(self, end: LinkEnd) -> None:
+        """Give the overlay what arrives from now on."""
+        self._end = end
 
     def end(self) -> None:
-        """Tell the link that the channel is closed."""
-        if self._link is not None:
-            link, self._link = self._link, None
-            link.lost()
+        """Tell the overlay that the other broker cancelled, or that the channel is closed."""
+        if self._end is not None:
+            end, self._end = self._end, None
+            end.lost()
 
     def deliver(self, _envelope: Envelope, _header: bytes, body: bytes) -> None:
         """Take a message of the other broker."""
-        if self._link is not None:
-            self._link.received(body)
+        if self._end is not None:
+            self._end.take(body)
 
-    def send(self, header: bytes, body: bytes) -> None:
+    def carry(self, body: bytes) -> None:
         """Send a message."""
         self._last_tag += 1
-        deliver = BasicDeliver(self._tag, self._last_tag, False, "", self.name)
-        self._channel.send_content(deliver, header, body)
+        deliver = BasicDeliver(self.tag, self._last_tag, False, "", self.name)
+        self._channel.send_content(deliver, HEADER.pack(CLASS, 0, len(body), 0), body)
 
     def close(self, text: str) -> None:
         """Close the channel and say why: the link ends, or the overlay refuses what the other broker said."""
         self._channel.begin_closing(LinkClosed(text))
+
+
+LinkAcceptor = Callable[[Mapping[str, Any], AcceptedLink], LinkEnd]
+"""Returns the overlay's end for the arguments of a basic.consume. Raises: ChannelError 403, 406."""

@@ -1,1 +1,0 @@
-"""Links between the brokers of an overlay: opened, accepted, inside this process."""

@@ -1,0 +1,1 @@
+"""The constraint vectors of the paper: tests compare the broker with them, and no broker runs them."""
