@@ -8,39 +8,42 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from multiprocessing import connection
-from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 from demo.aio_pika_client import consume_with_aio_pika, publish_with_aio_pika
-from demo.entries import Entries
-from demo.flights import FlightsFile
-from demo.ledger import SPAWN, Address, Ledger
+from demo.boxes import Inbox, Outbox
+from demo.ledger import SPAWN, Failed, Ledger
 from demo.pika_client import consume_with_pika, publish_with_pika
-from demo.plan import QueuePlan, Shares
 
-END_TIMEOUT_S = 15.0
 PUBLISHERS = 2
+AIO_PUBLISH_PART = 0.2  # a message costs aio-pika about six times pika's processor time; so both end at the same time
+
+# Queues of a consumer, each an index in the plan and a name.
+Queues = Sequence[tuple[int, str]]
 
 
-class ClientFailed(Exception):
+class ClientFailed(Failed):
     """A client process ended with an error."""
 
 
-def publish_cut(rows: int, aio_part: float) -> int:
-    """Return the first row of the aio-pika publisher; pika's publisher sends the rows before it."""
-    return rows - int(rows * aio_part)
-
-
-def _live(work: Callable[..., None], *arguments: Any) -> None:
-    """Run one client until it ends."""
+def _live(work: Callable[..., object], urls: Sequence[str], make_box: Any, ledger: Ledger, *rest: Any) -> None:
+    """Run one client until it ends; with each connection that it loses it goes on to its next URL."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the kill is expected; any other loss ends the client
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        work(*arguments)
+        box = make_box(ledger, *rest)
+        for url in cycle(urls):
+            generation = ledger.await_broker()
+            if generation is None or (error := work(url, box)) is None:
+                return
+            ledger.lost(generation, error)
     except BaseException:  # noqa: BLE001  any error ends this client and is shown
         traceback.print_exc()
         sys.stderr.flush()
@@ -56,34 +59,25 @@ def _end_with_parent() -> None:
 
 
 class Clients:
-    """The processes of one run."""
+    """The processes of one run: two publishers, and consumers of each library.
+
+    Shapes: client n connects to `urls(n)`; the publishers are clients 0 and 1, pika's consumers follow.
+    """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        entries: Entries,
-        flights: FlightsFile,
-        plan: Sequence[QueuePlan],
-        shares: Shares,
-        *,
-        prefetch: int,
-        aio_publish_part: float,
-    ) -> None:
-        cut = publish_cut(flights.rows, aio_publish_part)
-        works: list[tuple[str, Callable[..., None], Address, tuple[Any, ...]]] = [
-            ("publisher (pika)", publish_with_pika, entries.publish, (flights, 0, cut)),
-            ("publisher (aio-pika)", publish_with_aio_pika, entries.publish, (flights, cut, flights.rows)),
+        self, ledger: Ledger, urls: Callable[[int], Sequence[str]], flights: Path,
+        pika_queues: Sequence[Queues] = (), aio_queues: Sequence[Queues] = (), prefetch: int = 0,
+    ) -> None:  # fmt: skip
+        cut = ledger.rows - int(ledger.rows * AIO_PUBLISH_PART)
+        works: list[tuple[str, Callable[..., object], type, tuple[Any, ...]]] = [
+            ("publisher (pika)", publish_with_pika, Outbox, (flights, 0, cut)),
+            ("publisher (aio-pika)", publish_with_aio_pika, Outbox, (flights, cut, ledger.rows)),
+            *(("consumer (pika)", consume_with_pika, Inbox, (queues, prefetch)) for queues in pika_queues),
+            *(("consumer (aio-pika)", consume_with_aio_pika, Inbox, (queues, prefetch)) for queues in aio_queues),
         ]
-        for name, consume, groups in (
-            ("consumer (pika)", consume_with_pika, shares.pika),
-            ("consumer (aio-pika)", consume_with_aio_pika, shares.aio),
-        ):
-            for group in groups:
-                address = entries.of_consumer(len(works) - PUBLISHERS)
-                works.append((name, consume, address, ([(index, plan[index].name) for index in group], prefetch)))
-        self._processes: list[SpawnProcess] = [
-            SPAWN.Process(name=name, target=_live, args=(work, ledger, client, address, *arguments), daemon=True)
-            for client, (name, work, address, arguments) in enumerate(works)
+        self._processes = [
+            SPAWN.Process(name=name, target=_live, args=(work, urls(n), box, ledger, n, *rest), daemon=True)
+            for n, (name, work, box, rest) in enumerate(works)
         ]
 
     def start(self) -> None:
@@ -92,24 +86,18 @@ class Clients:
             process.start()
 
     def check(self) -> None:
-        """Check that no client has failed.
-
-        Raises: ClientFailed with the name of the failed one.
-        """
+        """Raise ClientFailed with the name of a client that has failed."""
         for process in self._processes:
             if process.exitcode:
                 raise ClientFailed(f"the {process.name} ended with exit code {process.exitcode}; its error is above")
 
-    def join(self) -> None:
-        """Wait until every client has ended, once the run is over.
-
-        Raises: ClientFailed when one fails or does not end.
-        """
+    def join(self, seconds: float) -> bool:
+        """Return whether every client has ended in so many seconds. Raises: ClientFailed when one has failed."""
+        deadline_s = time.monotonic() + seconds
         for process in self._processes:
-            process.join(END_TIMEOUT_S)
-            if process.exitcode is None:
-                raise ClientFailed(f"the {process.name} did not end within {END_TIMEOUT_S:.0f} s")
+            process.join(max(0.0, deadline_s - time.monotonic()))
         self.check()
+        return all(process.exitcode is not None for process in self._processes)
 
     def kill(self) -> None:
         """Kill every process that is still running."""
@@ -119,8 +107,3 @@ class Clients:
         for process in self._processes:
             if process.pid is not None:
                 process.join()
-
-
-def client_count(pika_consumers: int, aio_consumers: int) -> int:
-    """Return how many clients write counts: two publishers and the consumers."""
-    return PUBLISHERS + pika_consumers + aio_consumers

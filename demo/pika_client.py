@@ -1,146 +1,113 @@
-"""The publisher and the consumer that use pika. Each function is the main function of one process."""
+"""The clients that use pika, each for one connection, and channels for anybody."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, ChannelWrongStateError
 
-from demo.flights import FlightsFile
-from demo.inbox import Inbox
-from demo.ledger import Address, Ledger
-from demo.outbox import Outbox
+from demo.boxes import Inbox, Outbox
 from demo.plan import EXCHANGE
-from demo.window import Window, window_of
 
 PUBLISH_WINDOW = 2_000  # unconfirmed messages
 
 
-def parameters(address: Address, name: str) -> pika.ConnectionParameters:
-    """Return pika's parameters for the broker at the address."""
-    return pika.ConnectionParameters(
-        host=address.host,
-        port=address.port,
-        virtual_host=address.vhost,
-        credentials=pika.PlainCredentials(address.user, address.password),
-        client_properties={"connection_name": name},
-    )
+def _parameters(url: str, name: str) -> pika.URLParameters:
+    parameters = pika.URLParameters(url)
+    parameters.client_properties = {"connection_name": name}
+    return parameters
 
 
-class _PikaPublisher:
-    """The publisher of one connection: pika's callbacks, an outbox and a window."""
+@contextmanager
+def channel_to(url: str, name: str = "demo topology") -> Iterator[BlockingChannel]:
+    """Yield a channel of a connection of its own."""
+    with pika.BlockingConnection(_parameters(url, name)) as connection:
+        yield connection.channel()
 
-    def __init__(self, address: Address, outbox: Outbox, window: Window, most: int) -> None:
-        self._most = most
+
+class _Publisher:
+    """The publisher of one connection: pika's callbacks and an outbox."""
+
+    def __init__(self, url: str, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._window = window
+        self._window = outbox.window(PUBLISH_WINDOW)
         self._channel: Any = None
-        self.finished = False
         self.error: object = None
-        self._connection = pika.SelectConnection(
-            parameters(address, "demo publisher (pika)"),
+        self.connection = pika.SelectConnection(
+            _parameters(url, "demo publisher (pika)"),
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
             on_open_error_callback=self._closed,
             on_close_callback=self._closed,
         )
 
-    def run(self) -> None:
-        """Publish until everything is confirmed or the connection is lost."""
-        self._connection.ioloop.start()
-
     def _opened(self, channel: Any) -> None:
         self._channel = channel
-        self._outbox.connected(self._window.lost())
+        self._outbox.connected()
         channel.add_on_return_callback(lambda *_: self._outbox.returned())
         channel.add_on_close_callback(self._channel_closed)
         channel.confirm_delivery(self._answered, callback=lambda _: self._publish())
 
     def _publish(self) -> None:
-        while len(self._window) < self._most:
-            flight = self._outbox.take()
-            if flight is None:
-                break
-            self._window.sent(flight)
-            properties = pika.BasicProperties(
-                content_type="application/json",
-                delivery_mode=pika.DeliveryMode.Persistent.value,
-                message_id=str(flight.row),
-            )
-            self._channel.basic_publish(EXCHANGE, flight.key, flight.body, properties, mandatory=True)
-        if not self._window:
-            self.finished = True
-            self._connection.close()
+        while len(self._outbox) < self._window and (taken := self._outbox.take()) is not None:
+            _, (row, key, body) = taken
+            properties = pika.BasicProperties("application/json", delivery_mode=2, message_id=str(row))
+            self._channel.basic_publish(EXCHANGE, key, body, properties, mandatory=True)
+        if not self._outbox:
+            self.connection.close()
 
     def _answered(self, frame: Any) -> None:
-        flights = self._window.settle(frame.method.delivery_tag, frame.method.multiple)
-        if isinstance(frame.method, pika.spec.Basic.Ack):
-            self._outbox.confirmed(flights)
-        else:
-            self._outbox.refused(flights)
+        is_ack = isinstance(frame.method, pika.spec.Basic.Ack)
+        settle = self._outbox.confirmed if is_ack else self._outbox.refused
+        settle(frame.method.delivery_tag, frame.method.multiple)
         # Refilling only a half-empty window combines many small writes into long ones.
-        if len(self._window) <= self._most // 2:
+        if len(self._outbox) <= self._window // 2:
             self._publish()
 
     def _channel_closed(self, channel: Any, reason: object) -> None:
         self.error = reason
-        if not self.finished and self._connection.is_open:
-            self._connection.close()
+        if self.connection.is_open:
+            self.connection.close()
 
     def _closed(self, connection: Any, reason: object) -> None:
         self.error = self.error or reason
         connection.ioloop.stop()
 
 
-def publish_with_pika(
-    ledger: Ledger, client: int, address: Address, flights: FlightsFile, first: int, end: int
-) -> None:
-    """Publish the rows from first up to end, each until it is confirmed.
-
-    Raises: ConnectionUnexpectedlyLost when the connection or the channel closes although the broker was not killed.
-    """
-    outbox = Outbox(ledger, client, flights.read(first, end))
-    window = Window()
-    while (generation := ledger.await_broker()) is not None:
-        publisher = _PikaPublisher(address, outbox, window, window_of(flights.rows, PUBLISH_WINDOW))
-        publisher.run()
-        if publisher.finished:
-            return
-        ledger.lost(generation, publisher.error)
+def publish_with_pika(url: str, outbox: Outbox) -> object:
+    """Publish until every flight is confirmed; return None, or the error that ended the connection before."""
+    publisher = _Publisher(url, outbox)
+    publisher.connection.ioloop.start()
+    return None if outbox.finished else publisher.error
 
 
-def consume_with_pika(
-    ledger: Ledger, client: int, address: Address, queues: Sequence[tuple[int, str]], prefetch: int
-) -> None:
-    """Consume the queues, each an index and a name, until the run is over.
+def consume_with_pika(url: str, inbox: Inbox) -> object:
+    """Consume until the run is over; return None, or the error that ended the connection before."""
+    try:
+        with channel_to(url, "demo consumer (pika)") as channel:
 
-    Raises: ConnectionUnexpectedlyLost when the connection is lost although the broker was not killed; pika's error when
-    the channel is closed.
-    """
-    inbox = Inbox(ledger, client, [index for index, _ in queues], ack_every=prefetch // 2 or 1)
-    while (generation := ledger.await_broker()) is not None:
-        try:
-            with pika.BlockingConnection(parameters(address, "demo consumer (pika)")) as connection:
-                channel = connection.channel()
-                channel.basic_qos(prefetch_count=prefetch)
-                inbox.connected()
-                for index, name in queues:
-                    channel.basic_consume(name, partial(_delivered, inbox, index))
-                while not ledger.stopping:
-                    before = inbox.last_tag
-                    connection.process_data_events(time_limit=0.1)
-                    if inbox.owes_ack and inbox.last_tag == before:  # idle: ack the pending deliveries now
-                        _ack(inbox, channel)
-        except (AMQPConnectionError, ChannelWrongStateError) as error:
-            ledger.lost(generation, error)
+            def ack() -> None:
+                channel.basic_ack(inbox.last_tag, multiple=True)
+                inbox.unacked = 0
 
+            def consume(index: int, name: str) -> None:
+                def delivered(_: object, method: Any, properties: Any, body: bytes) -> None:
+                    tag, redelivered, key = method.delivery_tag, method.redelivered, method.routing_key
+                    if inbox.take(index, tag, redelivered, properties.message_id, key, body):
+                        ack()
 
-def _delivered(inbox: Inbox, index: int, channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
-    if inbox.take(index, method.delivery_tag, method.redelivered, properties.message_id, method.routing_key, body):
-        _ack(inbox, channel)
+                channel.basic_consume(name, delivered)
 
-
-def _ack(inbox: Inbox, channel: BlockingChannel) -> None:
-    channel.basic_ack(inbox.last_tag, multiple=True)
-    inbox.acked()
+            channel.basic_qos(prefetch_count=inbox.prefetch)
+            inbox.connected()
+            for index, name in inbox.queues:
+                consume(index, name)
+            while not inbox.stopping():
+                before = inbox.last_tag
+                channel.connection.process_data_events(time_limit=0.1)
+                if inbox.unacked and inbox.last_tag == before:  # idle: ack the pending deliveries now
+                    ack()
+    except (AMQPConnectionError, ChannelWrongStateError) as error:
+        return error
+    return None

@@ -1,13 +1,17 @@
-"""The verdict: each kind of fault is reported, and explained deviations are excused."""
+"""The verdict: each kind of fault is reported and fails the run, and explained deviations are excused."""
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from demo.ledger import REDELIVERED_SHIFT, Ledger
+from demo.ledger import REDELIVERED_SHIFT, Count, Ledger
 from demo.plan import QueuePlan
 
 pytest.importorskip("numpy", reason="needs the extra [demo]")
 
-from demo.verdict import QueueVerdict, by_kind, judge, total
+from demo.display import Watch
+from demo.verdict import QueueVerdict, judge, show_report, total
 
 KEYS = ["flight.UA.late", "flight.AA.late", "flight.UA.on-time"]
 PLAN = [QueuePlan("ua", "# last", ("flight.UA.#",)), QueuePlan("late", "# first", ("#.late",))]
@@ -88,12 +92,59 @@ def test_messages_left_in_a_queue_speak_against_it() -> None:
     assert not verdict_on(perfect(), left=(0, 5)).holds
 
 
-def test_verdicts_add_up_by_kind() -> None:
-    """The verdict of each kind sums its queues."""
+GOOD = QueueVerdict(
+    expected=10, got=10, missing=0, missing_confirmed=0, unexpected=0, duplicates=3, unexplained=0, left=0
+)
+
+
+def reported(
+    verdict: QueueVerdict, change: Callable[[Ledger], object] = bool, stopped: float | str | None = 0.1
+) -> bool:
+    """Print the report of a run in which 3 flights were published in 2 s and 23 messages arrived in 4 s."""
     ledger = perfect()
-    ledger.copies(1)[1] = 0
-    kinds = by_kind(PLAN, judge(ledger, PLAN, KEYS, (0, 0), killed=False))
-    assert {kind: (queues, verdict.expected, verdict.missing) for kind, (queues, verdict) in kinds.items()} == {
-        "# last": (1, 2, 0),
-        "# first": (1, 2, 1),
-    }
+    counts = ledger.counts(0)
+    counts[Count.PUBLISHED], counts[Count.CONFIRMED], counts[Count.DELIVERED] = 5, 4, 24
+    change(ledger)
+    watch = Watch(ledger, 24, now_s=5.0)
+    watch.began_s, watch.published_s, watch.down_s = 1.0, 3.0, 0.5
+    return show_report(PLAN, [GOOD, verdict], ledger, watch, stopped, plain=True)
+
+
+def test_good_run_ends_with_a_table_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has a row per kind and the sums; explained duplicates are no failure."""
+    assert reported(GOOD)
+    output = capsys.readouterr().out
+    cells = [line.split() for line in output.splitlines()]
+    assert ["#", "last", "1", "10", "10", "0", "0", "3", "0", "0"] in cells
+    assert ["all", "2", "20", "20", "0", "0", "6", "0", "0"] in cells
+    assert "in 2.0 s: 2 flights/s" in output and "in 4.0 s: 6 messages/s" in output
+    assert "ready again after 0.50 s" in output and "within 0.10 s of SIGTERM" in output
+    assert "OK" in output and "FAILED" not in output
+
+
+@pytest.mark.parametrize(
+    ("verdict", "change", "stopped", "words"),
+    [
+        (replace(GOOD, missing=2, missing_confirmed=2), bool, 0.1, "2 confirmed flights are missing"),
+        (replace(GOOD, missing=2), bool, 0.1, "2 unconfirmed flights are missing"),
+        (replace(GOOD, unexpected=1), bool, 0.1, "1 flights were delivered to a queue that no binding"),
+        (replace(GOOD, unexplained=1), bool, 0.1, "1 duplicates were neither redelivered nor resent"),
+        (replace(GOOD, left=4), bool, 0.1, "4 messages were left"),
+        (GOOD, lambda ledger: ledger.counts(0).__setitem__(Count.ALTERED, 1), 0.1, "1 deliveries were altered"),
+        (GOOD, lambda ledger: ledger.counts(0).__setitem__(Count.RETURNED, 1), 0.1, "1 flights were returned"),
+        (GOOD, lambda ledger: ledger.confirmed.__setitem__(1, 0), 0.1, "1 flights were never confirmed"),
+        (GOOD, bool, "did not end", "did not end"),
+    ],
+)
+def test_every_fault_fails_the_run(
+    verdict: QueueVerdict,
+    change: Callable[[Ledger], object],
+    stopped: float | str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each kind of fault is named and fails the run; a faulty queue is shown with its bindings."""
+    assert not reported(verdict, change, stopped)
+    output = capsys.readouterr().out
+    assert f"FAILED: {words}" in output
+    assert ("late (# first: #.late)" in output) == (verdict is not GOOD)
