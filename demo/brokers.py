@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -72,17 +72,26 @@ class Broker:
             raise self._failed(f"ended by itself with exit code {self._process.returncode}")
 
     def kill(self) -> None:
-        """End it by SIGKILL and wait until it is gone."""
         if self._process is not None:
-            self.signal(signal.SIGKILL, "killed")
+            self._signal(signal.SIGKILL, "killed")
             self._process.wait()
             self._process = None
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP, "frozen")
+
+    def come_back(self) -> None:
+        """Go on after a freeze, start again after a kill. Raises: BrokerFailed."""
+        if self.state == "frozen":
+            self._signal(signal.SIGCONT, "up")
+        else:
+            self.start()
 
     def stop(self) -> None:
         """End it by SIGTERM. Raises: BrokerFailed when it does not exit with code 0 in time."""
         if self._process is None:
             return
-        self.signal(signal.SIGTERM, "stopped")
+        self._signal(signal.SIGTERM, "stopped")
         try:
             code = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -92,8 +101,7 @@ class Broker:
         if code != 0:
             raise self._failed(f"ended with exit code {code} after SIGTERM")
 
-    def signal(self, number: int, state: str) -> None:
-        """Send a signal to the whole process group; note the state that it brings."""
+    def _signal(self, number: int, state: str) -> None:
         self.state = state
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, number)
@@ -107,13 +115,7 @@ class Broker:
         return BrokerFailed("\n    ".join([f"the broker {self.name} {text}", *lines]))
 
 
-def start_all(brokers: Iterable[Broker]) -> None:
-    """Start brokers together. Raises: BrokerFailed."""
-    with ThreadPoolExecutor() as starters:
-        list(starters.map(Broker.start, brokers))
-
-
-def stop_all(brokers: Iterable[Broker]) -> None:
-    """Stop brokers together. Raises: BrokerFailed."""
-    with ThreadPoolExecutor() as stoppers:
-        list(stoppers.map(Broker.stop, brokers))
+def together(work: Callable[[Broker], None], brokers: Iterable[Broker]) -> None:
+    """Start, stop or bring back brokers at the same time. Raises: BrokerFailed."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(work, brokers))

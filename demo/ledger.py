@@ -1,17 +1,23 @@
-"""The shared state of a run's processes, in memory: each client writes its own part."""
+"""The shared state of a run's processes, in memory: each client writes its own part, from an outbox or an inbox."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
+from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
+from itertools import takewhile
+from pathlib import Path
+
+from demo.flights import checksum, read_flights
 
 # The low half of a cell counts the copies without the redelivered flag, the high half those with it.
 FRESH_MASK = 0x0F
 REDELIVERED_SHIFT = 4
 MOST_COPIES = 15
 
+Flight = tuple[int, str, bytes]  # row number, routing key, body
 SPAWN = multiprocessing.get_context("spawn")
 
 # What a client counts. PUBLISHED includes RESENT; REFUSED is basic.nack, RETURNED is basic.return: there was no queue.
@@ -90,3 +96,112 @@ class Ledger:
         """Raise Failed if a client lost its connection to a broker, of that generation, that should be alive."""
         if not self.stopping and self._serving.value and self._generation.value == generation:
             raise Failed(f"connection lost: {type(error).__name__}: {error}")
+
+
+class Outbox:
+    """The flights of one publisher: those to send again, the others in order, and the sent and unconfirmed ones.
+
+    Invariant: the delivery tags of the unconfirmed flights ascend, because a channel numbers its publishes one by one.
+    """
+
+    def __init__(self, ledger: Ledger, client: int, flights: Path, first: int, end: int) -> None:
+        self._rest = read_flights(flights, first, end)
+        self._unsettled = end - first
+        self._again: deque[Flight] = deque()
+        self._unconfirmed: dict[int, Flight] = {}
+        self._last_tag = 0
+        self._ledger = ledger
+        self._counts = ledger.counts(client)
+
+    def __len__(self) -> int:
+        return len(self._unconfirmed)
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every flight was confirmed."""
+        return not self._unsettled
+
+    def window(self, most: int) -> int:
+        """Return the limit of unconfirmed messages: lower in a small run, so that the kill happens during it."""
+        return max(10, min(most, self._ledger.rows // 50))
+
+    def connected(self) -> None:
+        """Start with a new channel: the flights that the last one left unconfirmed go first, the oldest before all."""
+        self._again.extendleft(reversed(self._unconfirmed.values()))
+        self._unconfirmed.clear()
+        self._last_tag = 0
+
+    def take(self) -> tuple[int, Flight] | None:
+        """Return the delivery tag of the next publish and its flight, None when there are no more."""
+        flight = self._again.popleft() if self._again else next(self._rest, None)
+        if flight is None:
+            return None
+        attempts = self._ledger.attempts[flight[0]]
+        self._counts[Count.RESENT] += attempts > 0
+        self._ledger.attempts[flight[0]] = min(attempts + 1, 255)
+        self._counts[Count.PUBLISHED] += 1
+        self._last_tag += 1
+        self._unconfirmed[self._last_tag] = flight
+        return self._last_tag, flight
+
+    def confirmed(self, tag: int, multiple: bool = False) -> None:
+        """Record that the broker has confirmed the flight of a tag, or all up to it."""
+        for row, _, _ in self._settle(tag, multiple):
+            self._ledger.confirmed[row] = 1
+            self._counts[Count.CONFIRMED] += 1
+            self._unsettled -= 1
+
+    def refused(self, tag: int, multiple: bool = False) -> None:
+        """Queue the flights that the broker nacked for another publish."""
+        flights = self._settle(tag, multiple)
+        self._counts[Count.REFUSED] += len(flights)
+        self._again.extend(flights)
+
+    def returned(self) -> None:
+        """Record that a flight was returned without a queue."""
+        self._counts[Count.RETURNED] += 1
+
+    def _settle(self, tag: int, multiple: bool) -> list[Flight]:
+        tags = list(takewhile(lambda sent: sent <= tag, self._unconfirmed)) if multiple else [tag]
+        return [self._unconfirmed.pop(sent) for sent in tags if sent in self._unconfirmed]
+
+
+class Inbox:
+    """The queues of one consumer, each an index in the plan and a name, their cells, and the unacked deliveries.
+
+    One channel carries all its queues, so one `basic.ack` with multiple settles them all. The acked tag is that of the
+    last delivery: deliveries of a channel are processed in the order of their tags.
+    """
+
+    def __init__(self, ledger: Ledger, client: int, queues: Sequence[tuple[int, str]], prefetch: int) -> None:
+        self.queues = queues
+        self.prefetch = prefetch
+        self.unacked = 0
+        self.last_tag = 0
+        self._cells = {index: ledger.copies(index) for index, _ in queues}
+        self.ledger = ledger
+        self._counts = ledger.counts(client)
+
+    def connected(self) -> None:
+        """Start with a new channel: unacked messages will be redelivered."""
+        self.unacked = self.last_tag = 0
+
+    def take(self, queue: int, tag: int, redelivered: bool, message_id: str | None, key: str, body: bytes) -> bool:
+        """Count one delivery; return whether it is time to ack."""
+        counts, ledger = self._counts, self.ledger
+        counts[Count.DELIVERED] += 1
+        row = int(message_id) if message_id and message_id.isdecimal() else ledger.rows
+        if row >= ledger.rows or ledger.checksums[row] != checksum(key.encode(), body):
+            counts[Count.ALTERED] += 1
+        else:
+            cells = self._cells[queue]
+            copies = cells[row]
+            counts[Count.DISTINCT] += not copies
+            if redelivered:
+                if copies >> REDELIVERED_SHIFT < MOST_COPIES:
+                    cells[row] = copies + (1 << REDELIVERED_SHIFT)
+            elif copies & FRESH_MASK < MOST_COPIES:
+                cells[row] = copies + 1
+        self.last_tag = tag
+        self.unacked += 1
+        return self.unacked >= (self.prefetch // 2 or 1)

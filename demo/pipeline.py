@@ -20,11 +20,10 @@ from deltalake import DeltaTable
 
 from broker.cli.main import main as slotmq
 from demo.brokers import Broker
-from demo.clients import Clients
+from demo.clients import Clients, channel_to
 from demo.flights import LATE_MINUTES, load_frame, read_flights, routing_keys, write_flights
 from demo.ledger import Count, Failed, Ledger
 from demo.options import DEFAULT_COMMAND, Options
-from demo.pika_client import channel_to
 from demo.plan import EXCHANGE, expected_counts, make_plan, routes_of
 
 QUEUE = "everything"  # the publishers require a queue for every flight, and a tap is none

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,13 +11,12 @@ from pathlib import Path
 from pika.adapters.blocking_connection import BlockingChannel
 from rich.console import RenderableType
 
-from demo.brokers import Broker, BrokerFailed, start_all, stop_all
-from demo.clients import PUBLISHERS, ClientFailed, Clients
+from demo.brokers import Broker, BrokerFailed, together
+from demo.clients import PUBLISHERS, ClientFailed, Clients, channel_to
 from demo.display import Display, Watch
 from demo.flights import load_frame, routing_keys, write_flights
 from demo.ledger import Failed, Ledger
 from demo.options import Options
-from demo.pika_client import channel_to
 from demo.plan import EXCHANGE, QueuePlan, expected_counts, make_plan, routes_of, share_out
 from demo.verdict import judge, show_report
 
@@ -32,9 +30,9 @@ BLAME_AFTER_S = 3.0  # a failing broker closes its connections before it ends
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Brokers that are killed, or frozen, when a share of the flights is confirmed, and come back.
+    """Brokers that are killed, or frozen, when a share of the flights is confirmed, and come back after a while.
 
-    Their clients wait for them, or move to the next URL; then, and where they have none, the brokers stay away.
+    Their clients wait for them, or move to the next URL, or they have none.
     """
 
     at: float
@@ -190,7 +188,7 @@ class Run:
             return None
         began_s = time.monotonic()
         try:
-            stop_all(self._brokers.values())
+            together(Broker.stop, self._brokers.values())
         except BrokerFailed as error:
             return str(error)
         return time.monotonic() - began_s
@@ -234,39 +232,28 @@ class Run:
                 broker.check()
 
     def _strike(self, fault: Fault) -> None:
-        self._faulted = True
         note = self._note()
-        lost = not fault.frozen and fault.clients != "none"
-        if lost:
+        self._faulted = True
+        if fault.clients != "none" and not fault.frozen:
             self._ledger.broker_dying()
         for name in fault.names:
-            if fault.frozen:
-                self._brokers[name].signal(signal.SIGSTOP, "frozen")
-            else:
-                self._brokers[name].kill()
-        struck_s = time.monotonic()
-        self._display.show(self._watch.look(struck_s), self._state())
+            (Broker.freeze if fault.frozen else Broker.kill)(self._brokers[name])
+        if fault.clients == "move" and not fault.frozen:
+            self._ledger.broker_started()
+        self._away.append((fault, time.monotonic()))
+        self._display.show(self._watch.look(time.monotonic()), self._state())
         self._tell(f"{fault} {'frozen with SIGSTOP' if fault.frozen else 'killed with -9'}: {self._watch}{note}")
-        if fault.clients == "wait":
-            self._bring_back(fault, struck_s)
-        else:
-            self._away.append((fault, struck_s))
-            if lost:
-                self._ledger.broker_started()
 
     def _bring_back(self, fault: Fault, struck_s: float) -> None:
-        began_s = time.monotonic()
         if fault.frozen:
             self._ledger.broker_dying()  # the broker closes its clients when it wakes
-            for name in fault.names:
-                self._brokers[name].signal(signal.SIGCONT, "up")
+        began_s = time.monotonic()
+        together(Broker.come_back, [self._brokers[name] for name in fault.names])
+        now_s = self._watch.moved_s = time.monotonic()  # the time without a broker is no stall
+        if fault.frozen or fault.clients == "wait":
             self._ledger.broker_started()
+        if fault.frozen:
             self._tell(f"{fault} goes on after {fault.away_s:g} s, when the others have taken over")
         else:
-            start_all(self._brokers[name] for name in fault.names)
-            now_s = time.monotonic()
-            if fault.clients == "wait":
-                self._watch.down_s = now_s - struck_s
-                self._ledger.broker_started()
             self._tell(f"{fault} started again on the same folder and port, ready after {now_s - began_s:.2f} s")
-        self._watch.moved_s = time.monotonic()  # the time without a broker is no stall
+            self._watch.down_s = now_s - struck_s if fault.clients == "wait" else self._watch.down_s

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from demo.display import Watch
 from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Count, Ledger
-from demo.matcher import matched
-from demo.plan import QueuePlan
+from demo.plan import QueuePlan, matched
 
 COLUMNS = ("queues", "expected", "got", "missing", "unexpected", "duplicates", "unexplained", "left")
 WORST_QUEUES = 10

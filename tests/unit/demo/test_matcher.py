@@ -2,7 +2,7 @@
 
 import pytest
 
-from demo.matcher import matched
+from demo.plan import matched
 
 # The binding keys and routing keys of RabbitMQ's own topic tests, with the expected matches.
 KEYS = (

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rich", reason="needs the extra [demo]")
+pytest.importorskip("numpy", reason="needs the extra [demo]")
 
-from demo.gauges import COLUMNS, cells, passed, running
+from demo.overlay import COLUMNS, cells, passed, running
 
 INNER: dict[str, Any] = {
     "state": "up",

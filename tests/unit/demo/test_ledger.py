@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.boxes import Inbox, Outbox
 from demo.flights import checksum
-from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Count, Failed, Ledger
+from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Count, Failed, Inbox, Ledger, Outbox
 
 KEY, BODY = "flight.UA.EWR.IAH.on-time", b'{"year":2013}'
 ROWS = 3
