@@ -1,20 +1,18 @@
 """The client processes of a run: publishers and consumers that use pika and aio-pika, each with one connection."""
 
 import asyncio
+import ctypes
 import inspect
 import logging
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import cycle
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +31,6 @@ PIKA_WINDOW, AIO_WINDOW = 2_000, 500  # unconfirmed messages
 
 # The errors of a publish in flight when the connection is lost; aio-pika itself cancels some.
 LOST = (aio_pika.exceptions.AMQPConnectionError, ChannelInvalidStateError, ConnectionError, asyncio.CancelledError)
-
-
-class ClientFailed(Failed):
-    """A client process ended with an error."""
-
-
-# -- pika --------------------------------------------------------------------------------------------------------------
 
 
 def _parameters(url: str, name: str) -> pika.URLParameters:
@@ -127,9 +118,6 @@ def _consume_with_pika(url: str, inbox: Inbox) -> object:
     return None
 
 
-# -- aio-pika ----------------------------------------------------------------------------------------------------------
-
-
 async def connect(url: str, name: str) -> AbstractConnection:
     """Return a connection that appears under this name in the broker."""
     properties: Any = {"connection_name": name}
@@ -214,14 +202,12 @@ async def _consume_with_aio_pika(url: str, inbox: Inbox) -> object:
             await connection.close()
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
 def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledger, *rest: Any) -> None:
     """Run one client until it ends; with each connection that it loses it goes on to its next URL."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end when the first process is killed
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the kill is expected; any other loss ends the client
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         state = box(ledger, *rest)
         for url in cycle(urls):
@@ -235,14 +221,6 @@ def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledg
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # without the wait for threads and loops that may hang on a dead connection
-
-
-def _end_with_parent() -> None:
-    """End this process when the first one has ended without stopping it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 class Clients:
@@ -273,13 +251,13 @@ class Clients:
             process.start()
 
     def check(self) -> None:
-        """Raise ClientFailed with the name of a client that has failed."""
+        """Raise Failed with the name of a client that ended with an error."""
         for process in self._processes:
             if process.exitcode:
-                raise ClientFailed(f"the {process.name} ended with exit code {process.exitcode}; its error is above")
+                raise Failed(f"the {process.name} ended with exit code {process.exitcode}; its error is above")
 
     def join(self, seconds: float) -> bool:
-        """Return whether every client has ended in so many seconds. Raises: ClientFailed when one has failed."""
+        """Return whether every client has ended in so many seconds. Raises: Failed when one has failed."""
         deadline_s = time.monotonic() + seconds
         for process in self._processes:
             process.join(max(0.0, deadline_s - time.monotonic()))
@@ -287,7 +265,6 @@ class Clients:
         return all(process.exitcode is not None for process in self._processes)
 
     def kill(self) -> None:
-        """Kill every process that is still running."""
         for process in self._processes:
             if process.pid is not None:
                 process.kill()

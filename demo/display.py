@@ -88,5 +88,4 @@ class Display:
             self.event("  ".join([*parts, state]))
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
         self._live.stop()

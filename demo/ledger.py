@@ -55,7 +55,6 @@ class Ledger:
         return memoryview(self._counts).cast("B").cast("q")[client * len(Count) : (client + 1) * len(Count)]
 
     def total(self, count: Count) -> int:
-        """Return one count summed over all clients."""
         return sum(self._counts[count :: len(Count)])
 
     def copies(self, queue: int) -> memoryview:
@@ -64,11 +63,9 @@ class Ledger:
 
     @property
     def stopping(self) -> bool:
-        """Return whether the run is over."""
         return bool(self._stopping.value)
 
     def stop(self) -> None:
-        """Ask the clients to stop."""
         self._stopping.value = 1
 
     def broker_started(self) -> None:
@@ -118,7 +115,6 @@ class Outbox:
 
     @property
     def finished(self) -> bool:
-        """Return whether every flight was confirmed."""
         return not self._unsettled
 
     def window(self, most: int) -> int:
@@ -158,7 +154,6 @@ class Outbox:
         self._again.extend(flights)
 
     def returned(self) -> None:
-        """Record that a flight was returned without a queue."""
         self._counts[Count.RETURNED] += 1
 
     def _settle(self, tag: int, multiple: bool) -> list[Flight]:

@@ -54,22 +54,15 @@ class PipelineRun:
         """Perform all steps. Raises: Failed."""
         self._broker.start()
         try:
-            self._publish()
-            self._archive()
-            self._report()
-            self._query()
-            self._route()
-            self._replay()
+            for step in (self._publish, self._archive, self._report, self._query, self._route, self._replay):
+                step()
         finally:
             self._broker.kill()
         print("OK: the lake, the queries, the routes and the replay are what the flights are")
         return True
 
     def _publish(self) -> None:
-        with channel_to(self._broker.url) as channel:
-            channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
-            channel.queue_declare(QUEUE, durable=True)
-            channel.queue_bind(QUEUE, EXCHANGE, "#")
+        self._declare(EXCHANGE, "topic", QUEUE)
         data = str(self._broker.data)
         self._do("tap", "add", EXCHANGE, "#", "--name", EXCHANGE, "--cursor", "archive", "--data-dir", data)
         ledger = Ledger(len(self._keys), 1, 2, self._checksums)
@@ -131,10 +124,7 @@ class PipelineRun:
         self._tell(f"{len(plan)} queues would get {sum(got.values()):,} messages, as regular expressions say")
 
     def _replay(self) -> None:
-        with channel_to(self._broker.url) as channel:
-            channel.exchange_declare(REPLAYED, exchange_type="fanout", durable=True)
-            channel.queue_declare(REPLAYED, durable=True)
-            channel.queue_bind(REPLAYED, REPLAYED, "")
+        self._declare(REPLAYED, "fanout", REPLAYED)
         self._job("replay", "--to", self._broker.url, "--exchange", REPLAYED, "--where", ONE_DAY)
         found = []
         with channel_to(self._broker.url) as channel:
@@ -145,6 +135,12 @@ class PipelineRun:
         published = [(*flight, 2) for flight in read_flights(self._flights, 0, len(self._keys)) if flight[0] in chosen]
         self._expect("messages replayed", sorted(found), published)
         self._tell(f"{len(found):,} flights of {DAY}/{MONTH}/2013 replayed, byte by byte what was published")
+
+    def _declare(self, exchange: str, kind: str, queue: str) -> None:
+        with channel_to(self._broker.url) as channel:
+            channel.exchange_declare(exchange, exchange_type=kind, durable=True)
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, exchange, "#")
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

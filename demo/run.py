@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rich.console import RenderableType
 
 from demo.brokers import Broker, BrokerFailed, together
-from demo.clients import PUBLISHERS, ClientFailed, Clients, channel_to
+from demo.clients import PUBLISHERS, Clients, channel_to
 from demo.display import Display, Watch
 from demo.flights import load_frame, routing_keys, write_flights
 from demo.ledger import Failed, Ledger
@@ -224,7 +224,7 @@ class Run:
         """Check that brokers and clients are alive, the brokers first: clients fail when one ends."""
         try:
             clients.check()
-        except ClientFailed:
+        except Failed:
             time.sleep(BLAME_AFTER_S)
             raise
         finally:
