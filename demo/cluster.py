@@ -41,9 +41,6 @@ class ClusterRun(Run):
         first = client % len(urls)
         return urls[first:] + urls[:first]
 
-    def _home(self, client: int) -> str:
-        return self._brokers[NODES[0]].url
-
     def _note(self) -> str:
         """Return what each node holds, as the first one knows it, which is neither killed nor frozen."""
         try:

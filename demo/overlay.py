@@ -131,7 +131,7 @@ class OverlayRun(Run):
 
     def _ask(self) -> None:
         while not self._ended.wait(ASK_EVERY_S):
-            self._now = {name: _facts_of(self._brokers.get(name)) for name in NAMES}
+            self._now = {name: _facts_of(self._brokers.get(name), self._now[name]) for name in NAMES}
             delivered = dict.fromkeys(SUBSCRIBERS, 0)
             for client in range(PUBLISHING_CLIENTS, self._ledger.clients):
                 delivered[_site_of(client)] += self._ledger.counts(client)[Count.DELIVERED]
@@ -165,13 +165,13 @@ def _newest_probe(site: BlockingChannel) -> int:
     return newest
 
 
-def _facts_of(broker: Broker | None) -> Facts:
+def _facts_of(broker: Broker | None, before: Facts) -> Facts:
     if broker is None or broker.state != "up":
         return {"state": broker.state if broker else "starting"}
     try:
         return {"state": "up", **ask(broker.data, "overlay")[0]}
     except Unanswered:
-        return {"state": "no answer"}
+        return {**before, "state": "no answer"}
 
 
 def passed(facts: Facts) -> int:

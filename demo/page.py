@@ -31,6 +31,7 @@ WAVE_S = 90.0  # the rate of publishing rises and falls
 PAUSED = "night.report"
 PAGE_LINE = re.compile(r"http://[^\s,]+")
 USUAL_PORT = 15672
+DECLARED_AT_ONCE = 200
 SETTINGS = {
     "SLOTMQ_HTTP__ENABLED": "true",
     "SLOTMQ_HTTP__SAMPLE_INTERVAL_MS": "1000",
@@ -111,10 +112,14 @@ class PageRun:
         await channel.declare_exchange(EXCHANGE, "topic", durable=True, arguments=arguments)
         dead = await channel.declare_exchange(DEAD, "fanout", durable=True)
         await (await channel.declare_queue("dead", durable=True, arguments={"x-max-length": 50_000})).bind(dead)
-        for desk in (*DESKS, *self._further_desks()):
-            queue = await channel.declare_queue(desk.name, durable=True, arguments=desk.arguments)
-            for key in desk.keys:
-                await queue.bind(EXCHANGE, key)
+        desks = iter((*DESKS, *self._further_desks()))
+        while batch := list(islice(desks, DECLARED_AT_ONCE)):
+            await asyncio.gather(*[self._declare_desk(channel, desk) for desk in batch])
+
+    async def _declare_desk(self, channel: Any, desk: Desk) -> None:
+        queue = await channel.declare_queue(desk.name, durable=True, arguments=desk.arguments)
+        for key in desk.keys:
+            await queue.bind(EXCHANGE, key)
 
     def _further_desks(self) -> Iterator[Desk]:
         """Yield the queues that --queues adds, one for each carrier, origin, destination and outcome."""

@@ -85,12 +85,8 @@ class Run:
             self._brokers["broker"].start()
 
     def _urls(self, client: int) -> Sequence[str]:
-        """Return where a client connects: to the first one, and to the next one after each loss."""
+        """Return where a client connects: first where its queues are, and to the next one after each loss."""
         return [self._options.url or self._brokers["broker"].url]
-
-    def _home(self, client: int) -> str:
-        """Return where the queues of a consumer are declared."""
-        return self._urls(client)[0]
 
     def _await_bindings(self) -> None:
         """Wait until what is published reaches every binding: at once where publishers and queues share a broker."""
@@ -125,7 +121,7 @@ class Run:
             ledger.broker_started()
             self._homes[self._urls(0)[0]] = []
             for consumer, group in enumerate(self._groups, PUBLISHERS):
-                self._homes.setdefault(self._home(consumer), []).extend(self._plan[index] for index in group)
+                self._homes.setdefault(self._urls(consumer)[0], []).extend(self._plan[index] for index in group)
             self._declare()
             self._tell(f"topic exchange {EXCHANGE!r} and {len(self._plan):,} durable queues declared")
             self._await_bindings()

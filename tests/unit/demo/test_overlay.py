@@ -41,3 +41,4 @@ def test_counts_run_on_through_a_restart() -> None:
         {"matched": 4},
     ]
     assert running(map(passed, facts)) == [5, 9, 9, 11, 13]
+    assert running([5, 9, 2, 4]) == [5, 9, 11, 13]
