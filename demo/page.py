@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
 
 from demo.brokers import Broker
 from demo.clients import connect
@@ -151,14 +152,20 @@ class PageRun:
         await exchange.publish(aio_pika.Message(body, message_id=str(place), headers=headers, **kind), key)
 
     async def _read(self, desk: Desk, number: int) -> None:
+        busy = asyncio.Semaphore(1)
+
+        async def handle(message: AbstractIncomingMessage) -> None:
+            async with busy:
+                await asyncio.sleep(desk.work_ms / 1000)
+            with suppress(aio_pika.exceptions.ChannelInvalidStateError):
+                await (message.reject() if random.random() < desk.rejects else message.ack())
+
         async with await connect(self._broker.url, f"{desk.name} {number + 1}") as connection:
             channel = await connection.channel()
             await channel.set_qos(desk.prefetch)
             queue = await channel.get_queue(desk.name, ensure=False)
-            async with queue.iterator(consumer_tag=f"{desk.name}-{number + 1}") as messages:
-                async for message in messages:
-                    await asyncio.sleep(desk.work_ms / 1000)
-                    await (message.reject() if random.random() < desk.rejects else message.ack())
+            await queue.consume(handle, consumer_tag=f"{desk.name}-{number + 1}")
+            await asyncio.Future()
 
 
 def _usual_port() -> int:
