@@ -1,4 +1,4 @@
-# Every target sets up its requirements in .venv; a stamp file prevents a second setup.
+# Every target sets up its requirements in .venv; a stamp file prevents a second setup. `make` alone prints this help.
 #   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
 #                passes flags on); it compiles in the background for later starts, if there is a C compiler; SLOTMQ_COMPILE=0
 #                leaves that out
@@ -9,7 +9,7 @@
 #   make packages   build an sdist, a wheel and what the Dockerfile makes, install them into fresh environments and use them
 #   make lint    ruff, formatting, types, import contracts, what compiled code lacks, tasks without an owner, links of the documentation
 #   make docs    the documentation as a site in ./site
-#   make demo    336,776 flights through the broker, which is killed once during the run
+#   make demo    336,776 flights through the broker, which is killed once during the run; ARGS=--help names all options
 #   make demo-pipeline   the flights from a tap into a lake, queried and replayed by Spark
 #   make demo-cluster    the flights through three nodes on a PostgreSQL from a wheel; one is killed, one frozen during the run
 #   make demo-overlay    the flights through six brokers of an overlay, five of which are killed during the run
@@ -32,9 +32,12 @@ COMPILED := build/compiled
 PYTEST_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) TEST_COMPILED=1 \
   $(BIN)/pytest -o pythonpath="$(COMPILED) ."
 
-.PHONY: setup run compile test test-interpreted packages lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
-.DEFAULT_GOAL := run
+.PHONY: help setup run compile test test-interpreted packages lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
+.DEFAULT_GOAL := help
 .SUFFIXES:
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 setup: $(VENV)/.stamp-dev
 	@:
@@ -98,16 +101,16 @@ demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)
 
 demo-pipeline: $(VENV)/.stamp-demo-pipeline
-	@$(BIN)/python -m demo.pipeline $(ARGS)
+	@$(BIN)/python -m demo --show pipeline $(ARGS)
 
 demo-cluster: $(VENV)/.stamp-demo-cluster
-	@$(BIN)/python -m demo.cluster $(ARGS)
+	@$(BIN)/python -m demo --show cluster $(ARGS)
 
 demo-overlay: $(VENV)/.stamp-demo
-	@$(BIN)/python -m demo.overlay $(ARGS)
+	@$(BIN)/python -m demo --show overlay $(ARGS)
 
 demo-ui: $(VENV)/.stamp-demo
-	@$(BIN)/python -m demo.ui $(ARGS)
+	@$(BIN)/python -m demo --show page $(ARGS)
 
 torture: test-interpreted
 	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \

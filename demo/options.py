@@ -1,105 +1,81 @@
-"""The demo's command line."""
+"""Publish real flights through brokers, kill some of them on the way, and prove that no flight was lost."""
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 ALL_ROWS = 336_776
 DEFAULT_COMMAND = f"{sys.executable} -m broker serve --host 127.0.0.1 --port {{port}} --data-dir {{folder}}"
+SHOWS = {
+    "broker": "one broker, killed once",
+    "cluster": "three nodes on one PostgreSQL, one killed and one frozen",
+    "overlay": "six brokers, five of them killed",
+    "page": "the web page of a busy broker, until Ctrl-C",
+    "pipeline": "a tap, a lake, and Spark",
+}
+CHECKED = ("broker", "cluster", "overlay")  # the flights of every queue are checked at the end
+DEFAULTS = {"page": {"rows": 20_000, "queues": 11}, "pipeline": {"queues": 200}}
+
+
+def _option(
+    default: Any, help: str, only: Sequence[str] = (), limits: tuple[int, int] | None = None, **how: Any
+) -> Any:
+    """Return a field with what the command line says of it: its help, the shows that have it, and its limits."""
+    how = {"action": "store_true"} if default is False else {"type": type(default), "metavar": "N"} | how
+    return field(default=default, metadata={"help": help, "only": only, "limits": limits, "how": how})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of one run of the demo."""
+    """The settings of one run."""
 
-    rows: int
-    queues: int
-    kill_at: float | None
-    url: str | None
-    broker_command: str
-    pika_consumers: int
-    aio_consumers: int
-    prefetch: int
-    stall_timeout_s: float
-    plain: bool
-    keep: bool
-    plot: Path | None = None
+    show: str = _option("broker", "; ".join(map(": ".join, SHOWS.items())), choices=SHOWS, metavar="WHAT")
+    rows: int = _option(ALL_ROWS, "only the first N flights", limits=(1, ALL_ROWS))
+    queues: int = _option(220, "number of queues", limits=(1, 12_000))
+    kill_at: float = _option(0.4, "kill -9 once so many of the flights are confirmed", ["broker"], metavar="SHARE")
+    no_kill: bool = _option(False, "leave the broker alone; any duplicate is then a failure", ["broker"])
+    url: str = _option("", "a broker that runs already; it is not killed", ["broker"], metavar="URL")
+    broker_command: str = _option(DEFAULT_COMMAND, "start this broker; {port} and {folder} are filled in, a line with "
+                                  "its amqp:// URL is awaited on stdout", ["broker"], metavar="COMMAND")  # fmt: skip
+    pika_consumers: int = _option(2, "consumer processes that use pika", CHECKED, (1, 64))
+    aio_consumers: int = _option(1, "consumer processes that use aio-pika", CHECKED, (0, 64))
+    prefetch: int = _option(200, "prefetch of each consumer", CHECKED, (1, 65_535))
+    stall_timeout: float = _option(60.0, "give up when nothing moves for so long", CHECKED, metavar="SECONDS")
+    plot: Path | None = _option(None, "draw the run (needs matplotlib)", ["overlay"], type=Path, metavar="FILE")
+    seconds: float | None = _option(None, "end after so long", ["page"], type=float, metavar="SECONDS")
+    rate: float = _option(300.0, "flights published per second", ["page"], (1, 10_000))
+    http_port: int | None = _option(None, "port of the page (15672 if it is free)", ["page"], type=int, metavar="PORT")
+    report: Path | None = _option(None, "keep the report here", ["pipeline"], type=Path, metavar="FILE")
+    master: str = _option("local[*]", "Spark's master", ["pipeline"], metavar="URL")
+    plain: bool = _option(False, "print plain lines even on a terminal")
+    keep: bool = _option(False, "keep the brokers' data folders and output")
 
 
-def parse_options(arguments: Sequence[str] | None = None, *, pictured: bool = False) -> Options:
-    """Return the options of the command line; with `pictured` the run can be drawn.
-
-    Raises: SystemExit(2) with one line on an argument that is out of range.
-    """
-    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("--rows", type=int, default=ALL_ROWS, metavar="N", help="publish the first N flights only")
-    parser.add_argument("--queues", type=int, default=220, metavar="N", help="number of queues (default 220)")
-    parser.add_argument(
-        "--kill-at",
-        type=float,
-        default=0.4,
-        metavar="SHARE",
-        help="kill -9 once this share of the flights is confirmed (default 0.4)",
-    )
-    parser.add_argument(
-        "--no-kill", action="store_true", help="leave the broker alone; any duplicate is then a failure"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--url", help="use a broker that runs already (implies --no-kill; needs an account that may declare)"
-    )
-    where.add_argument(
-        "--broker-command",
-        default=DEFAULT_COMMAND,
-        metavar="COMMAND",
-        help="start this broker; {port} and {folder} are filled in, a line with its amqp:// URL is awaited on stdout",
-    )
-    parser.add_argument(
-        "--pika-consumers", type=int, default=2, metavar="N", help="consumer processes that use pika (default 2)"
-    )
-    parser.add_argument(
-        "--aio-consumers", type=int, default=1, metavar="N", help="consumer processes that use aio-pika (default 1)"
-    )
-    parser.add_argument(
-        "--prefetch", type=int, default=200, metavar="N", help="prefetch of each consumer (default 200)"
-    )
-    parser.add_argument(
-        "--stall-timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="give up when nothing moves for so long (default 60)",
-    )
-    parser.add_argument("--plain", action="store_true", help="print plain lines even on a terminal")
-    parser.add_argument("--keep", action="store_true", help="keep the broker's data folder and output")
-    if pictured:
-        parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the run (needs matplotlib)")
-    parsed = parser.parse_args(arguments)
-    for name, lowest, highest in (
-        ("rows", 1, ALL_ROWS),
-        ("queues", 1, 5_000),
-        ("pika_consumers", 1, 64),
-        ("aio_consumers", 0, 64),
-        ("prefetch", 1, 65_535),
-    ):
-        value = getattr(parsed, name)
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Return the options of the command line. Raises: SystemExit(2) with one line on an argument that is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__, allow_abbrev=False)
+    flags = {one.name: "--" + one.name.replace("_", "-") for one in fields(Options)}
+    for one in fields(Options):
+        only, usual = (
+            one.metadata["only"],
+            "" if one.default in {None, False, "", DEFAULT_COMMAND} else f" ({one.default})",
+        )
+        text = (f"{', '.join(only)}: " if only else "") + one.metadata["help"] + usual
+        parser.add_argument(flags[one.name], help=text, default=argparse.SUPPRESS, **one.metadata["how"])
+    given = vars(parser.parse_args(arguments))
+    options = Options(**DEFAULTS.get(given.get("show", "broker"), {}) | given)
+    for name in given:
+        value, said = getattr(options, name), Options.__dataclass_fields__[name].metadata
+        lowest, highest = said["limits"] or (value, value)
         if not lowest <= value <= highest:
-            parser.error(f"--{name.replace('_', '-')} is {value}; it must be {lowest} to {highest}")
-    if not 0.0 < parsed.kill_at < 1.0:
-        parser.error(f"--kill-at is {parsed.kill_at}; it must lie between 0 and 1")
-    return Options(
-        rows=parsed.rows,
-        queues=parsed.queues,
-        kill_at=None if parsed.no_kill or parsed.url else parsed.kill_at,
-        url=parsed.url,
-        broker_command=parsed.broker_command,
-        pika_consumers=parsed.pika_consumers,
-        aio_consumers=parsed.aio_consumers,
-        prefetch=parsed.prefetch,
-        stall_timeout_s=parsed.stall_timeout,
-        plain=parsed.plain,
-        keep=parsed.keep,
-        plot=getattr(parsed, "plot", None),
-    )
+            parser.error(f"{flags[name]} is {value}; it must be {lowest} to {highest}")
+        if said["only"] and options.show not in said["only"]:
+            parser.error(f"{flags[name]} is for --show {' and '.join(said['only'])}")
+    if not 0 < options.kill_at < 1:
+        parser.error(f"--kill-at is {options.kill_at:g}; it must lie between 0 and 1")
+    if options.url and "broker_command" in given:
+        parser.error("--url is a broker that runs, --broker-command one that is started; give one of them")
+    return options

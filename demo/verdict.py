@@ -1,95 +1,98 @@
-"""The verdict: the expected and the received messages of every queue."""
+"""The expected and the received messages of every queue, and the table, the rates and the failures at the end.
 
-from __future__ import annotations
+A verdict is an array of numbers, one for each of COLUMNS; `duplicates` are all copies beyond the first, `unexplained`
+those without a reason: not flagged as redelivered after a kill, and of a flight that had not been published again.
+"""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Ledger
-from demo.matcher import matched
-from demo.plan import QueuePlan
+from demo.display import Watch
+from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Count, Ledger
+from demo.plan import QueuePlan, matched
 
-
-@dataclass(frozen=True, slots=True)
-class QueueVerdict:
-    """The expected and received flights of one queue, or of several together, counted as distinct flights.
-
-    `duplicates` are all copies beyond the first; `unexplained` are the duplicates without a reason: the copy was not
-    flagged as redelivered after a kill, and the flight had not been published again.
-    """
-
-    expected: int
-    got: int
-    missing: int
-    missing_confirmed: int
-    unexpected: int
-    duplicates: int
-    unexplained: int
-    left: int
-
-    @property
-    def holds(self) -> bool:
-        """Return whether the queue received exactly its flights, and is empty now."""
-        return not (self.missing or self.unexpected or self.unexplained or self.left)
+COLUMNS = ("expected", "got", "missing", "unexpected", "duplicates", "unexplained", "left", "missing and confirmed")
+FAULTS = [COLUMNS.index(column) for column in ("missing", "unexpected", "unexplained", "left")]
+WORST_QUEUES = 10
 
 
-def judge(
-    ledger: Ledger, plan: Sequence[QueuePlan], keys: Sequence[str], left: Sequence[int], killed: bool
-) -> list[QueueVerdict]:
-    """Return the verdict on every queue.
-
-    Cost: one pass over a byte for each queue and flight.
-    """
-    distinct = sorted(set(keys))
-    numbers = {key: number for number, key in enumerate(distinct)}
-    key_of_row = np.fromiter((numbers[key] for key in keys), dtype=np.intp, count=len(keys))
+def judge(ledger: Ledger, plan: Sequence[QueuePlan], keys: Sequence[str], left: Sequence[int], killed: bool) -> Any:
+    """Return a verdict on every queue, counted as distinct flights. Cost: a pass over a byte per queue and flight."""
+    distinct, key_of_row = np.unique(keys, return_inverse=True)
     attempts = np.frombuffer(ledger.attempts, dtype=np.uint8)
     confirmed = np.frombuffer(ledger.confirmed, dtype=np.uint8).astype(bool)
-    verdicts: list[QueueVerdict] = []
+    verdicts: Any = np.zeros((len(plan), len(COLUMNS)), dtype=np.int64)
     for index, queue in enumerate(plan):
-        expected = np.array(matched(queue.binding_keys, distinct), dtype=bool)[key_of_row]
+        expected = np.array(matched(queue.binding_keys, distinct.tolist()), dtype=bool)[key_of_row]
         cells = np.frombuffer(ledger.copies(index), dtype=np.uint8)
         fresh, redelivered = cells & FRESH_MASK, cells >> REDELIVERED_SHIFT
-        got = cells > 0
-        copies = fresh + redelivered
+        got, missing = cells > 0, expected & (cells == 0)
         # A flight that was published n times may arrive n times unflagged. A flagged copy requires a killed broker.
-        without_reason = np.maximum(fresh, attempts) - attempts
-        if not killed:
-            without_reason = without_reason + redelivered
-        missing = expected & ~got
-        verdicts.append(
-            QueueVerdict(
-                expected=_count(expected),
-                got=_count(got),
-                missing=_count(missing),
-                missing_confirmed=_count(missing & confirmed),
-                unexpected=_count(got & ~expected),
-                duplicates=int(copies.sum(dtype=np.int64)) - _count(got),
-                unexplained=int(without_reason.sum(dtype=np.int64)),
-                left=left[index],
-            )
-        )
+        unexplained = np.maximum(fresh, attempts) - attempts + (0 if killed else redelivered)
+        parts = (expected, got, missing, got & ~expected, fresh + redelivered - got, unexplained)
+        sums = [part.sum(dtype=np.int64) for part in parts]
+        verdicts[index] = (*sums, left[index], (missing & confirmed).sum())
     return verdicts
 
 
-def _count(mask: np.typing.NDArray[np.bool_]) -> int:
-    return int(np.count_nonzero(mask))
+def _table(plan: Sequence[QueuePlan], verdicts: Any, plain: bool) -> Table:
+    """Return the table, with a row for each kind of pattern and one for all."""
+    table = Table("pattern", box=box.SIMPLE if plain else box.HEAVY_HEAD, show_footer=True)
+    for column in ("queues", *COLUMNS[:-1]):
+        table.add_column(column, justify="right")
+    for kind in (*dict.fromkeys(queue.kind for queue in plan), "all"):
+        members = verdicts[[kind in {queue.kind, "all"} for queue in plan]]
+        cells = [kind, *(f"{number:,}" for number in (len(members), *members.sum(0)[:-1]))]
+        if kind != "all":
+            table.add_row(*cells)
+    for footed, cell in zip(table.columns, cells, strict=True):
+        footed.footer = cell
+    return table
 
 
-def total(verdicts: Iterable[QueueVerdict]) -> QueueVerdict:
-    """Return the sum of several verdicts."""
-    rows = [
-        (v.expected, v.got, v.missing, v.missing_confirmed, v.unexpected, v.duplicates, v.unexplained, v.left)
-        for v in verdicts
-    ]
-    return QueueVerdict(*(sum(column) for column in zip(*rows, strict=True)))
+def show_report(
+    plan: Sequence[QueuePlan], verdicts: Any, ledger: Ledger, watch: Watch, stopped: float | str | None, plain: bool
+) -> bool:
+    """Print the table, the rates and the verdict; return whether the broker kept its guarantees.
 
-
-def by_kind(plan: Sequence[QueuePlan], verdicts: Sequence[QueueVerdict]) -> dict[str, tuple[int, QueueVerdict]]:
-    """Return for each kind of pattern the number of its queues and the sum of their verdicts."""
-    kinds: dict[str, list[QueueVerdict]] = {}
-    for queue, verdict in zip(plan, verdicts, strict=True):
-        kinds.setdefault(queue.kind, []).append(verdict)
-    return {kind: (len(members), total(members)) for kind, members in kinds.items()}
+    `stopped` is how many seconds the stop took, the error of the stop, or None where nothing was stopped.
+    """
+    published, resent, confirmed, refused, returned, delivered, _, altered = map(ledger.total, Count)
+    print()
+    Console(width=120 if plain else None).print(_table(plan, verdicts, plain))
+    began_s = watch.began_s or watch.moved_s
+    publishing_s, draining_s = (watch.published_s or watch.moved_s) - began_s, watch.moved_s - began_s
+    counts = f"published {published:,} ({resent:,} of them again), confirmed {confirmed:,}, nacked {refused:,}"
+    print(f"{counts} in {publishing_s:.1f} s: {confirmed / max(publishing_s, 0.001):,.0f} flights/s")
+    print(f"delivered {delivered:,} in {draining_s:.1f} s: {delivered / max(draining_s, 0.001):,.0f} messages/s")
+    if watch.down_s is not None:
+        print(f"the broker was killed with -9 and ready again after {watch.down_s:.2f} s")
+    if isinstance(stopped, float):
+        print(f"at the end the broker stopped within {stopped:.2f} s of SIGTERM, with exit code 0")
+    for index in np.flatnonzero(verdicts[:, FAULTS].any(1))[:WORST_QUEUES]:
+        queue, numbers = plan[index], zip(COLUMNS, verdicts[index], strict=True)
+        said = ", ".join(f"{number:,} {column}" for column, number in numbers)
+        print(f"  {queue.name} ({queue.kind}: {', '.join(queue.binding_keys)}): {said}")
+    _, _, missing, unexpected, _, unexplained, left, missing_confirmed = verdicts.sum(0)
+    found = (
+        (bytes(ledger.confirmed).count(0), "flights were never confirmed"),
+        (returned, "flights were returned as unroutable"),
+        (altered, "deliveries were altered"),
+        (missing_confirmed, "confirmed flights are missing in a queue"),
+        (missing - missing_confirmed, "unconfirmed flights are missing in a queue"),
+        (unexpected, "flights were delivered to a queue that no binding led them to"),
+        (unexplained, "duplicates were neither redelivered nor resent"),
+        (left, "messages were left in the queues"),
+    )
+    failures = [f"{count:,} {text}" for count, text in found if count]
+    failures += [stopped] if isinstance(stopped, str) else []
+    for text in failures:
+        print(f"FAILED: {text}")
+    if not failures:
+        print(f"OK: all {len(plan):,} queues got their flights, all of them and no others; nothing confirmed was lost")
+    return not failures

@@ -68,7 +68,7 @@ def main() -> int:
     if options.url:
         take(chromium, options.url.rstrip("/"), options.folder, tour=options.tour)
         return 0
-    command = [sys.executable, "-m", "demo.ui", "--http-port", "0", "--queues", str(options.queues)]
+    command = [sys.executable, "-m", "demo", "--show", "page", "--http-port", "0", "--queues", str(options.queues)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as demo:
         try:
             assert demo.stdout is not None

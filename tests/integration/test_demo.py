@@ -33,17 +33,17 @@ def test_demo_loses_nothing_with_a_kill_on_the_way() -> None:
 def test_demo_of_the_cluster_loses_nothing() -> None:
     """3,000 flights pass through three nodes, one of which is killed and one frozen: all sets are equal."""
     run = subprocess.run(
-        [sys.executable, "-m", "demo.cluster", "--rows", "3000", "--queues", "30", "--plain"],
+        [sys.executable, "-m", "demo", "--show", "cluster", "--rows", "3000", "--queues", "30", "--plain"],
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "node b killed with -9" in run.stdout
-    assert "node b started again" in run.stdout
-    assert "node c frozen with SIGSTOP" in run.stdout
-    assert "node c goes on" in run.stdout
+    assert "node-b killed with -9" in run.stdout
+    assert "node-b started again" in run.stdout
+    assert "node-c frozen with SIGSTOP" in run.stdout
+    assert "node-c goes on" in run.stdout
     assert "OK: all 30 queues" in run.stdout
 
 
@@ -53,7 +53,7 @@ def test_demo_of_the_cluster_loses_nothing() -> None:
 def test_demo_of_the_overlay_loses_nothing() -> None:
     """1,000 flights pass through six brokers, five of which are killed: all sets are equal."""
     run = subprocess.run(
-        [sys.executable, "-m", "demo.overlay", "--rows", "1000", "--queues", "12", "--plain"],
+        [sys.executable, "-m", "demo", "--show", "overlay", "--rows", "1000", "--queues", "12", "--plain"],
         capture_output=True,
         text=True,
         timeout=280,
@@ -71,7 +71,21 @@ def test_demo_of_the_overlay_loses_nothing() -> None:
 def test_demo_of_the_page_shows_and_ends() -> None:
     """The demo names its page, lets flights pass for the time that was asked for, and stops the broker in order."""
     run = subprocess.run(
-        [sys.executable, "-m", "demo.ui", "--seconds", "3", "--http-port", "0", "--rows", "500", "--queues", "30"],
+        [
+            sys.executable,
+            "-m",
+            "demo",
+            "--show",
+            "page",
+            "--seconds",
+            "3",
+            "--http-port",
+            "0",
+            "--rows",
+            "500",
+            "--queues",
+            "30",
+        ],
         capture_output=True,
         text=True,
         timeout=280,

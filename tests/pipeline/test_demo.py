@@ -15,7 +15,19 @@ import pytest
 def test_every_answer_is_that_of_the_data_frame() -> None:
     """3,000 flights, 60 queues: lake, SQL, routes and replay agree with the flights."""
     run = subprocess.run(
-        [sys.executable, "-m", "demo.pipeline", "--rows", "3000", "--patterns", "60", "--master", "local[2]"],
+        [
+            sys.executable,
+            "-m",
+            "demo",
+            "--show",
+            "pipeline",
+            "--rows",
+            "3000",
+            "--queues",
+            "60",
+            "--master",
+            "local[2]",
+        ],
         capture_output=True,
         text=True,
         timeout=600,

@@ -2,44 +2,39 @@
 
 import pytest
 
-from demo.broker_process import parse_url
-from demo.ledger import Address
 from demo.options import ALL_ROWS, parse_options
 
 
-def test_plain_run_publishes_everything_and_kills() -> None:
-    """Without arguments all flights are published to over 200 queues, and the broker is killed."""
+def test_plain_run_publishes_everything() -> None:
+    """Without arguments all flights are published to over 200 queues of one broker."""
     options = parse_options([])
-    assert options.rows == ALL_ROWS == 336_776
-    assert options.queues >= 200
-    assert options.kill_at is not None
+    assert (options.show, options.rows, options.queues) == ("broker", ALL_ROWS, 220)
+    assert ALL_ROWS == 336_776
 
 
-@pytest.mark.parametrize("arguments", [["--no-kill"], ["--url", "amqp://localhost"]])
-def test_broker_that_must_not_die_is_not_killed(arguments: list[str]) -> None:
-    """With --no-kill, or an external broker, nothing is killed."""
-    assert parse_options(arguments).kill_at is None
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--rows", "0"], ["--rows", "336777"], ["--queues", "0"], ["--kill-at", "1"], ["--pika-consumers", "0"]],
-)
-def test_argument_out_of_range_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The refusal names the argument."""
-    with pytest.raises(SystemExit, match="2"):
-        parse_options(arguments)
-    assert f"error: {arguments[0]} is {arguments[1]}" in capsys.readouterr().err
+def test_a_show_has_its_own_numbers_unless_others_are_given() -> None:
+    """The page shows few queues and some of the flights."""
+    page = parse_options(["--show", "page", "--queues", "12"])
+    assert (page.rows, page.queues) == (20_000, 12)
+    assert parse_options(["--show", "pipeline"]).queues == 200
 
 
 @pytest.mark.parametrize(
-    ("url", "address"),
+    ("arguments", "refusal"),
     [
-        ("amqp://127.0.0.1:40123", Address("127.0.0.1", 40123, "guest", "guest", "/")),
-        ("amqp://guest@127.0.0.1:5672/", Address("127.0.0.1", 5672, "guest", "guest", "/")),
-        ("amqp://me:p%40ss@broker/%2Fa", Address("broker", 5672, "me", "p@ss", "/a")),
+        (["--rows", "0"], "--rows is 0"),
+        (["--rows", "336777"], "--rows is 336777"),
+        (["--queues", "0"], "--queues is 0"),
+        (["--kill-at", "1"], "--kill-at is 1"),
+        (["--pika-consumers", "0"], "--pika-consumers is 0"),
+        (["--show", "page", "--rate", "0"], "--rate is 0"),
+        (["--show", "cluster", "--url", "amqp://localhost"], "--url is for --show broker"),
+        (["--seconds", "3"], "--seconds is for --show page"),
+        (["--url", "amqp://localhost", "--broker-command", "x"], "give one of them"),
     ],
 )
-def test_url_says_where_the_broker_is(url: str, address: Address) -> None:
-    """Missing parts of a URL are guest's and the default port; escapes are decoded."""
-    assert parse_url(url) == address
+def test_wrong_argument_is_refused(arguments: list[str], refusal: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The refusal names the argument; a show takes no option of another one."""
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(arguments)
+    assert refusal in capsys.readouterr().err

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from demo.overlay.gauges import gauge_of
-from demo.overlay.picture import running
-from demo.overlay.table import COLUMNS, cells
+import pytest
+
+pytest.importorskip("numpy", reason="needs the extra [demo]")
+
+from demo.overlay import COLUMNS, cells, passed, running
 
 INNER: dict[str, Any] = {
-    "broker": "middle-1",
+    "state": "up",
     "links": [
         {"peer": "europe", "state": "up", "sent_bytes": 1_500_000},
         {"peer": "america", "state": "down", "sent_bytes": 0},
@@ -22,7 +24,7 @@ INNER: dict[str, Any] = {
 
 def test_a_row_has_what_the_broker_says() -> None:
     """Links that are down do not count; a leaf's columns stay empty for a broker in the middle."""
-    row = dict(zip(COLUMNS, cells("middle-1", gauge_of(INNER)), strict=True))
+    row = dict(zip(COLUMNS, cells("middle-1", INNER), strict=True))
     assert row["links"] == "1/2"
     assert row["knows (V_b)"] == "europe:4"
     assert (row["patterns"], row["messages on"], row["left out"], row["not sure, so on"]) == ("5", "10", "7", "2")
@@ -31,7 +33,12 @@ def test_a_row_has_what_the_broker_says() -> None:
 
 def test_counts_run_on_through_a_restart() -> None:
     """A process that was killed counts from 0 again."""
-    up = [gauge_of({**INNER, "matched": count, "flooded": 0}) for count in (5, 9)]
-    again = [gauge_of({**INNER, "matched": count, "flooded": 0}) for count in (2, 4)]
-    dead = type(up[0])("killed")
-    assert running([*up, dead, *again]) == [5, 9, 9, 11, 13]
+    facts: list[dict[str, Any]] = [
+        {"matched": 5},
+        {"matched": 7, "flooded": 2},
+        {"state": "killed"},
+        {"matched": 2},
+        {"matched": 4},
+    ]
+    assert running(map(passed, facts)) == [5, 9, 9, 11, 13]
+    assert running([5, 9, 2, 4]) == [5, 9, 11, 13]

@@ -1,13 +1,11 @@
 """Inbox, outbox and ledger: every copy is counted in its cell."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from demo.flights import checksum
-from demo.inbox import Inbox
-from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, ConnectionUnexpectedlyLost, Count, Ledger
-from demo.outbox import Outbox
+from demo.ledger import FRESH_MASK, REDELIVERED_SHIFT, Count, Failed, Inbox, Ledger, Outbox
 
 KEY, BODY = "flight.UA.EWR.IAH.on-time", b'{"year":2013}'
 ROWS = 3
@@ -19,14 +17,21 @@ def ledger() -> Ledger:
     return Ledger(ROWS, queues=2, clients=1, checksums=[checksum(KEY.encode(), BODY)] * ROWS)
 
 
-def source() -> Iterator[tuple[int, str, bytes]]:
-    """Return the three flights."""
-    return iter([(row, KEY, BODY) for row in range(ROWS)])
+@pytest.fixture
+def outbox(ledger: Ledger, tmp_path: Path) -> Outbox:
+    """Provide the outbox of a publisher of all flights."""
+    (tmp_path / "flights").write_bytes(b"%b\t%b\n" % (KEY.encode(), BODY) * ROWS)
+    return Outbox(ledger, 0, tmp_path / "flights", 0, ROWS)
 
 
-def inbox_of(ledger: Ledger, ack_every: int = 100) -> Inbox:
+def inbox_of(ledger: Ledger, prefetch: int = 200) -> Inbox:
     """Return the inbox of a consumer of both queues."""
-    return Inbox(ledger, 0, [0, 1], ack_every)
+    return Inbox(ledger, 0, [(0, "a"), (1, "b")], prefetch)
+
+
+def taken(outbox: Outbox) -> list[tuple[int, int]]:
+    """Return tag and row of every flight that is published now."""
+    return [(tag, row) for tag, (row, _, _) in iter(outbox.take, None)]
 
 
 def test_delivery_is_counted_in_its_queue_and_row(ledger: Ledger) -> None:
@@ -71,12 +76,11 @@ def test_altered_delivery_marks_no_cell(ledger: Ledger, message_id: str | None, 
 
 def test_ack_is_due_after_every_so_many_deliveries(ledger: Ledger) -> None:
     """The inbox requests an ack after a number of unacked deliveries, and then none is due."""
-    inbox = inbox_of(ledger, ack_every=2)
+    inbox = inbox_of(ledger, prefetch=4)
     due = [inbox.take(0, tag, redelivered=False, message_id="0", key=KEY, body=BODY) for tag in (1, 2)]
     assert due == [False, True]
     assert inbox.last_tag == 2
-    inbox.acked()
-    assert not inbox.owes_ack
+    inbox.unacked = 0
     assert not inbox.take(0, 3, redelivered=False, message_id="0", key=KEY, body=BODY)
 
 
@@ -85,30 +89,50 @@ def test_new_connection_forgets_what_was_unacked(ledger: Ledger) -> None:
     inbox = inbox_of(ledger)
     inbox.take(0, 7, redelivered=False, message_id="0", key=KEY, body=BODY)
     inbox.connected()
-    assert not inbox.owes_ack
-    assert inbox.last_tag == 0
+    assert (inbox.unacked, inbox.last_tag) == (0, 0)
 
 
-def test_unconfirmed_flights_go_out_before_the_rest(ledger: Ledger) -> None:
-    """After a reconnect the outbox sends unconfirmed flights first and counts them as resent."""
-    outbox = Outbox(ledger, 0, source())
-    first = outbox.take()
-    assert first is not None
-    outbox.connected([first])
-    assert [flight.row for flight in iter(outbox.take, None)] == [0, 1, 2]
-    assert list(ledger.attempts) == [2, 1, 1]
-    assert (ledger.total(Count.PUBLISHED), ledger.total(Count.RESENT)) == (4, 1)
+def test_unconfirmed_flights_go_out_before_the_rest(ledger: Ledger, outbox: Outbox) -> None:
+    """After a reconnect tags begin at 1, unconfirmed flights go first, the oldest before all, and count as resent."""
+    assert outbox.take() and outbox.take()
+    assert len(outbox) == 2
+    outbox.connected()
+    assert taken(outbox) == [(1, 0), (2, 1), (3, 2)]
+    assert list(ledger.attempts) == [2, 2, 1]
+    assert (ledger.total(Count.PUBLISHED), ledger.total(Count.RESENT)) == (5, 2)
 
 
-def test_refused_flight_is_sent_again(ledger: Ledger) -> None:
-    """A nack queues the flight again, a confirm does not."""
-    outbox = Outbox(ledger, 0, source())
-    flights = list(iter(outbox.take, None))
-    outbox.refused(flights[:1])
-    outbox.confirmed(flights[1:])
-    assert [flight.row for flight in iter(outbox.take, None)] == [0]
+@pytest.mark.parametrize(
+    ("confirms", "left"),
+    [([(2, False)], [0, 2]), ([(2, True)], [2]), ([(1, False), (2, True), (2, False)], [2]), ([(3, True)], [])],
+)
+def test_a_confirm_takes_its_flight_or_all_up_to_it(
+    confirms: list[tuple[int, bool]], left: list[int], ledger: Ledger, outbox: Outbox
+) -> None:
+    """A tag that is settled does not count again; the outbox has finished when every flight is confirmed."""
+    taken(outbox)
+    for tag, multiple in confirms:
+        outbox.confirmed(tag, multiple)
+    assert (len(outbox), outbox.finished) == (len(left), not left)
+    assert ledger.total(Count.CONFIRMED) == sum(ledger.confirmed) == ROWS - len(left)
+    outbox.connected()
+    assert [row for _, row in taken(outbox)] == left
+
+
+def test_refused_flight_is_sent_again(ledger: Ledger, outbox: Outbox) -> None:
+    """A nack queues the flight again under a new tag, a confirm does not."""
+    taken(outbox)
+    outbox.refused(1)
+    outbox.confirmed(3, multiple=True)
+    assert taken(outbox) == [(4, 0)]
     assert list(ledger.confirmed) == [0, 1, 1]
-    assert (ledger.total(Count.REFUSED), ledger.total(Count.CONFIRMED)) == (1, 2)
+    assert (ledger.total(Count.REFUSED), ledger.total(Count.CONFIRMED), outbox.finished) == (1, 2, False)
+
+
+@pytest.mark.parametrize(("rows", "window"), [(1, 10), (3_000, 60), (336_776, 2_000)])
+def test_small_run_has_a_small_window(rows: int, window: int, tmp_path: Path) -> None:
+    """At most a fiftieth of the flights may be unconfirmed, within limits."""
+    assert Outbox(Ledger(rows, 0, 1, []), 0, tmp_path, 0, rows).window(2_000) == window
 
 
 def test_connection_may_be_lost_only_to_a_kill(ledger: Ledger) -> None:
@@ -116,7 +140,7 @@ def test_connection_may_be_lost_only_to_a_kill(ledger: Ledger) -> None:
     ledger.broker_started()
     generation = ledger.await_broker()
     assert generation == 1
-    with pytest.raises(ConnectionUnexpectedlyLost, match="gone"):
+    with pytest.raises(Failed, match="gone"):
         ledger.lost(generation, OSError("gone"))
     ledger.broker_dying()
     ledger.lost(generation, OSError("gone"))

@@ -1,0 +1,56 @@
+"""The flights through a cluster: three nodes on one PostgreSQL, one of which is killed and one frozen on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.cli.control_client import Unanswered, ask
+from demo.brokers import Broker, BrokerFailed
+from demo.options import DEFAULT_COMMAND
+from demo.run import Fault, Run
+from tools.postgres_server import PostgresFailed, PostgresServer
+
+NODES = ("node-a", "node-b", "node-c")
+AWAY_S = 2.0
+FROZEN_S = 8.0  # more than the lease and the margin after which the others take over
+
+
+class ClusterRun(Run):
+    """The nodes, their database, the clients and the ledger of one run; each client begins at another node."""
+
+    _database: PostgresServer | None = None
+
+    def _make_faults(self) -> list[Fault]:
+        return [Fault(0.3, NODES[1:2], "move", AWAY_S), Fault(0.6, NODES[2:3], "move", FROZEN_S, frozen=True)]
+
+    def _start(self) -> None:
+        try:
+            self._database = PostgresServer(durable=True).start()
+        except PostgresFailed as error:
+            raise BrokerFailed(str(error)) from None
+        url_file = self._folder / "url"
+        url_file.touch(0o600)
+        url_file.write_text(self._database.url)
+        for name in NODES:
+            command = f"{DEFAULT_COMMAND} --cluster-file {url_file} --node {name}"
+            self._brokers[name] = Broker(name, command, self._folder)
+            self._brokers[name].start()
+
+    def _urls(self, client: int) -> Sequence[str]:
+        urls = [broker.url for broker in self._brokers.values()]
+        first = client % len(urls)
+        return urls[first:] + urls[:first]
+
+    def _note(self) -> str:
+        """Return what each node holds, as the first one knows it, which is neither killed nor frozen."""
+        try:
+            facts = ask(self._brokers[NODES[0]].data, "cluster")
+        except Unanswered as error:
+            return f"; {error}"
+        held = {row["node"]: row["held"] for row in facts["nodes"] if row.get("held") is not None}
+        return "".join(f"; {name} holds {count:,} messages" for name, count in sorted(held.items()))
+
+    def _close(self) -> None:
+        super()._close()
+        if self._database is not None:
+            self._database.close()

@@ -1,0 +1,91 @@
+"""The state of the ledger at the last reading, and its display: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import monotonic as clock
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from demo.ledger import Count, Ledger
+
+PLAIN_LINE_EVERY_S = 2.0
+RATE_OVER_S = 3.0
+
+
+class Watch:
+    """The distinct flights published and confirmed, and the deliveries, as last read.
+
+    `began_s`, `published_s`, `moved_s` are the times of the readings that first saw a flight published, saw the last
+    one confirmed, and last saw any change. `down_s` is how long a killed broker was away while clients waited.
+    """
+
+    def __init__(self, ledger: Ledger, deliveries: int, now_s: float) -> None:
+        self._ledger = ledger
+        self._deliveries = deliveries
+        self.seen = (0, 0, 0)
+        self.began_s: float | None = None
+        self.published_s: float | None = None
+        self.moved_s = now_s
+        self.down_s: float | None = None
+
+    def look(self, now_s: float) -> tuple[int, int, int]:
+        """Read the ledger; return the number of distinct flights published and confirmed, and of deliveries."""
+        total = self._ledger.total
+        seen = (total(Count.PUBLISHED) - total(Count.RESENT), total(Count.CONFIRMED), total(Count.DELIVERED))
+        if seen != self.seen:
+            self.seen, self.moved_s = seen, now_s
+        if self.began_s is None and seen[0]:
+            self.began_s = now_s
+        if self.published_s is None and seen[1] >= self._ledger.rows:
+            self.published_s = now_s
+        return seen
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all flights are confirmed and the expected number of distinct deliveries has arrived."""
+        return self.published_s is not None and self._ledger.total(Count.DISTINCT) >= self._deliveries
+
+    def __str__(self) -> str:
+        return "{:,} flights published, {:,} confirmed, {:,} messages delivered".format(*self.seen)
+
+
+class Display:
+    """Shows events and three counts that grow; `above` returns what is between events and bars."""
+
+    def __init__(self, rows: int, deliveries: int, plain: bool, above: Callable[[], RenderableType]) -> None:
+        self._plain = plain or not sys.stdout.isatty()
+        self._began_s = clock()
+        self._shown_s = float("-inf")
+        columns = TextColumn("{task.description:>9}"), BarColumn(bar_width=32), MofNCompleteColumn()
+        texts = TextColumn("{task.fields[rate]:>12}"), TimeElapsedColumn(), TextColumn("{task.fields[state]}")
+        # It is disabled, because the live display below shows it.
+        self._bars = Progress(*columns, *texts, speed_estimate_period=RATE_OVER_S, disable=True)
+        for name, goal in (("published", rows), ("confirmed", rows), ("delivered", deliveries)):
+            self._bars.add_task(name, total=goal, rate="", state="")
+        self._live = Live(auto_refresh=False, get_renderable=lambda: Group(above(), self._bars))
+        if not self._plain:
+            self._live.start()
+
+    def event(self, text: str) -> None:
+        """Print the text with the time since the start."""
+        console = Console(width=10_000) if self._plain else self._live.console
+        console.print(f"[{clock() - self._began_s:6.1f} s] {text}", markup=False, highlight=False)
+
+    def show(self, counts: tuple[int, ...], state: str) -> None:
+        """Show the current counts; without a terminal only every two seconds."""
+        for task, completed in zip(self._bars.tasks, counts, strict=True):
+            self._bars.update(task.id, completed=completed, rate=f"{task.speed or 0:,.0f}/s")
+        self._bars.update(self._bars.tasks[0].id, state=state)
+        if not self._plain:
+            self._live.refresh()
+        elif clock() - self._shown_s >= PLAIN_LINE_EVERY_S:
+            self._shown_s = clock()
+            parts = [f"{t.description} {t.completed:,}/{t.total:,} ({t.fields['rate']})" for t in self._bars.tasks]
+            self.event("  ".join([*parts, state]))
+
+    def close(self) -> None:
+        self._live.stop()

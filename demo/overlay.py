@@ -1,0 +1,259 @@
+"""The flights through an overlay: six brokers, five of which are killed and come back on the way."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pika.adapters.blocking_connection import BlockingChannel
+from rich.table import Table
+
+from broker.cli.control_client import Unanswered, ask
+from demo.brokers import Broker, BrokerFailed, together
+from demo.clients import PUBLISHERS as PUBLISHING_CLIENTS
+from demo.clients import channel_to
+from demo.ledger import Count
+from demo.options import DEFAULT_COMMAND
+from demo.plan import EXCHANGE
+from demo.run import Fault, Run
+
+PUBLISHERS = "publishers"
+MIDDLE = ("middle-1", "middle-2", "middle-3")
+SUBSCRIBERS = ("europe", "america")
+LEAVES = (PUBLISHERS, *SUBSCRIBERS)
+NAMES = (PUBLISHERS, *MIDDLE, *SUBSCRIBERS)
+COLUMNS = "broker|state|links|knows (V_b)|patterns|messages on|left out|not sure, so on|MB out|lag".split("|")
+COLOURS = dict(zip(NAMES, ("#444444", "#1f77b4", "#6baed6", "#9ecae1", "#ff7f0e", "#2ca02c"), strict=True))
+PLACES = dict(zip(NAMES, ((0, 1), (1, 2), (1, 1), (1, 0), (2, 1.6), (2, 0.4)), strict=True))
+AWAY_S = 3.0  # how long a broker in the middle stays away
+PROBE = "demo.probe"
+PROBES = 50
+PROBE_PAUSE_S = 0.03  # grows with every probe
+ASK_EVERY_S = 0.5
+SMOOTH = 4  # samples that a rate in the picture is taken over
+
+# What `slotmq overlay --json` shows of a broker, and its state. Counts begin again with each start of its process.
+Facts = Mapping[str, Any]
+
+
+class Sample(NamedTuple):
+    """All brokers at one moment, and how many messages each site's consumers have got."""
+
+    at_s: float
+    facts: Mapping[str, Facts]
+    delivered: Mapping[str, int]
+
+
+class OverlayRun(Run):
+    """The overlay of the Gryphon paper's Figure 7. Each leaf opens its links to the brokers in the middle."""
+
+    def perform(self) -> bool:
+        """Publish and consume everything, and draw it; return whether the overlay kept its guarantees."""
+        plot = self._options.plot
+        if plot is not None:
+            import_module("matplotlib")  # without it there is no picture, which is told before the run
+        self._now: Mapping[str, Facts] = {name: {"state": "starting"} for name in NAMES}
+        self._samples: list[Sample] = []
+        self._events: list[tuple[float, str]] = []
+        self._ended = threading.Event()
+        asking = threading.Thread(target=self._ask, daemon=True)  # a broker that is slow to answer holds nothing up
+        asking.start()
+        try:
+            held = super().perform()
+        finally:
+            self._ended.set()
+            asking.join()
+        if plot is not None:
+            draw(plot, self._samples, self._events)
+            print(f"written: {plot}")
+        return held
+
+    def _make_faults(self) -> list[Fault]:
+        middle = [Fault(0.15, MIDDLE[:1], "none", AWAY_S), Fault(0.35, MIDDLE[1:], "none", AWAY_S)]
+        return [*middle, Fault(0.6, SUBSCRIBERS[1:]), Fault(0.8, [PUBLISHERS])]
+
+    def _start(self) -> None:
+        for group in (MIDDLE, LEAVES):  # the leaves have to know the ports of the middle
+            for name in group:
+                settings = self._folder / f"{name}.toml"
+                settings.write_text(self._settings(name))
+                self._brokers[name] = Broker(name, f"{DEFAULT_COMMAND} --config {settings}", self._folder)
+            together(Broker.start, [self._brokers[name] for name in group])
+
+    def _settings(self, name: str) -> str:
+        """Return the settings of a broker, as TOML; strings of JSON are strings of TOML, too."""
+        if name in MIDDLE:
+            node, neighbours = "middle", [f'{{ node = "{leaf}", broker = "{leaf}" }}' for leaf in LEAVES]
+        else:
+            urls = [(inner, json.dumps(self._brokers[inner].url)) for inner in MIDDLE]
+            node, neighbours = name, [f'{{ node = "middle", broker = "{to}", url = {url} }}' for to, url in urls]
+        return (
+            f'[overlay]\nexchanges = ["{EXCHANGE}"]\n[[overlay.node]]\nbroker = "{name}"\nnode = "{node}"\n'
+            f"leaf = {json.dumps(name in LEAVES)}\nneighbours = [{', '.join(neighbours)}]\n"
+        )
+
+    def _urls(self, client: int) -> Sequence[str]:
+        return [self._brokers[PUBLISHERS if client < PUBLISHING_CLIENTS else _site_of(client)].url]
+
+    def _await_bindings(self) -> None:
+        """Publish probes until one reaches every site before the next: the start point that the overlay promises.
+
+        A site's bindings start in the order in which they were made: once a probe has reached the queue that was bound
+        last, all others get what they want.
+        """
+        with ExitStack() as stack:
+            publisher, *sites = [stack.enter_context(channel_to(url)) for url in self._homes]
+            for site in sites:
+                site.queue_declare(PROBE, exclusive=True)
+                site.queue_bind(PROBE, EXCHANGE, routing_key=PROBE)
+            for probe in range(1, PROBES):
+                publisher.basic_publish(EXCHANGE, PROBE, str(probe).encode())
+                time.sleep(PROBE_PAUSE_S * probe)
+                if all(_newest_probe(site) == probe for site in sites):
+                    break
+            else:
+                raise BrokerFailed(f"none of {PROBES} probes reached every site in time")
+        for channel, queues in self._channels():
+            for queue in queues:
+                channel.queue_purge(queue.name)
+        super()._tell(f"every binding counts at {PUBLISHERS}: known by {probe} probes to each site")
+
+    def _tell(self, text: str) -> None:
+        self._events.append((time.monotonic(), text))
+        super()._tell(text)
+
+    def _ask(self) -> None:
+        while not self._ended.wait(ASK_EVERY_S):
+            self._now = {name: _facts_of(self._brokers.get(name), self._now[name]) for name in NAMES}
+            delivered = dict.fromkeys(SUBSCRIBERS, 0)
+            for client in range(PUBLISHING_CLIENTS, self._ledger.clients):
+                delivered[_site_of(client)] += self._ledger.counts(client)[Count.DELIVERED]
+            if any(delivered.values()):
+                self._samples.append(Sample(time.monotonic(), self._now, delivered))
+
+    def _state(self) -> str:
+        down = [f"{name} {facts['state']}" for name, facts in self._now.items() if facts["state"] != "up"]
+        kept = sum(passed(self._now[name]) for name in MIDDLE)
+        left_out = sum(self._now[name].get("filtered", 0) for name in MIDDLE)
+        return f"brokers {', '.join(down) or 'all up'}; middle: {kept:,} on, {left_out:,} left out"
+
+    def _above(self) -> Table:
+        table = Table(title="the overlay")
+        for column in COLUMNS:
+            table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
+        for name, facts in self._now.items():
+            table.add_row(*cells(name, facts), style={"up": "", "killed": "bold red"}.get(facts["state"], "yellow"))
+        return table
+
+
+def _site_of(client: int) -> str:
+    return SUBSCRIBERS[(client - PUBLISHING_CLIENTS) % len(SUBSCRIBERS)]
+
+
+def _newest_probe(site: BlockingChannel) -> int:
+    """Return the number of the last probe that has arrived, 0 if none has."""
+    newest = 0
+    while (body := site.basic_get(PROBE, auto_ack=True)[2]) is not None:
+        newest = int(body)
+    return newest
+
+
+def _facts_of(broker: Broker | None, before: Facts) -> Facts:
+    if broker is None or broker.state != "up":
+        return {"state": broker.state if broker else "starting"}
+    try:
+        return {"state": "up", **ask(broker.data, "overlay")[0]}
+    except Unanswered:
+        return {**before, "state": "no answer"}
+
+
+def passed(facts: Facts) -> int:
+    """Return how many messages a broker in the middle has passed on since its process started."""
+    return int(facts.get("matched", 0) + facts.get("flooded", 0))
+
+
+def running(counts: Iterable[int]) -> list[int]:
+    """Return a count that runs on through the restarts of its process, which begins again at 0."""
+    return list(accumulate(now - before if now >= before else now for before, now in pairwise([0, *counts])))
+
+
+def cells(name: str, facts: Facts) -> list[str]:
+    """Return a row; "messages on" of a leaf are those that it published into the overlay, or got from it."""
+    if facts["state"] != "up":
+        return [name, facts["state"]]
+    streams, links = facts.get("streams", []), facts["links"]
+    up = f"{sum(link['state'] != 'down' for link in links)}/{len(links)}"
+    known = " ".join(sorted(f"{row['leaf']}:{row['time']}" for row in facts["leaves"]))
+    row = [name, "up", up, known, f"{sum(row['count'] for row in facts['patterns']):,}"]
+    sent_mb = f"{sum(link['sent_bytes'] for link in links) / 1e6:,.1f}"
+    if name in MIDDLE:
+        return [*row, *(f"{facts.get(count, 0):,}" for count in ("matched", "filtered", "flooded")), sent_mb, ""]
+    on = sum(one["sent"] for one in streams) if name == PUBLISHERS else facts.get("delivered", 0)
+    return [*row, f"{on:,}", "", "", sent_mb, f"{sum(one['lag'] for one in [*streams, *facts.get('received', [])]):,}"]
+
+
+def draw(path: Path, samples: Sequence[Sample], events: Sequence[tuple[float, str]]) -> None:
+    """Draw a run: what crossed each link, and what each site got while brokers were killed."""
+    matplotlib: Any = import_module("matplotlib")  # an optional package: type checks must work without it
+    matplotlib.rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
+    figure = import_module("matplotlib.figure").Figure(figsize=(11, 9), layout="constrained")
+    tree, sites, middle = figure.subplots(3, 1, height_ratios=(5, 4, 4))
+    _tree(tree, samples)
+    got = {name: [one.delivered[name] for one in samples] for name in SUBSCRIBERS}
+    on = {name: running(passed(one.facts[name]) for one in samples) for name in MIDDLE}
+    for axes, counts, label in ((sites, got, "messages to consumers"), (middle, on, "messages passed on")):
+        _rates(axes, [sample.at_s - samples[0].at_s for sample in samples], counts)
+        axes.set_ylabel(f"{label}\nper second")
+        for at_s, text in events:
+            names, killed, _ = text.partition(" killed")
+            if killed or " started again" in text:
+                _mark(axes, at_s - samples[0].at_s, f"{names} killed " if killed else "")
+    middle.set_xlabel("seconds")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _tree(axes: Any, samples: Sequence[Sample]) -> None:
+    """Draw brokers and links, with the megabytes that crossed each link on the way to the subscribers."""
+    links = [(PUBLISHERS, name) for name in MIDDLE] + [(name, site) for name in MIDDLE for site in SUBSCRIBERS]
+    sent = [
+        {(name, link["peer"]): link["sent_bytes"] for name in NAMES for link in one.facts[name].get("links", [])}
+        for one in samples
+    ]
+    crossed = {link: max(running(one.get(link, 0) for one in sent), default=0) for link in links}
+    most = max(crossed.values()) or 1
+    for (one, other), count in crossed.items():
+        (x, y), (x2, y2) = PLACES[one], PLACES[other]
+        axes.plot([x, x2], [y, y2], color="#9aa5b1", linewidth=0.8 + 7 * count / most, zorder=1, solid_capstyle="round")
+        at = 0.5 if one == PUBLISHERS else 0.68
+        axes.text(x + at * (x2 - x), y + at * (y2 - y), f"{count / 1e6:,.1f} MB", fontsize=8, ha="center", va="center",
+                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=2)  # fmt: skip
+    for name, (x, y) in PLACES.items():
+        axes.text(x, y, name, fontsize=10, ha="center", va="center", zorder=3, color="white",
+                  bbox={"facecolor": COLOURS[name], "edgecolor": "none", "boxstyle": "round,pad=0.5"})  # fmt: skip
+    axes.set(xlim=(-0.25, 2.25), ylim=(-0.3, 2.3))
+    axes.set_axis_off()
+
+
+def _rates(axes: Any, times: Sequence[float], counts: Mapping[str, Sequence[int]]) -> None:
+    """Draw the rate of each count."""
+    spans = [(max(0, at - SMOOTH), at) for at in range(1, len(times))]
+    for name, values in counts.items():
+        rates = [(values[at] - values[since]) / (times[at] - times[since]) for since, at in spans]
+        axes.plot(times[1:], rates, color=COLOURS[name], label=name, linewidth=1.4)
+    axes.set_ylim(0)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark(axes: Any, at_s: float, text: str) -> None:
+    """Draw a line at the time of an event, with its text if it has one."""
+    axes.axvline(at_s, color="#d62728" if text else "#2ca02c", linewidth=0.9, linestyle="-" if text else ":")
+    axes.text(at_s, axes.get_ylim()[1], text.replace(" and ", ",\n"), fontsize=7, va="top", rotation=90, ha="right")

@@ -1,1 +1,0 @@
-"""The flights through an overlay: six brokers, which are killed and come back on the way."""

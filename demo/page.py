@@ -1,0 +1,212 @@
+"""The web page of a busy broker: exchanges, queues that are read at different speeds, and the flights that pass."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import multiprocessing
+import os
+import random
+import re
+import signal
+import socket
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count, islice, product
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+
+from demo.brokers import Broker
+from demo.clients import connect
+from demo.flights import json_bodies, load_frame, routing_keys
+from demo.ledger import Failed
+from demo.options import DEFAULT_COMMAND, Options
+from demo.plan import EXCHANGE
+
+DEAD = "flights.dead"
+UNROUTABLE = "flights.unroutable"
+WAVE_S = 90.0  # the rate of publishing rises and falls
+PAUSED = "night.report"
+PAGE_LINE = re.compile(r"http://[^\s,]+")
+USUAL_PORT = 15672
+DECLARED_AT_ONCE = 200
+SETTINGS = {
+    "SLOTMQ_HTTP__ENABLED": "true",
+    "SLOTMQ_HTTP__SAMPLE_INTERVAL_MS": "1000",
+    "SLOTMQ_METRICS__ENABLED": "false",
+    "SLOTMQ_SLOTS__WINDOW_MESSAGES": "250",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A queue and who reads it. Units: `work_ms` for each message; `rejects` is a share of the messages."""
+
+    name: str
+    keys: Sequence[str]
+    work_ms: float = 1.0
+    readers: int = 1
+    rejects: float = 0.0
+    prefetch: int = 100
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+DESKS = (
+    Desk("departures.board", ["flight.#"], readers=2),
+    Desk("late.compensation", ["flight.*.*.*.late"], 18, rejects=0.01,
+         arguments={"x-dead-letter-exchange": DEAD, "x-message-ttl": 600_000}),
+    Desk("cancelled.rebooking", ["flight.*.*.*.cancelled"], 140, rejects=0.1, prefetch=20,
+         arguments={"x-dead-letter-exchange": DEAD, "x-message-ttl": 120_000}),
+    Desk("united.crew", ["flight.UA.#"], 2),
+    Desk("delta.crew", ["flight.DL.#"], 2),
+    Desk("jfk.gates", ["flight.*.JFK.#"], 3, readers=2),
+    Desk("newark.gates", ["flight.*.EWR.#"], 8),
+    Desk("vip.notices", ["flight.*.*.SFO.*", "flight.*.*.LAX.*"], 70, arguments={"x-max-priority": 3}),
+    Desk(PAUSED, ["flight.*.*.BOS.#"]),
+    Desk("archive", ["#"], readers=0, arguments={"x-max-length": 50_000}),
+)  # fmt: skip
+
+
+class PageRun:
+    """A broker with its page, and the clients that keep it busy until Ctrl-C or for --seconds."""
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        self._options = options
+        port = _usual_port() if options.http_port is None else options.http_port
+        os.environ |= {**SETTINGS, "SLOTMQ_HTTP__PORT": str(port)}
+        self._broker = Broker("broker", DEFAULT_COMMAND, folder)
+
+    def perform(self) -> bool:
+        """Run until Ctrl-C or for --seconds. Raises: Failed."""
+        try:
+            self._broker.start()
+            found = PAGE_LINE.search(self._broker.output)
+            assert found is not None, "a broker with HTTP names its page"
+            arguments = (self._options, self._broker.url, found[0])
+            # A process of its own, because aio-pika may wait for ever for the close of a connection in use.
+            scene = multiprocessing.get_context("spawn").Process(target=_play, args=arguments, daemon=True)
+            scene.start()
+            with suppress(KeyboardInterrupt):
+                scene.join()
+            scene.kill()
+            scene.join()
+            self._broker.stop()
+            if scene.exitcode not in (0, -signal.SIGKILL):
+                raise Failed("the clients of the page have failed")
+        finally:
+            self._broker.kill()
+        return True
+
+
+def _play(options: Options, url: str, page: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the other process, which ends this one
+    asyncio.run(Scene(options, url, page).show())
+
+
+class Scene:
+    """The clients of a broker. Shapes: `url` is for AMQP, `page` for HTTP."""
+
+    def __init__(self, options: Options, url: str, page: str) -> None:
+        self._options = options
+        self._url = url
+        self._page = page
+        frame = load_frame(options.rows)
+        self._flights = list(zip(routing_keys(frame), json_bodies(frame), strict=True))
+
+    async def show(self) -> None:
+        """Declare what there is, publish and read; end the process after --seconds."""
+        page = self._page
+        async with await connect(self._url, "setup") as connection:
+            await self._declare(await connection.channel())
+        await asyncio.to_thread(_ask, "POST", f"{page}api/queues/%2F/{PAUSED}/pause")
+        for desk in DESKS:  # the history of a queue begins when somebody asks for it
+            await asyncio.to_thread(_ask, "GET", f"{page}api/history/queues/%2F/{desk.name}")
+        print(f"open {page} (user guest, password guest); AMQP at {self._url}", flush=True)
+        clients = [self._read(desk, number) for desk in DESKS for number in range(desk.readers)]
+        clients += [self._publish("schedule", 0.7, True), self._publish("radar", 0.3, False)]
+        tasks = [asyncio.create_task(client) for client in clients]
+        ended, _ = await asyncio.wait(tasks, timeout=self._options.seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
+            task.result()
+        os._exit(0)
+
+    async def _declare(self, channel: Any) -> None:
+        await channel.declare_exchange(UNROUTABLE, "fanout", durable=True)
+        arguments = {"alternate-exchange": UNROUTABLE}
+        await channel.declare_exchange(EXCHANGE, "topic", durable=True, arguments=arguments)
+        dead = await channel.declare_exchange(DEAD, "fanout", durable=True)
+        await (await channel.declare_queue("dead", durable=True, arguments={"x-max-length": 50_000})).bind(dead)
+        desks = iter((*DESKS, *self._further_desks()))
+        while batch := list(islice(desks, DECLARED_AT_ONCE)):
+            await asyncio.gather(*[self._declare_desk(channel, desk) for desk in batch])
+
+    async def _declare_desk(self, channel: Any, desk: Desk) -> None:
+        queue = await channel.declare_queue(desk.name, durable=True, arguments=desk.arguments)
+        for key in desk.keys:
+            await queue.bind(EXCHANGE, key)
+
+    def _further_desks(self) -> Iterator[Desk]:
+        """Yield the queues that --queues adds, one for each carrier, origin, destination and outcome."""
+        columns = [sorted({key.split(".")[place] for key, _ in self._flights}) for place in (1, 2, 3, 4)]
+        for words in islice(product(*columns), max(0, self._options.queues - len(DESKS) - 1)):
+            yield Desk(".".join(words), [".".join(["flight", *words])], arguments={"x-max-length": 1000})
+
+    async def _publish(self, name: str, share: float, confirms: bool) -> None:
+        async with await connect(self._url, name) as connection:
+            channel = await connection.channel(publisher_confirms=confirms)
+            exchange = await channel.get_exchange(EXCHANGE, ensure=False)
+            clock = asyncio.get_running_loop().time
+            began_s = last_s = clock()
+            due = 0.0
+            places = count(random.randrange(len(self._flights)))
+            while True:
+                await asyncio.sleep(0.05)
+                now_s = clock()
+                wave = 1 + 0.45 * math.sin(now_s * math.tau / WAVE_S) + random.uniform(-0.08, 0.08)
+                due += (now_s - last_s) * self._options.rate * share * wave
+                last_s = now_s
+                headers = {"source": name, "second": int(now_s - began_s)}
+                await asyncio.gather(*[self._send(exchange, next(places), headers) for _ in range(int(due))])
+                due %= 1
+
+    async def _send(self, exchange: Any, place: int, headers: Any) -> None:
+        key, body = self._flights[place % len(self._flights)]
+        kind: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": place % 4}
+        await exchange.publish(aio_pika.Message(body, message_id=str(place), headers=headers, **kind), key)
+
+    async def _read(self, desk: Desk, number: int) -> None:
+        busy = asyncio.Semaphore(1)
+
+        async def handle(message: AbstractIncomingMessage) -> None:
+            async with busy:
+                await asyncio.sleep(desk.work_ms / 1000)
+            with suppress(aio_pika.exceptions.ChannelInvalidStateError):
+                await (message.reject() if random.random() < desk.rejects else message.ack())
+
+        async with await connect(self._url, f"{desk.name} {number + 1}") as connection:
+            channel = await connection.channel()
+            await channel.set_qos(desk.prefetch)
+            queue = await channel.get_queue(desk.name, ensure=False)
+            await queue.consume(handle, consumer_tag=f"{desk.name}-{number + 1}")
+            await asyncio.Future()
+
+
+def _usual_port() -> int:
+    """Return the usual port of the page if it is free, else 0 for any."""
+    with socket.socket() as tried, suppress(OSError):
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried.bind(("127.0.0.1", USUAL_PORT))
+        return USUAL_PORT
+    return 0
+
+
+def _ask(method: str, url: str) -> None:
+    """Send a request to the HTTP API."""
+    login = {"Authorization": "Basic " + b64encode(b"guest:guest").decode()}
+    urllib.request.urlopen(urllib.request.Request(url, method=method, headers=login), timeout=10).close()
