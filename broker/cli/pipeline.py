@@ -19,7 +19,6 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "archive": "copy what taps hold into a lake, each message once",
     "compact": "merge a lake's many small files into few large ones",
     "expire": "delete messages from a lake, by age or routing key",
-    "convert": "convert a lake of version 0.1 to Delta tables",
     "query": "answer SQL over a lake or over live slots",
     "report": "report a lake's traffic as one HTML file",
     "route": "compute which queues would get what under other bindings",

@@ -19,14 +19,14 @@ pytest.importorskip("pyspark")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HEARD = 6
+ARCHIVED = 6  # the id of the one message that no reader had passed
 
 
 @pytest.mark.parametrize("recorded", FORMATS)
 def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) -> None:
     """The older version's rows are there once, and so are those that the upgraded broker seals afterwards."""
     lake = unpack(recorded, "lake", tmp_path / "lake")
-    assert ids_in_files(lake) == list(range(1, HEARD + 1))
+    assert ids_in_files(lake) == [ARCHIVED]
     broker = BrokerProcess(unpack(recorded, CLEAN, tmp_path / "data"), environment=SMALL).start()
     try:
         with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
@@ -37,6 +37,6 @@ def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) 
     finally:
         broker.kill()
     messages = open_lake(lake).messages(spark)
-    assert ids(messages) == list(range(1, HEARD + 2))
+    assert ids(messages) == [ARCHIVED, ARCHIVED + 1]
     bodies = [bytes(row.body).decode() for row in messages.orderBy("offset").collect()]
-    assert bodies == [*(f"heard {n}" for n in range(HEARD - 1)), "behind the cursor", "by the new version"]
+    assert bodies == ["behind the cursor", "by the new version"]

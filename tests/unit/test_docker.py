@@ -104,7 +104,7 @@ def test_the_ports_are_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.http.enabled is settings.metrics.enabled is True
     ports = (settings.server.port, settings.tls.port, settings.http.port, settings.metrics.port)
     assert the("EXPOSE").split() == [str(port) for port in ports]
-    assert "[cluster,manage]" in IMAGE.read_text()
+    assert "[cluster,manage,re2]" in IMAGE.read_text()
 
 
 def test_the_image_serves_and_stops_in_order() -> None:

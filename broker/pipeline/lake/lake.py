@@ -30,10 +30,9 @@ from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["OLD", "Lake"]
+__all__ = ["Lake"]
 
 TAPS: Final = "_taps"
-OLD: Final = "_meta.json"  # of version 0.1
 OURS: Final = frozenset({"messages", "bad", TAPS, "_checkpoints", "_jobs", "unroutable"})
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark reads these as a pattern in a path
@@ -43,9 +42,8 @@ LISTED_BY_DRIVER: Final = 10_000  # above this many files, a Spark job that list
 class Lake:
     """An existing lake; `create` makes a new one.
 
-    Shapes: a `version` of the messages, a number or a time, selects the lake of that moment; `unchecked` is for the
-        conversion of a lake.
-    Raises: LakeRefused for no lake, a lake of version 0.1, no such version, or a URL of an unknown scheme.
+    Shapes: a `version` of the messages, a number or a time, selects the lake of that moment.
+    Raises: LakeRefused for no lake, no such version, or a URL of an unknown scheme.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class Lake:
         *,
         create: bool = False,
         version: int | str | datetime | None = None,
-        unchecked: bool = False,
         disk: Disk | None = None,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
@@ -65,7 +62,7 @@ class Lake:
         self.bad_table = LakeTable(self.place, "bad", BAD_SCHEMA, self.disk)
         if create:
             self._create()
-        elif not unchecked and (self._is_old() or not self.message_table.exists):
+        elif not self.message_table.exists:
             self._refuse("for it has no table of messages")
         elif version is not None:
             self.message_table.load()  # a version that it does not have is refused here
@@ -82,15 +79,7 @@ class Lake:
             table.create()
 
     def _refuse(self, why: str) -> None:
-        if self._is_old():
-            raise LakeRefused(
-                f"{self.place} is a lake of version 0.1: slotmq pipeline convert --lake {self.place} makes it one of "
-                "Delta tables"
-            )
         raise LakeRefused(f"{self.place} is no lake, {why}")
-
-    def _is_old(self) -> bool:
-        return self.place.folder is not None and (self.place.folder / OLD).is_file()
 
     @property
     def work_folder(self) -> Path:

@@ -97,7 +97,7 @@ async def test_an_expression_that_takes_too_long_is_refused() -> None:
     """A regular expression has a bounded time for all names together."""
     slow = listing([1], names=lambda _one: ("a" * 40 + "!",))
     with pytest.raises(HttpRefused, match="takes too long"):
-        await listed({"page": "1", "name": "(a|aa)+$", "use_regex": "true"}, slow)
+        await listed({"page": "1", "name": "(?=a)(a|aa)+$", "use_regex": "true"}, slow)
 
 
 async def test_a_name_has_five_milliseconds() -> None:

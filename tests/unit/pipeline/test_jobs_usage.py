@@ -73,8 +73,6 @@ BROKER = "amqp://localhost"
         ("archive --path D --lake hdfs:/bucket/x", "hdfs: is not supported"),
         ("archive --path D --lake s3:///", "names no bucket"),
         ("archive --path D --lake s3://b/x --storage-option region=x", "'region' is no option of an object store"),
-        ("convert --lake s3://bucket/x", "s3: is not supported"),
-        ("convert --lake LAKE", "LAKE is no lake of version 0.1"),
         ("archive --path D --lake abfss://lake@account/x", "abfss: is not supported"),
         ("replay --lake hdfs:///x --to BROKER", "hdfs: is not supported"),
         ("query --lake gs://bucket/x SELECT", "gs: is not supported"),

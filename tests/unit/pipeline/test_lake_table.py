@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -430,8 +429,3 @@ def test_what_is_no_lake_is_refused_in_a_line(tmp_path: Path) -> None:
     for name in ("a[b", "a%20b", "a^b", "a|b", "a\\b"):
         with pytest.raises(LakeRefused, match="the Delta package fails over"):
             Lake(tmp_path / name, create=True)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "_meta.json").write_text(json.dumps({"kind": "slotmq-lake", "format": 1}))
-    for create in (False, True):
-        with pytest.raises(LakeRefused, match=r"lake of version 0\.1: slotmq pipeline convert --lake"):
-            Lake(tmp_path / "old", create=create)
