@@ -121,18 +121,9 @@ def test_moments_are_marked_at_round_times() -> None:
 
 def seal(number: int, count: int, at_ms: int, tap: str = "t") -> dict[str, Any]:
     """Return the line of a sealed slot."""
-    facts = {"number": 1, "first": 0, "end": count, "crc": 0, "bytes": count * 10, "last_ts_ms": at_ms}
-    return {
-        "k": "seal",
-        "ahead_ms": 0,
-        "incarnation": "i",
-        "seal": number,
-        "vhost": "/",
-        "queue": tap,
-        "count": count,
-        "first_ts_ms": at_ms,
-        **facts,
-    }
+    facts: dict[str, Any] = {"number": 1, "first": 0, "end": count, "crc": 0, "bytes": count * 10, "last_ts_ms": at_ms}
+    facts |= {"ahead_ms": 0, "incarnation": "i"}
+    return {"k": "seal", "seal": number, "vhost": "/", "queue": tap, "count": count, "first_ts_ms": at_ms, **facts}
 
 
 def test_a_cursor_is_behind_by_what_it_has_not_passed() -> None:
