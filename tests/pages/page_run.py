@@ -39,6 +39,10 @@ __all__ = ["PageRun", "run_pytest"]
 PORTS = (5671, 5672, 15672, 15692)
 INSTALL = re.compile(r"python3 -m venv |\S*pip install |export PATH=")
 JOB = re.compile(r"(?:\S*/)?slotmq (?P<words>pipeline .+)", re.DOTALL)
+RELATIVE = re.compile(
+    r"""((?:"(?:path|slots|checkpointLocation|badRecords)", |\b(?:start|load|parquet|Path)\(|\(path )["'])(?=\w)"""
+)
+"""Before a path of a Spark block: its processes began in another folder than the page's."""
 SERVE = re.compile(r"^(?:\w+=\S+ +)*(?:\S*/)?slotmq serve\b")
 STEERING = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 HOME = "/home/me"
@@ -78,6 +82,7 @@ class PageRun:
         self.spark = spark
         self.host = free_host()
         self.broker: subprocess.Popen[bytes] | None = None
+        self.spark_server = False
         self.names: dict[str, Any] = {"pika": pika}
         ours = ("SLOTMQ_", "RABBITMQ_")
         scripts = Path(sys.executable).parent
@@ -88,6 +93,7 @@ class PageRun:
             "SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES,
             "TERM": "dumb",
             "HOME": str(folder),
+            "XDG_CACHE_HOME": str(folder / ".cache"),
         }
         if in_clone:
             tools = folder / ".tools"
@@ -108,8 +114,10 @@ class PageRun:
                 (self.folder / ".page_tests").mkdir(exist_ok=True)
                 (self.folder / ".page_tests" / f"test_page_{block.line}.py").write_text(block.text)
             elif block.language == "console":
+                self.spark_server = "pipeline server" in block.text
+                in_shell = not self.spark or self.spark_server
                 for command in commands(block):
-                    self._console(command, where, block.varies)
+                    self._console(command, where, block.varies, in_shell)
             else:
                 self._python(block, where)
         if (self.folder / ".page_tests").exists():
@@ -122,7 +130,10 @@ class PageRun:
         return self._in_terminal("cd /; python -c 'import broker; print(broker.__file__)'")[1][0]
 
     def close(self) -> None:
-        """End the broker and the connection of the page's Python blocks."""
+        """End the broker, a Spark server, and the connection of the page's Python blocks."""
+        if self.spark_server:
+            self._in_terminal("slotmq pipeline server stop")
+            self.spark_server = False
         channel = self.names.get("channel")
         if channel is not None and channel.connection.is_open:
             with contextlib.suppress(AMQPError):  # the page may have stopped the broker
@@ -135,7 +146,7 @@ class PageRun:
 
     # ---- console
 
-    def _console(self, command: Command, where: str, varies: bool) -> None:
+    def _console(self, command: Command, where: str, varies: bool, in_shell: bool) -> None:
         text = self._here(command.text)
         if SERVE.match(text):
             self.close()
@@ -143,7 +154,7 @@ class PageRun:
             printed = self._serve(text.rstrip(" &"))
             assert not command.shown or same_output(command.shown, [printed]), f"{where}: {printed!r}"
             return
-        job = JOB.match(text) if self.spark else None
+        job = None if in_shell else JOB.match(text)
         if job is None and not INSTALL.match(text):
             self._need_broker()
         if text.startswith("curl ") and shutil.which("curl") is None:
@@ -172,11 +183,13 @@ class PageRun:
         return code, [self._there(line.rpartition("\r")[2]) for line in lines if line.strip("\r ")]
 
     def _here_and_now(self, text: str) -> tuple[int, list[str]]:
-        """Return exit code and lines of a job that runs within this process."""
-        out = io.StringIO()
-        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        """Return exit code, lines and error of a job that runs within this process."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(shlex.split(text, comments=True))
-        return code, [self._there(line) for line in out.getvalue().splitlines() if line.strip()]
+        errors = [line for line in err.getvalue().splitlines() if line.startswith("slotmq: ")]
+        lines = [line for line in out.getvalue().splitlines() if line.strip()] + errors
+        return code, [self._there(line) for line in lines]
 
     def _serve(self, text: str) -> str:
         """Start a broker by a command of the page and return its ready line."""
@@ -209,8 +222,8 @@ class PageRun:
 
     def _python(self, block: Block, where: str) -> None:
         text = self._here(block.text)
-        if block.spark:  # the session's workers began in another folder
-            text = text.replace('"path", "data"', f'"path", "{self.folder / "data"}"')
+        if block.spark:
+            text = RELATIVE.sub(rf"\g<1>{self.folder}/", text)
         if "channel" in text:
             self._need_broker()
         if "channel" in text and "channel" not in self.names and "channel = " not in text:

@@ -14,7 +14,7 @@ from tests.pages.page import Block, blocks, commands, same_output
 from tests.pages.page_run import PageRun
 
 SPARK = "pipeline-*.md"
-"""Pages whose blocks need Spark and minutes; tests/pipeline runs the jobs themselves."""
+"""Pages whose blocks need Spark; tests/pipeline runs them."""
 START = ("README.md", "docs/index.md")
 """Pages that begin with the installation; tests/pipeline runs them with Spark, too."""
 PAGES = [

@@ -1,14 +1,22 @@
-"""The pages whose blocks read messages with Spark, in the order in which the blocks stand."""
+"""The pages whose blocks read messages with Spark, in the order in which the blocks stand.
+
+A guide that begins where another ends says so; it runs in a copy of the folder that the other one leaves.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.broker_process import PROJECT
 from tests.pages.clone import clone
+from tests.pages.page import blocks
 from tests.pages.page_run import PageRun
 
 if TYPE_CHECKING:
@@ -18,6 +26,49 @@ pytest.importorskip("pyspark")
 
 SHOWN = re.compile(r"^\+[-+]+\+\n\|.*\|\n\+[-+]+\+\n((?:\|.*\|\n)*)\+[-+]+\+$", re.MULTILINE)
 """A table that DataFrame.show() printed, with its rows as group."""
+
+CONTINUES = re.compile(r"The examples continue those of\s\[[^]]+\]\(([\w-]+)\.md\)")
+OWN_SPARK = ("pipeline-spark",)
+"""Guides that start a Spark server, which takes longer than all others together."""
+GUIDES = [
+    page.stem
+    for page in sorted((PROJECT / "docs").glob("pipeline-*.md"))
+    if any(block.spark and not block.not_run for block in blocks(page))
+]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Callable[[str], Path]:
+    """Return what runs a guide, after the one that it continues, and returns the folder that its reader has then."""
+
+    @cache
+    def run(name: str) -> Path:
+        page, folder = PROJECT / "docs" / f"{name}.md", tmp_path_factory.mktemp(name)
+        if earlier := CONTINUES.search(page.read_text()):
+            beside = shutil.ignore_patterns(".venv", "control.sock")
+            shutil.copytree(run(earlier[1]), folder, ignore=beside, dirs_exist_ok=True)
+        guide = PageRun(folder, spark=True)
+        try:
+            assert guide.run(page)
+        finally:
+            guide.close()
+        return folder
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.torture) if name in OWN_SPARK else name for name in GUIDES]
+)
+def test_a_guide(name: str, left: Callable[[str], Path]) -> None:
+    """A reader of a guide succeeds, after nothing but the guides that it names."""
+    left(name)
+
+
+def test_every_guide_runs_or_says_why_not() -> None:
+    """Only the page about clusters has no block that runs; each other block that does not run has its reason."""
+    pages = [page.stem for page in sorted((PROJECT / "docs").glob("pipeline-*.md"))]
+    assert [name for name in pages if name not in GUIDES] == ["pipeline-cluster"]
 
 
 @pytest.mark.parametrize("names", [("README.md",), ("docs/index.md", "docs/pipeline.md")], ids=" ".join)
