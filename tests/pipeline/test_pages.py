@@ -60,9 +60,10 @@ def left(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Calla
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.torture) if name in OWN_SPARK else name for name in GUIDES]
 )
-def test_a_guide(name: str, left: Callable[[str], Path]) -> None:
-    """A reader of a guide succeeds, after nothing but the guides that it names."""
+def test_a_guide(name: str, left: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader of a guide succeeds after nothing but the guides that it names, and sees no empty table."""
     left(name)
+    assert all(SHOWN.findall(capsys.readouterr().out))
 
 
 def test_every_guide_runs_or_says_why_not() -> None:
