@@ -12,6 +12,6 @@ T = TypeVar("T", bound=Hashable)
 
 
 def payer(holders: Iterable[T], newcomer: T) -> T:
-    """Return who has most, with one more for the newcomer, who pays when there are several."""
+    """Return the holder of most, the newcomer counted with one more; among equals it is the newcomer."""
     counts = Counter([*holders, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

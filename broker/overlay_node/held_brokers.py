@@ -40,7 +40,7 @@ ENFORCE_TICKS: Final = 50  # a look at the limits each second
 
 
 class Participation:
-    """Tells by the settings whether an exchange takes part.
+    """The exchanges that take part in an overlay, by its settings.
 
     A name may hold `*` for any characters. In front of it stands a vhost and a colon, unless it is in the default
     vhost and holds no colon itself. The default exchange and those on which the broker reports take no part.

@@ -249,7 +249,7 @@ class ConsumerRing:
         self._rings[consumer.priority].append(consumer)
 
     def _choose(self) -> None:
-        """Find who is active, and who waits for the active one to yield: of the highest priority, the first come."""
+        """Choose the active consumer, and the one to which it is to yield: the oldest one of the highest priority."""
         best = max(self._consumers, key=lambda other: other.priority, default=None)
         if self._active not in self._consumers:
             self._active = best

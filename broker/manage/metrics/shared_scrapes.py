@@ -21,7 +21,7 @@ __all__ = ["SharedScrapes"]
 
 KEPT_MAX_BYTES: Final = 64 << 20  # of texts that somebody still reads
 PIECE_BYTES: Final = 64 << 10
-REST: Final = 3  # after a scrape, its network's next one begins so many times later as this one took
+REST: Final = 3  # the next scrape of a network waits so many times as long as the last one took
 
 Make = Callable[[], AsyncGenerator[str, None]]
 
@@ -41,7 +41,7 @@ class ScrapeText:
 
 
 class SharedScrapes:
-    """Makes scrapes.
+    """Makes the texts of scrapes, one at a time.
 
     Networks take turns, and one network has a part of the time only. Texts that clients do not read are bounded: the
     oldest one is forgotten, and its readers are disconnected.
@@ -61,7 +61,7 @@ class SharedScrapes:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the text of the scrape with that key: one that is not older than `shared_s`, or that `make` makes."""
         text = await self._text(key, client.peer.network, make, shared_s)
-        while not text.pieces:  # it was forgotten before this client came to its turn
+        while not text.pieces:  # it was forgotten while this client waited
             text = await self._text(key, client.peer.network, make, shared_s)
         text.readers[client] = None
         self._kept.setdefault(text)
