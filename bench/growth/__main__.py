@@ -41,7 +41,7 @@ def main() -> int:
         if not options.kept.is_file():
             print(f"{options.kept} is not there", file=sys.stderr)
             return 2
-        return _show(options.kept, options.page or Path("docs/performance.md"))
+        return _show(options.kept, options.page or Path("docs/figures.md"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _OPEN_FILES), hard), hard))
     begun = time.monotonic()
@@ -123,7 +123,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go; they take up to 3 GB")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--page", type=page_at, help="fill the section of this page and draw the picture beside it")
-    parser.add_argument("--kept", type=Path, help="measure nothing, show this run (on docs/performance.md or --page)")
+    parser.add_argument("--kept", type=Path, help="measure nothing, show this run (on docs/figures.md or --page)")
     options = parser.parse_args()
     if options.dir and not options.dir.is_dir():
         parser.error(f"--dir: {options.dir} is no folder")
