@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.manage.v1.file_reads import FileReads
     from broker.net.tls import TlsContext
     from broker.settings import Settings
-    from broker.settings_access import HttpPort
+    from broker.settings.access import HttpPort
 
 __all__ = ["NEEDED", "ManagePart"]
 

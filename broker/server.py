@@ -48,7 +48,7 @@ from broker.process_facts import process_facts
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
-from broker.settings_change import in_force
+from broker.settings.change import in_force
 from broker.stopping import Stopping
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files

@@ -18,7 +18,7 @@ from broker.net.address import AddressTaken, CannotListen, bind
 from broker.opened_data import open_data
 from broker.server import BrokerServer
 from broker.settings import Settings
-from broker.settings_access import Http, Metrics
+from broker.settings.access import Http, Metrics
 from tests.broker_process import PACKAGE, BrokerProcess
 from tests.http_talk import Web, ask
 from tests.in_process import RESERVE_BYTES, running_broker
