@@ -13,7 +13,7 @@ from tools.house import imports, paths, sources
 from tools.house.architecture import PAGE, page_with_tables
 from tools.house.measures import measure, measure_revision, table
 
-LISTS = ("circles", "classes", "writes")
+LISTS = ("circles", "writes")
 
 
 def main() -> int:
@@ -55,8 +55,6 @@ def _write_page(*, check: bool) -> int:
 def _listed(name: str) -> list[str]:
     if name == "writes":
         return sources.foreign_writes(paths.ROOT)
-    if name == "classes":
-        return [f"{name}: {', '.join(files)}" for name, files in sources.doubled_classes(paths.ROOT).items()]
     graphs = [imports.import_graph(paths.ROOT, package) for package in imports.packages(paths.ROOT)]
     return [" ".join(circle) for graph in graphs for circle in imports.circles(graph)]
 
