@@ -12,7 +12,7 @@ from tools.house import imports, paths, sources
 from tools.house.measures import measure, measure_revision, table
 from tools.house.path_tables import path_table
 
-LISTS = ("circles", "classes", "writes")
+LISTS = ("circles", "writes")
 
 
 def main() -> int:
@@ -47,8 +47,6 @@ def main() -> int:
 def _listed(name: str) -> list[str]:
     if name == "writes":
         return sources.foreign_writes(paths.ROOT)
-    if name == "classes":
-        return [f"{name}: {', '.join(files)}" for name, files in sources.doubled_classes(paths.ROOT).items()]
     graphs = [imports.import_graph(paths.ROOT, package) for package in imports.packages(paths.ROOT)]
     return [" ".join(circle) for graph in graphs for circle in imports.circles(graph)]
 
