@@ -27,18 +27,6 @@ def _cost(measured: Measured) -> str:
     return table(["", *(f"{broker}, CPU-us / messages/s" for broker in brokers), *ratios], lines)
 
 
-def _cores(measured: Measured) -> str:
-    """Return how much of a core SlotMQ used at the measured rate, and the loop's share of it."""
-    lines = []
-    for scenario, title in _usual(measured):
-        figures = measured.figures(measured.ours, scenario)
-        if figures.get("loop_cpu_us") and "per_s" in figures:
-            cores = figures["cpu_us"] * figures["per_s"] / 1e6
-            share = min(1.0, figures["loop_cpu_us"] / figures["cpu_us"])
-            lines.append([f"{scenario}: {title}", rate(figures["per_s"]), f"{cores:.2f}", f"{share:.0%}"])
-    return table(["", "messages/s", "cores used", "of that on the loop's thread"], lines)
-
-
 def _other(measured: Measured) -> str:
     """Return a table for each scenario with figures of its own."""
     tables = []
@@ -157,9 +145,8 @@ def _shown(broker: str) -> str:
 
 TABLES: dict[str, Callable[[Measured], str]] = {
     "cost": _cost,
-    "cores": _cores,
     "other": _other,
-    **{wanted: partial(_of_kind, wanted=wanted) for wanted in ("full", "large", "lone", "tls")},
+    **{wanted: partial(_of_kind, wanted=wanted) for wanted in ("full", "lone", "tls")},
 }
 """The tables by the names of their places on the page."""
 

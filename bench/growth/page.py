@@ -6,14 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bench.growth.curve import FLAT
-from bench.growth.tables import LIGHT_P99_MS, cost_table, light_table
+from bench.growth.tables import LIGHT_P99_MS, light_table
 
 BEGIN, END = "<!-- growth -->", "<!-- end of growth -->"
-_FLAT_MEANS = (
-    f"Flat means: at no size more than {FLAT - 1:.0%} above the smallest. All sizes of a curve are measured in turn, "
-    "each on a broker of its own; the ratio is the median of the rounds' ratios."
-)
 _LIGHT_MEANS = (
     "A light client publishes a message every 5 ms, on connections of its own. Times are from when a message was due "
     "until it was delivered: the medians of the rounds' p50 and p99, and the longest of all. The goal beside one "
@@ -39,8 +34,6 @@ def body(content: Mapping[str, Any], name: str) -> str:
     form = "compiled, as a wheel ships it" if content["compiled"] else "interpreted"
     parts = [
         f"Figures of `bench/results/{name}`, SlotMQ {form}.",
-        _FLAT_MEANS,
-        cost_table(content["curves"]),
     ]
     if content["fairness"]:
         parts += [

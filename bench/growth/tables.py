@@ -1,4 +1,4 @@
-"""The tables of the growth bench: cost over size, flatness, and the light client's latency beside each pressure."""
+"""The texts of the growth bench: cost over size, flatness, and the light client's latency beside each pressure."""
 
 from __future__ import annotations
 
@@ -45,15 +45,6 @@ def verdict(curve: Mapping[str, Any]) -> str:
     if ratio <= FLAT:
         return f"flat within {max(0.0, ratio - 1):.0%}"
     return f"{ratio:.1f} times at {size:,}"
-
-
-def cost_table(curves: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table in Markdown: a curve in each row, its costs by size, and the verdict."""
-    lines = ["| | CPU-µs per message at | |", "|---|---|---|"]
-    for curve in curves:
-        at = ", ".join(f"{size:,}: {cost:.2f}" for size, cost in medians(curve["cells"], "cpu_us").items())
-        lines.append(f"| {curve['panel']}: {curve['title']} | {at} | {verdict(curve)} |")
-    return "\n".join(lines)
 
 
 def light_table(rows: Sequence[Mapping[str, Any]]) -> str:

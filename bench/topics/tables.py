@@ -48,33 +48,6 @@ def _match(parts: Parts) -> str:
     return f"{lines}\n| *the machine: a step of a fixed loop, ns* | | {' | '.join(spreads)} |"
 
 
-def _hostile(parts: Parts) -> str:
-    rows = parts["hostile"]["rows"]
-    families = list(dict.fromkeys(row["family"] for row in rows))
-    kinds = list(dict.fromkeys((row["engine"], row["form"]) for row in rows))
-    found = {(row["engine"], row["form"], row["family"]): row for row in rows}
-    lines = []
-    for family in families:
-        cells = [found.get((engine, form, family), {}) for engine, form in kinds]
-        lines.append(
-            [f"`{family}`", *(f"{number(one.get('p99_us'))} / {one.get('visited_most', 0):,}" for one in cells)]
-        )
-    return table(["family", *(f"{engine}, {form}" for engine, form in kinds)], lines)
-
-
-def _cache(parts: Parts) -> str:
-    names = {
-        "hit_us": "a hit, us",
-        "empty_call_us": "a call that does nothing, us",
-        "thrash_us": "a key that never returns, us",
-        "uncached_us": "the same without a cache, us",
-    }
-    rows = parts["cache"]["rows"]
-    lines = [[title, *(f"{row[name]:.3f}" for row in rows)] for name, title in names.items()]
-    lines.append(["routes held after the last key", *(f"{row['entries_after']:,}" for row in rows)])
-    return table(["", *(row["form"] for row in rows)], lines)
-
-
 def _broker(parts: Parts) -> str:
     rows = parts["broker"]["medians"]
     names = list(dict.fromkeys(row["broker"] for row in rows))
@@ -110,8 +83,6 @@ def goals_table(parts: Parts) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Parts], str]]] = {
     "match": ("sizes", _match),
-    "hostile": ("hostile", _hostile),
-    "cache": ("cache", _cache),
     "broker": ("broker", _broker),
 }
 """The tables by name, each with its part of a run."""

@@ -74,7 +74,6 @@ def test_the_section_of_the_page_is_replaced_and_nothing_else() -> None:
     assert filled.startswith("before\n")
     assert filled.endswith("after\n")
     assert "old" not in filled
-    assert "| queues: one by one | 1: 10.00, 10: 30.00 | 3.0 times at 10 |" in filled
     assert "| a flood | 1.00 ms | 25.50 ms | 30.00 ms | 2 | delivered 0.90 |" in filled
 
 
