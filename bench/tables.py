@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.columns import Column, columns, is_usual, kind, number, rate
+from bench.columns import columns, is_usual, kind, number, rate
 from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
 from bench.topics.tables import table
 
@@ -42,20 +41,6 @@ def _other(measured: Measured) -> str:
                     f"{scenario}: {title}\n\n{table(['', *(column.title for column in shown)], lines)}",
                 )
     return "\n\n".join(tables)
-
-
-def _of_kind(measured: Measured, wanted: str) -> str:
-    """Return one table of all scenarios of a kind, a line for each broker."""
-    lines = []
-    shown: Sequence[Column] = ()
-    for scenario, title in measured.titles.items():
-        if kind(scenario) == wanted:
-            shown = columns(scenario)
-            brokers = [name for name in (*measured.brokers, CEILING) if measured.figures(name, scenario)]
-            for rank, broker in enumerate(brokers):
-                cells = (column.cell(measured.figures(broker, scenario)) for column in shown)
-                lines.append(["" if rank else title, _shown(broker), *cells])
-    return table(["", "", *(column.title for column in shown)], lines) if lines else ""
 
 
 def machine(content: Mapping[str, Any]) -> str:
@@ -146,7 +131,6 @@ def _shown(broker: str) -> str:
 TABLES: dict[str, Callable[[Measured], str]] = {
     "cost": _cost,
     "other": _other,
-    **{wanted: partial(_of_kind, wanted=wanted) for wanted in ("full", "lone", "tls")},
 }
 """The tables by the names of their places on the page."""
 
