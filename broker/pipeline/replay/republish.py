@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
+from broker.client.address import BrokerAddress
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.job_failure import JobFailed
-from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
@@ -99,7 +99,7 @@ class Publishing:
     Units: with a `speed`, a message is due (its time - `first_us`) / speed after `began_s`, in seconds since 1970.
     """
 
-    address: AmqpAddress
+    address: BrokerAddress
     options: PublisherOptions
     refused: str
     exchange: str | None = None
@@ -114,7 +114,7 @@ def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
     return seal * SLOT_ROWS + offset - slot if seal else None
 
 
-def check_reachable(address: AmqpAddress) -> None:
+def check_reachable(address: BrokerAddress) -> None:
     """Check that a broker accepts the login, before the slow start of Spark. Raises: JobFailed."""
     try:
         AmqpLink(address, "slotmq pipeline").close()

@@ -19,8 +19,8 @@ from broker import __version__
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.wire import FRAME_HEAD
+from broker.client.address import BrokerAddress
 from broker.pipeline.faults import PublishFailed
-from broker.pipeline.sink.amqp_address import AmqpAddress
 
 __all__ = ["CHANNEL", "FRAME_HEAD", "METHOD", "AmqpLink", "LinkLost"]
 
@@ -55,7 +55,7 @@ class AmqpLink:
     Units: ``frame_max_bytes`` is the largest frame that may be sent.
     """
 
-    def __init__(self, address: AmqpAddress, name: str) -> None:
+    def __init__(self, address: BrokerAddress, name: str) -> None:
         """Connect and log in. Raises: PublishFailed when the broker refuses the login; LinkLost."""
         self._address = address
         self._received = b""
@@ -187,7 +187,11 @@ class AmqpLink:
 
     def _connect(self) -> socket.socket:
         address = self._address
-        context = address.context() if address.tls else None
+        try:
+            context = address.context()
+        except OSError as error:
+            text = f"a certificate in the url of the broker cannot be read: {error}"
+            raise PublishFailed(text) from None
         try:
             raw = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
         except OSError as error:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from broker.client.address import BadAddress, BrokerAddress
 from broker.pipeline.faults import SinkRefused
 from broker.pipeline.option_names import NO_TABLE, known_options
-from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
 
@@ -35,7 +35,7 @@ class SinkOptions:
         is a folder.
     """
 
-    address: AmqpAddress
+    address: BrokerAddress
     publisher: PublisherOptions
     exchange: str | None
     routing_key: str | None
@@ -57,7 +57,7 @@ class SinkOptions:
         if sequence is not None and not producer:
             raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
         try:
-            address = AmqpAddress.parse(given["url"])
+            address = BrokerAddress.parse(given["url"])
         except BadAddress as bad:
             raise SinkRefused(str(bad)) from None  # by the name that reaches the user
         return cls(
