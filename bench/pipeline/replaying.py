@@ -12,7 +12,7 @@ from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
 from bench.publisher import LoadPublisher, PublisherPace
 from bench.tape import publish_tape
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.perf.peer import PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
@@ -47,7 +47,7 @@ def measure(stage: Stage) -> dict[str, Any]:
             return rows
 
         def replay(producer: str) -> int:
-            address = BrokerAddress.parse(f"amqp://guest:guest@{broker.address.host}:{broker.address.port}/%2F")
+            address = AmqpAddress.parse(f"amqp://guest:guest@{broker.address.host}:{broker.address.port}/%2F")
             options = ReplayOptions(
                 spark=lambda: stage.spark, selection=Selection(lake), to=address, producer=producer, window=_WINDOW
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["BadAddress", "BrokerAddress"]
+__all__ = ["AmqpAddress", "BadAddress"]
 
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
 VERIFY: Final = {"verify_peer": True, "verify_none": False}
@@ -20,7 +20,7 @@ class BadAddress(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerAddress:
+class AmqpAddress:
     """A broker, a login and a vhost.
 
     Shapes: RabbitMQ's URLs, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`;
@@ -44,10 +44,10 @@ class BrokerAddress:
         return f"{'amqps' if self.tls else 'amqp'}://{self.user}@{host}:{self.port}/{self.vhost.replace('/', '%2F')}"
 
     def __repr__(self) -> str:
-        return f"BrokerAddress({str(self)!r})"
+        return f"AmqpAddress({str(self)!r})"
 
     @classmethod
-    def parse(cls, url: str, should_be: str = SHOULD_BE) -> BrokerAddress:
+    def parse(cls, url: str, should_be: str = SHOULD_BE) -> AmqpAddress:
         """Return the address that a URL describes; omitted parts have RabbitMQ's defaults.
 
         Raises: BadAddress, which begins with `should_be` when the URL as a whole is wrong.

@@ -12,7 +12,7 @@ from pamqp import commands
 
 from broker.amqp.client import ClientConnection, ClientState, Received
 from broker.amqp.codec import Method
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 
 __all__ = ["CallRefused", "ClientEvents", "ClientLink", "ConnectionLost"]
 
@@ -82,7 +82,7 @@ class ClientLink(asyncio.Protocol):
 
     # -- what the owner calls -----------------------------------------------------------------------------------------
 
-    async def dial(self, address: BrokerAddress) -> None:
+    async def dial(self, address: AmqpAddress) -> None:
         """Connect to a broker. Raises: OSError."""
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(address.context) if address.tls else None

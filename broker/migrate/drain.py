@@ -18,12 +18,12 @@ from typing import Final
 from pamqp import commands
 
 from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny
+from broker.client.address import AmqpAddress
 from broker.migrate.faults import MethodRefused, MigrationFault
 from broker.migrate.forwarded import forwarded_header
 from broker.migrate.link import MigrationLink
 from broker.migrate.marker import Marker, Numbered, Numbering
-from broker.migrate.methods import AnyBind, AnyConsume, AnyDeclare
-from broker.perf.peer import Address
 
 __all__ = ["Drain", "DrainTally", "own_name"]
 
@@ -64,8 +64,8 @@ class Drain:
 
     def __init__(
         self,
-        source: Address,
-        target: Address,
+        source: AmqpAddress,
+        target: AmqpAddress,
         queue: str,
         *,
         beside_consumers: bool = False,
@@ -110,34 +110,34 @@ class Drain:
     async def _prepare_target(self, target: MigrationLink) -> None:
         """Declare an exchange that leads to the queue alone, whatever the routing key: so messages keep theirs."""
         try:
-            await target.call(AnyDeclare(queue=self.queue, passive=True))
+            await target.call(DeclareAny(queue=self.queue, passive=True))
         except MethodRefused as refused:
             if refused.code == NOT_FOUND:
                 raise MigrationFault("the target has no such queue: import the definitions, or declare it") from None
             raise
         await target.call(commands.Exchange.Declare(exchange=self._own, exchange_type="fanout", durable=True))
-        await target.call(AnyBind(queue=self.queue, exchange=self._own))
+        await target.call(BindAny(queue=self.queue, exchange=self._own))
         await target.call(commands.Confirm.Select())
 
     async def _prepare_source(self, source: MigrationLink) -> Numbering:
         """Read the marker, begin transactions and consume."""
-        await source.call(AnyDeclare(queue=self._own, durable=True, arguments={"x-max-length": 1}))
+        await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
-        marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found[1])
+        marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
         self.tally.in_flight = self.tally.returned = len(marker.in_flight)
         if not isinstance(found, commands.Basic.GetEmpty):
-            source.send(commands.Basic.Nack(found[0].delivery_tag, requeue=True))
+            source.send(commands.Basic.Nack(found.method.delivery_tag, requeue=True))
         await source.call(commands.Tx.Select())
         await source.call(commands.Basic.Qos(prefetch_count=2 * self._batch_messages))
         if not self._beside_consumers:
             await self._await_alone(source)
-        await source.call(AnyConsume(queue=self.queue))
+        await source.call(ConsumeAny(queue=self.queue))
         return Numbering(marker)
 
     async def _await_alone(self, source: MigrationLink) -> None:
         """Check that nobody else consumes; the consumer of an earlier run may be there until the source notices."""
         end_s = time.monotonic() + self._patience_s
-        while consumers := (await source.call(AnyDeclare(queue=self.queue, passive=True))).consumer_count:
+        while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
             if not self.tally.in_flight or time.monotonic() > end_s:
                 raise MigrationFault(
                     f"it has consumers at the source ({consumers}): stop them, or give --beside-consumers"
@@ -189,7 +189,7 @@ class Drain:
     async def _publish(self, target: MigrationLink, producer: str, batch: Sequence[Numbered]) -> None:
         for one in batch:
             target.publish(self._own, one.delivery.key, forwarded_header(one, producer), one.delivery.body)
-            await target.writable()
+            await target.until_writable()
             self._passed("published")
         await target.until(lambda: target.confirmed >= target.published)
         self._passed("confirmed")
@@ -198,7 +198,7 @@ class Drain:
         """Wait for a delivery; return False if the queue is empty, and an earlier run holds nothing that may return."""
         end_s = time.monotonic() + self._patience_s
         while not source.deliveries and not self._stop():
-            ready = (await source.call(AnyDeclare(queue=self.queue, passive=True))).message_count
+            ready = (await source.call(DeclareAny(queue=self.queue, passive=True))).message_count
             if source.deliveries:
                 break
             if time.monotonic() > end_s:

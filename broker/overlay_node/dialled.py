@@ -17,7 +17,7 @@ from pamqp.common import FieldTable
 
 from broker.amqp.client import ClientConnection, Received
 from broker.amqp.codec import encode_method
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE
 from broker.event_log import get_logger
@@ -50,7 +50,7 @@ class DialledCarrier(ClientEvents):
     cancelled = "the other broker ended the link"
 
     def __init__(
-        self, address: BrokerAddress, own: str, peer: str, process: int, begin: Callable[[DialledCarrier], OverlayLink]
+        self, address: AmqpAddress, own: str, peer: str, process: int, begin: Callable[[DialledCarrier], OverlayLink]
     ) -> None:
         client = ClientConnection(
             address.vhost, address.login, properties={}, heartbeat_s=HEARTBEAT_S, max_message_bytes=LINK_MESSAGE_BYTES
@@ -185,9 +185,9 @@ class Dialler:
         return carrier.connection.ended.result(), carrier.link is not None and carrier.link.session > 0
 
 
-def address_of(neighbour: Neighbour) -> BrokerAddress:
+def address_of(neighbour: Neighbour) -> AmqpAddress:
     """Return where a neighbour listens. *Blocking.* Raises: OSError for a file that cannot be read."""
-    address = BrokerAddress.parse(neighbour.url.get_secret_value().partition("?")[0])
+    address = AmqpAddress.parse(neighbour.url.get_secret_value().partition("?")[0])
     password = address.password
     if neighbour.password_file:
         password = Path(neighbour.password_file).read_text().rstrip("\r\n")

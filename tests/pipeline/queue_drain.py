@@ -8,7 +8,7 @@ from pamqp import commands
 
 from broker.amqp.codec import encode_method
 from broker.amqp.wire import FRAME_HEAD, PROPERTIES_AT
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.pipeline.sink.amqp_link import CHANNEL, AmqpLink
 
 __all__ = ["drain_queue"]
@@ -20,7 +20,7 @@ ANSWER_S = 30.0
 
 def drain_queue(url: str, queue: str) -> list[tuple[str, str, bytes, bytes]]:
     """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty."""
-    link = AmqpLink(BrokerAddress.parse(url), "test")
+    link = AmqpLink(AmqpAddress.parse(url), "test")
     found = []
     while (message := get(link, queue)) is not None:
         found.append(message)

@@ -135,11 +135,11 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
 
 
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
-    from broker.client.address import BrokerAddress
+    from broker.client.address import AmqpAddress
     from broker.pipeline.jobs.replay import ReplayOptions
     from broker.pipeline.selection import Selection
 
-    return ReplayOptions(lambda: spark, Selection(lake.place.root), BrokerAddress.parse(broker.address.url))
+    return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
 
 BINDINGS: dict[str, list[dict[str, Any]]] = {
@@ -169,7 +169,7 @@ def test_route_tells_what_the_broker_does(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
 ) -> None:
     """Messages published with these bindings reach the queues as counted; a diff with them finds nothing."""
-    from broker.client.address import BrokerAddress
+    from broker.client.address import AmqpAddress
     from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
     from broker.pipeline.routes.bindings_file import read_definitions
     from broker.pipeline.sink.amqp_publisher import AmqpPublisher
@@ -194,7 +194,7 @@ def test_route_tells_what_the_broker_does(
         )
         for _ in range(2000)
     ]
-    with AmqpPublisher(BrokerAddress.parse(broker.address.url), refused=lambda _: None) as publisher:
+    with AmqpPublisher(AmqpAddress.parse(broker.address.url), refused=lambda _: None) as publisher:
         publisher.publish((*message, None, None) for message in messages)
     frame = spark.createDataFrame(pa.Table.from_batches([rows_of("t", messages, 1)]).to_pandas(), _ddl())
     topology = read_definitions({**BINDINGS, "queues": [{"name": queue} for queue in queues]})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
-from broker.client.address import BadAddress, BrokerAddress
+from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import fault_in
 from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, OK, JobFailed
@@ -76,7 +76,7 @@ class DeadLetterOptions:
     queues: tuple[str, ...] = ()
     vhost: str = "/"
     wanted: Wanted = field(default_factory=Wanted)
-    to: BrokerAddress | None = None
+    to: AmqpAddress | None = None
     into: str = EXCHANGE
     rate: float = 0.0
     unroutable: Path = UNROUTABLE
@@ -141,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.rate < math.inf:
         raise BadUsage(f"--rate {arguments.rate:g} is no number of messages per second")
     try:
-        to = None if arguments.to is None else BrokerAddress.parse(arguments.to)
+        to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
     except BadAddress as bad:
         raise BadUsage(str(bad)) from None
     options = DeadLetterOptions(

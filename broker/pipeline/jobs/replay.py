@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.client.address import BadAddress, BrokerAddress
+from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
@@ -57,7 +57,7 @@ class ReplayOptions:
 
     spark: Callable[[], SparkSession]
     selection: Selection
-    to: BrokerAddress
+    to: AmqpAddress
     exchange: str | None = None
     rate: float = 0.0
     speed: float = 0.0
@@ -119,7 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not all("=" in setting for setting in arguments.set_header) or "" in headers:
         raise BadUsage("--set-header takes NAME=VALUE")
     try:
-        address, key_map = BrokerAddress.parse(arguments.to), read_key_map(arguments.map)
+        address, key_map = AmqpAddress.parse(arguments.to), read_key_map(arguments.map)
     except (BadAddress, BadKeyMap) as bad:
         raise BadUsage(str(bad)) from None
     options = ReplayOptions(

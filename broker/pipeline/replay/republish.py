@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.job_failure import JobFailed
 from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
@@ -99,7 +99,7 @@ class Publishing:
     Units: with a `speed`, a message is due (its time - `first_us`) / speed after `began_s`, in seconds since 1970.
     """
 
-    address: BrokerAddress
+    address: AmqpAddress
     options: PublisherOptions
     refused: str
     exchange: str | None = None
@@ -114,7 +114,7 @@ def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
     return seal * SLOT_ROWS + offset - slot if seal else None
 
 
-def check_reachable(address: BrokerAddress) -> None:
+def check_reachable(address: AmqpAddress) -> None:
     """Check that a broker accepts the login, before the slow start of Spark. Raises: JobFailed."""
     try:
         AmqpLink(address, "slotmq pipeline").close()

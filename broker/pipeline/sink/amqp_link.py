@@ -19,7 +19,7 @@ from broker import __version__
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.wire import FRAME_HEAD
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.pipeline.faults import PublishFailed
 
 __all__ = ["CHANNEL", "FRAME_HEAD", "METHOD", "AmqpLink", "LinkLost"]
@@ -55,7 +55,7 @@ class AmqpLink:
     Units: ``frame_max_bytes`` is the largest frame that may be sent.
     """
 
-    def __init__(self, address: BrokerAddress, name: str) -> None:
+    def __init__(self, address: AmqpAddress, name: str) -> None:
         """Connect and log in. Raises: PublishFailed when the broker refuses the login; LinkLost."""
         self._address = address
         self._received = b""

@@ -17,7 +17,7 @@ from pamqp import commands
 from broker.amqp.framing import PUBLISH
 from broker.amqp.table_writer import encode_short_text
 from broker.amqp.wire import FRAME_HEAD, encode_frame
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_link import CHANNEL, METHOD, AmqpLink, LinkLost
 from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
@@ -79,7 +79,7 @@ class AmqpPublisher:
 
     def __init__(
         self,
-        address: BrokerAddress,
+        address: AmqpAddress,
         options: PublisherOptions | None = None,
         refused: Callable[[RefusedMessage], object] = _fail,
     ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from broker.client.address import BadAddress, BrokerAddress
+from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import SinkRefused
 from broker.pipeline.option_names import NO_TABLE, known_options
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
@@ -35,7 +35,7 @@ class SinkOptions:
         is a folder.
     """
 
-    address: BrokerAddress
+    address: AmqpAddress
     publisher: PublisherOptions
     exchange: str | None
     routing_key: str | None
@@ -57,7 +57,7 @@ class SinkOptions:
         if sequence is not None and not producer:
             raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
         try:
-            address = BrokerAddress.parse(given["url"])
+            address = AmqpAddress.parse(given["url"])
         except BadAddress as bad:
             raise SinkRefused(str(bad)) from None  # by the name that reaches the user
         return cls(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.client.address import BadAddress, BrokerAddress
+from broker.client.address import AmqpAddress, BadAddress
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from broker.client.address import BadAddress, BrokerAddress
 )
 def test_addresses(url: str, address: str) -> None:
     """A URL has the address and the login; the text of an address has no password."""
-    assert str(BrokerAddress.parse(url)) == address
+    assert str(AmqpAddress.parse(url)) == address
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ def test_addresses(url: str, address: str) -> None:
 def test_addresses_that_are_none(url: str) -> None:
     """An invalid URL is refused with one line."""
     with pytest.raises(BadAddress) as caught:
-        BrokerAddress.parse(url)
+        AmqpAddress.parse(url)
     assert "\n" not in str(caught.value)

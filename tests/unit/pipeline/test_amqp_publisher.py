@@ -16,7 +16,7 @@ import trustme
 from pamqp import commands, header
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_link import CAPABILITIES
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
@@ -46,11 +46,11 @@ def channel(broker: Broker) -> Iterator[BlockingChannel]:
         yield channel
 
 
-def address_of(broker: Broker, port: int | None = None, **changes: Any) -> BrokerAddress:
+def address_of(broker: Broker, port: int | None = None, **changes: Any) -> AmqpAddress:
     """Return the address of a broker, or of the relay to it."""
-    found = BrokerAddress.parse(broker.url)
-    values = {name: getattr(found, name) for name in BrokerAddress.__slots__}
-    return BrokerAddress(**{**values, "port": port or found.port, **changes})
+    found = AmqpAddress.parse(broker.url)
+    values = {name: getattr(found, name) for name in AmqpAddress.__slots__}
+    return AmqpAddress(**{**values, "port": port or found.port, **changes})
 
 
 def octets_of(**properties: Any) -> bytes:
@@ -220,7 +220,7 @@ def test_an_alarm_is_waited_for() -> None:
     disk = FillingDisk()
     with Broker(files=disk, store={"disk_free_min_bytes": 1 << 30}, flow={"check_interval_ms": 10}) as broker:
         options = PublisherOptions(producer="job", mandatory=False, blocked_timeout_s=0.01)
-        address = BrokerAddress.parse(broker.url)
+        address = AmqpAddress.parse(broker.url)
         refused: list[RefusedMessage] = []
         impatient, patient = AmqpPublisher(address, options), AmqpPublisher(address, NUMBERED, refused.append)
         disk.free = 0
@@ -306,10 +306,10 @@ def test_tls(tmp_path: Path) -> None:
     with Broker(tls=tls) as broker:
         url = f"amqps://guest:guest@127.0.0.1:{broker.tls_port}/"
         for query in (f"?cacertfile={tmp_path / 'ca.pem'}", "?verify=verify_none"):
-            with AmqpPublisher(BrokerAddress.parse(url + query), PublisherOptions(mandatory=False)) as publisher:
+            with AmqpPublisher(AmqpAddress.parse(url + query), PublisherOptions(mandatory=False)) as publisher:
                 publisher.publish([("", "nowhere", b"\0\0", b"b" * 100_000, None, None)] * 200)
         with pytest.raises(PublishFailed, match="is not trusted"):
-            AmqpPublisher(BrokerAddress.parse(url))
+            AmqpPublisher(AmqpAddress.parse(url))
 
 
 @pytest.mark.parametrize("window", [1, 1000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.content_header import decode_properties
-from broker.client.address import BrokerAddress
+from broker.client.address import AmqpAddress
 from broker.pipeline.replay.republish import HeaderChanges
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import producer_of
@@ -46,7 +46,7 @@ def test_a_replay_names_its_producer_by_store_and_incarnation() -> None:
     row = {**dict.fromkeys(COLUMNS), "exchange": "x", "routing_key": "k", "seal": 2, "slot": 1, "offset": 3}
     rows = [{**row, "store": store, "incarnation": start} for store, start in (("a", "1"), ("a", "2"), ("b", None))]
     batch = pa.Table.from_pylist([*rows, row]).combine_chunks().to_batches()[0]
-    how = Publishing(BrokerAddress.parse("amqp://localhost"), PublisherOptions(), "refused")
+    how = Publishing(AmqpAddress.parse("amqp://localhost"), PublisherOptions(), "refused")
     sent = list(outgoing(how, batch))
     assert {message[4] for message in sent} == {2 * 65_536 + 2}
     assert [producer_of("replay", message[5]) for message in sent] == ["replay.a.1", "replay.a.2", "replay.b", "replay"]
