@@ -29,6 +29,7 @@ BODY_BYTES: Final = struct.Struct(">Q")
 BODY_BYTES_AT: Final = 4
 REPLY_SUCCESS: Final = 200
 SILENT_BEATS_MAX: Final = 4
+DROPPED_BIT: Final = 2  # of an ack, beside multiple
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -53,12 +54,17 @@ class ClientState(Enum):
 
 
 class Received(NamedTuple):
-    """A method from the broker; of a content, `header` is the payload of its content header frame."""
+    """A method from the broker.
+
+    Shapes: `header` is the payload of the content header frame, if there is a content; `dropped` marks an ack of
+        messages that the broker already had, for clients with the capability slotmq.dropped_publishes.
+    """
 
     channel: int
     method: Any
     header: bytes = b""
     body: bytes = b""
+    dropped: bool = False
 
 
 class ArrivingContent:
@@ -124,11 +130,12 @@ class ClientConnection:
             while self.state is not ClientState.CLOSED and (frame := cutter.next_frame()) is not None:
                 kind, channel, payload, part = frame
                 if kind == FRAME_METHOD:
-                    self._method(channel, decode_method(payload))
+                    self._method(channel, decode_method(payload), payload)
                 elif kind != FRAME_HEARTBEAT:
                     self._content(kind, channel, part if isinstance(part, memoryview) else payload)
         except ProtocolError as error:
-            self._fail(f"a broken frame: {error.reply_text}")
+            greeting = self.state is ClientState.GREETING
+            self._fail("it does not speak AMQP 0-9-1" if greeting else f"a broken frame: {error.reply_text}")
         received, self._received = self._received, []
         return received
 
@@ -136,7 +143,7 @@ class ClientConnection:
         self.failure = failure
         self.state = ClientState.CLOSED
 
-    def _method(self, channel: int, method: Method) -> None:
+    def _method(self, channel: int, method: Method, payload: bytes) -> None:
         kind = type(method)
         if kind in CONTENT_METHODS and channel not in self._contents:
             self._contents[channel] = ArrivingContent(method)
@@ -147,7 +154,8 @@ class ClientConnection:
         elif kind is commands.Connection.Unblocked:
             self.blocked = ""
         elif self.state is ClientState.OPEN or self.state is ClientState.CLOSING:
-            self._received.append(Received(channel, method))
+            dropped = kind is commands.Basic.Ack and payload[-1] & DROPPED_BIT != 0
+            self._received.append(Received(channel, method, dropped=dropped))
         else:
             self._open(method)
 
@@ -227,7 +235,7 @@ class ClientConnection:
         """Send an encoded basic.publish with its content. HOT."""
         self._out.append(method_frame)
         self._out += content_frames(channel, header, body, self.frame_max_bytes)
-        self.out_bytes += len(header) + len(body)
+        self.out_bytes += len(method_frame) + len(header) + len(body)
 
     def beat(self) -> bool:
         """Send a heartbeat, and return whether the broker may be alive. Call it twice in each `heartbeat_s`."""

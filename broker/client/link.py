@@ -222,7 +222,7 @@ class ClientLink(asyncio.Protocol):
     # -- received methods ---------------------------------------------------------------------------------------------
 
     def _take(self, received: Received) -> None:
-        channel, method, _header, _body = received
+        channel, method = received.channel, received.method
         match method:
             case commands.Basic.Deliver():
                 self._events.delivered(received)

@@ -16,10 +16,10 @@ import trustme
 from pamqp import commands, header
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.amqp.client import CAPABILITIES
 from broker.client.address import AmqpAddress
 from broker.pipeline.faults import PublishFailed
-from broker.pipeline.sink.amqp_link import CAPABILITIES
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
+from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
 from broker.store.memory_files import MemoryFiles
 from broker.testing import Broker
 from tests.deadline import wait_until
@@ -335,7 +335,7 @@ def test_what_the_broker_had_already_is_counted(broker: Broker, channel: Blockin
 
 def test_only_who_asks_for_it_is_told_of_what_was_dropped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a publisher that asks for it is told of duplicates; others get an ordinary ack."""
-    monkeypatch.setitem(CAPABILITIES, "slotmq.dropped_publishes", False)
+    monkeypatch.setitem(CLIENT, "capabilities", CAPABILITIES)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         connection.channel().queue_declare("q")
     for _ in range(2):
