@@ -145,19 +145,21 @@ class ClientConnection:
 
     def _method(self, channel: int, method: Method, payload: bytes) -> None:
         kind = type(method)
-        if kind in CONTENT_METHODS and channel not in self._contents:
-            self._contents[channel] = ArrivingContent(method)
-        elif kind in CLOSES or kind is commands.Connection.CloseOk:
+        if kind in CLOSES or kind is commands.Connection.CloseOk:
             self._close(channel, method)
+        elif self.state is not ClientState.OPEN and self.state is not ClientState.CLOSING:
+            self._open(method)
+        elif kind in CONTENT_METHODS:
+            if channel in self._contents:
+                raise ConnectionFault(505, f"{method.name} amid a content")
+            self._contents[channel] = ArrivingContent(method)
         elif isinstance(method, commands.Connection.Blocked):
             self.blocked = method.reason or "for no reason that it gives"
         elif kind is commands.Connection.Unblocked:
             self.blocked = ""
-        elif self.state is ClientState.OPEN or self.state is ClientState.CLOSING:
+        else:
             dropped = kind is commands.Basic.Ack and payload[-1] & DROPPED_BIT != 0
             self._received.append(Received(channel, method, dropped=dropped))
-        else:
-            self._open(method)
 
     def _close(self, channel: int, method: Method) -> None:
         self._received.append(Received(channel, method))

@@ -15,7 +15,7 @@ from broker.amqp.codec import Method, encode_method
 from broker.amqp.lenient_methods import PublishAny
 from broker.client.address import AmqpAddress
 from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
-from broker.migrate.faults import MethodRefused, MigrationFault, PeerLost
+from broker.migrate.faults import MethodRefused, MigrationFault
 
 __all__ = ["MigrationLink", "SourceMessage"]
 
@@ -65,7 +65,7 @@ class MigrationLink(ClientEvents):
 
     @classmethod
     async def open(cls, address: AmqpAddress, name: str) -> MigrationLink:
-        """Connect, log in and open the channel. Raises: PeerLost, MethodRefused."""
+        """Connect, log in and open the channel. Raises: MigrationFault."""
         link = cls(name, address.vhost, address.login)
         try:
             async with asyncio.timeout(OPEN_LIMIT_S):
@@ -73,12 +73,12 @@ class MigrationLink(ClientEvents):
                 await link._link.open()
         except TimeoutError:
             link.abort()
-            raise PeerLost(f"{name}: no answer within {OPEN_LIMIT_S:g} s") from None
+            raise MigrationFault(f"{name}: no answer within {OPEN_LIMIT_S:g} s") from None
         except ssl.SSLError as error:
-            raise PeerLost(f"{name}: no TLS with {address.host} port {address.port}: {error.reason}") from None
+            raise MigrationFault(f"{name}: no TLS with {address.host} port {address.port}: {error.reason}") from None
         except OSError as error:
             reason = error.strerror or str(error)
-            raise PeerLost(f"{name}: cannot reach {address.host} port {address.port}: {reason}") from None
+            raise MigrationFault(f"{name}: cannot reach {address.host} port {address.port}: {reason}") from None
         except CallRefused as refused:
             raise link._fault_of(refused) from None
         except BaseException:
@@ -93,11 +93,11 @@ class MigrationLink(ClientEvents):
         return " ".join(str(told[name]) for name in ("product", "version") if name in told)
 
     async def reopen(self) -> None:
-        """Open the channel again after a method was refused. Raises: PeerLost, MethodRefused."""
+        """Open the channel again after a method was refused. Raises: MigrationFault."""
         await self.call(commands.Channel.Open())
 
     async def call(self, method: Method) -> Any:
-        """Send a method and return its answer. Raises: PeerLost, MethodRefused."""
+        """Send a method and return its answer. Raises: MigrationFault."""
         try:
             return await self._link.call(CHANNEL, method)
         except CallRefused as refused:
@@ -124,7 +124,7 @@ class MigrationLink(ClientEvents):
         return delivery
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until received frames make a condition true. Raises: PeerLost, MethodRefused."""
+        """Wait until received frames make a condition true. Raises: MigrationFault."""
         self._link.flush()
         while not met():
             if self._fault is not None:
@@ -133,7 +133,7 @@ class MigrationLink(ClientEvents):
             await self._news.wait()
 
     async def until_writable(self) -> None:
-        """Wait until the broker reads again. Raises: PeerLost, MethodRefused."""
+        """Wait until the broker reads again. Raises: MigrationFault."""
         if self._full or self._fault is not None:
             await self.until(lambda: not self._full and self._fault is None)
 
@@ -191,4 +191,4 @@ class MigrationLink(ClientEvents):
         """Return the fault for the user that a refusal is."""
         if not isinstance(refused, ConnectionLost):
             return MethodRefused(refused.code, f"{self.name}: {refused}")
-        return PeerLost(f"{self.name}: {refused.code or 'the connection is lost:'} {refused}")
+        return MigrationFault(f"{self.name}: {refused.code or 'the connection is lost:'} {refused}")

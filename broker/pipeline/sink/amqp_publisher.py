@@ -189,16 +189,6 @@ class AmqpPublisher:
             self._write()
             self._look(0)
 
-    def _parts(self, properties: bytes, place: object) -> tuple[bytes, bytes]:
-        """Return the octets of properties before and after the sequence number."""
-        producer = producer_of(self._options.producer, place)
-        numbered = self._numbered.get(producer)
-        if numbered is None:
-            if len(self._numbered) >= PRODUCERS_MAX:
-                self._numbered.clear()
-            numbered = self._numbered[producer] = NumberedProperties(producer)
-        return numbered.parts(properties)
-
     def _method(self, exchange: str, key: str) -> bytes:
         """Return the method frame of a route. Raises: PublishFailed when it cannot be encoded."""
         if len(self._methods) >= METHODS_MAX:
@@ -213,10 +203,17 @@ class AmqpPublisher:
         return method
 
     def _octets_of(self, message: Outgoing) -> bytes:
+        """Return the property octets with which a message is sent. HOT."""
         properties, sequence = message[2], message[4]
         if sequence is None or not self._options.producer:
             return properties
-        before, after = self._parts(properties, message[5])
+        producer = producer_of(self._options.producer, message[5])
+        numbered = self._numbered.get(producer)
+        if numbered is None:
+            if len(self._numbered) >= PRODUCERS_MAX:
+                self._numbered.clear()
+            numbered = self._numbered[producer] = NumberedProperties(producer)
+        before, after = numbered.parts(properties)
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
