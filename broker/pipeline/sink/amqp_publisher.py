@@ -103,7 +103,11 @@ class AmqpPublisher:
         """Return a new connection whose channel confirms. Raises: PublishFailed when it is refused; LinkLost."""
         try:
             link = BlockingLink(self._address, {**CLIENT, "connection_name": self._options.name})
-            link.call(CHANNEL, commands.Confirm.Select())
+            try:
+                link.call(CHANNEL, commands.Confirm.Select())
+            except BaseException:
+                link.abort()
+                raise
         except LinkRefused as error:
             raise PublishFailed(str(error)) from None
         return link
