@@ -182,7 +182,7 @@ class Worker(QueueWorker["Queue"]):
         if consumer.room() <= 0:
             return True  # credit wakes it
         slot = manager.get(self.owner)
-        if slot is None or slot.contents is None or slot.counts or slot.recovered:
+        if slot is None or slot.contents is None or slot.redeliveries is not None or slot.recovered:
             return False
         index = manager.take_one(slot)
         try:

@@ -112,7 +112,7 @@ class Stream:
                 found.first,
                 found.end - found.first,
                 found.settled,
-                found.counts,
+                found.returns,
                 set(found.segments),
                 charge_bytes=found.size_bytes,
                 recovered=redelivered or found.redelivered,
@@ -278,7 +278,7 @@ class Stream:
         if self.deleted:
             return
         contents = slot.contents
-        if contents is not None and (lost := [index for index in indexes if contents[index] is None]):
+        if contents is not None and (lost := missing_among(contents, indexes)):
             _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=len(lost))
             self.settle(slot, lost)
             indexes = [index for index in indexes if index not in slot.acks]
@@ -287,15 +287,16 @@ class Stream:
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
         if limit is not None:
-            worn = [index for index in indexes if slot.counts.get(index, 0) >= limit]
+            worn = slot.worn(indexes, limit)
             if worn:
-                indexes = [index for index in indexes if slot.counts.get(index, 0) < limit]
+                over = set(worn)
+                indexes = [index for index in indexes if index not in over]
         self.manager.requeue(slot, indexes)
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
-                counts = {slot.first + index: slot.counts[index] for index in logged}
-                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, counts)
+                runs = slot.returns_of(logged)
+                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, runs)
         self.bury_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
 
@@ -327,15 +328,10 @@ class Stream:
 
     def purge(self) -> int:
         """Drop every ready message and return how many; the unacked ones stay."""
-        manager = self.manager
-        count = manager.ready
-        if not count:
-            return 0
-        upto = manager.next_id - 1
-        manager.purge()
-        if self.durable:
-            unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
-            self._recorder.record_purged(self._ports.clock.now_ms, self.number, upto, unacked)
+        count = self.manager.ready
+        for slot in list(self.manager.slots.values()):
+            if slot.ready:
+                self.lose(slot, slot.ready_indexes())
         return count
 
     def log_settlements(self) -> None:
@@ -419,3 +415,10 @@ class Stream:
         store.let_go(slot.segments)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
+
+
+def missing_among(contents: Sequence[Message | None], indexes: Sequence[int]) -> list[int]:
+    """List those of some messages that are not in memory, although their slot is."""
+    if isinstance(indexes, range) and None not in contents[indexes.start : indexes.stop]:
+        return []  # the usual case
+    return [index for index in indexes if contents[index] is None]

@@ -163,7 +163,7 @@ class BasicSession(ChannelConsumers):
         redelivered = slot.redelivered(index)
         header = message.header
         if queue.rules.counts_deliveries:
-            header = with_delivery_count(header, slot.counts.get(index, 0))
+            header = with_delivery_count(header, slot.delivery_count(index))
         self.tally.fetched(stream.tally, again=redelivered, no_ack=no_ack)
         if no_ack:
             tag = self.unacked.skip_tag()
