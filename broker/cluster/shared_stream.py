@@ -361,7 +361,7 @@ class SharedStream(Stream):
 
     def forget(self) -> None:
         """Drop everything that was leased: the lease has ended, and others have it now."""
-        self.manager.clear()
+        self._release_all()
         self._places.clear()
         self.damaged.clear()
         self.demand.forget()

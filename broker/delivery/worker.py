@@ -176,6 +176,7 @@ class Worker(QueueWorker["Queue"]):
             or queue.timed
             or queue.prioritized
             or self.firehose is not None
+            or stream.returning
         ):
             return False
         consumer = cast("Consumer", ring.alone)

@@ -327,14 +327,16 @@ class SlotManager:
         self._less_ready(slot, indexes)
         self._delete_if_done(slot)
 
-    def clear(self) -> None:
-        """Delete every slot with its messages, because the queue is being deleted."""
+    def clear(self) -> list[list[Any]]:
+        """Delete every slot, and return the messages in memory, slot by slot, because to release many takes long."""
+        contents = [slot.contents for slot in self.slots.values() if slot.contents]
         self.seal()
         for slot in list(self.slots.values()):
             if slot is not self.open:
                 self._delete(slot)
         self._none_ready()
         self.unacked = 0
+        return contents
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 

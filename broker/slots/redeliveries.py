@@ -106,8 +106,8 @@ class Redeliveries:
         """Return the runs of those of some messages that may have been delivered before. Shapes: both ascend."""
         found: list[ReturnRun] = []
         bits = self._bits
-        for start, stop in pieces(indexes):
-            stop = min(stop, len(bits))
+        for start, end_of_piece in pieces(indexes):
+            stop = min(end_of_piece, len(bits))
             at = bits.find(1, start, stop) if start < stop else -1
             while at >= 0:
                 end = bits.find(0, at, stop)

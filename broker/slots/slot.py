@@ -17,7 +17,7 @@ from broker.slots.acks import Acks
 from broker.slots.redeliveries import Redeliveries, ReturnRun, put_bits
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["Slot", "single"]
+__all__ = ["Slot", "dense", "single"]
 
 _ONES: Final = [range(index, index + 1) for index in range(1024)]
 
@@ -25,6 +25,13 @@ _ONES: Final = [range(index, index + 1) for index in range(1024)]
 def single(index: int) -> range:
     """Return an index as a range: most queues of many get one message at a time, and making a range takes long."""
     return _ONES[index] if index < len(_ONES) else range(index, index + 1)
+
+
+def dense(indexes: Sequence[int]) -> Sequence[int]:
+    """Return ascending indexes as a range when none is missing between them, else as a list."""
+    if indexes[-1] - indexes[0] == len(indexes) - 1:
+        return range(indexes[0], indexes[-1] + 1)
+    return list(indexes) if isinstance(indexes, range) else indexes
 
 
 # What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.

@@ -20,8 +20,8 @@ Every kind has the same 36 bytes in front. What the rest holds:
                      (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
                      in front of the target of a delayed message: u64 DUE, u64 the moment at which it is due, in ms)
     SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
-    REQUEUED         u64 queue number, then n times (u64 first id, u32 how many, u32 how often each came back in all, u32
-                     how many of these returns count towards the delivery limit)
+    REQUEUED         u64 queue number, then n times (u64 first id, u32 how many, u32 how often each came back in all,
+                     u32 how many of these returns count towards the delivery limit)
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
     MARK             16s the segment's token, u64 its own position

@@ -1,4 +1,4 @@
-"""The slot manager against a model: random publishes, leases, acks, requeues of one message and of ranges, and purges."""
+"""The slot manager against a model: random publishes, leases, acks, requeues and purges."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import ChannelError
-from broker.slots.slot import single
+from broker.slots.slot import dense, single
 
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import RingMember
@@ -337,13 +337,6 @@ class Unacked:
             if run.left:
                 tags += [tag for tag in run.tags() if tag <= upto]
         return tags
-
-
-def dense(indexes: Sequence[int]) -> Sequence[int]:
-    """Return ascending indexes as a range when none is missing between them, else as a list."""
-    if indexes[-1] - indexes[0] == len(indexes) - 1:
-        return range(indexes[0], indexes[-1] + 1)
-    return list(indexes) if isinstance(indexes, range) else indexes
 
 
 def one_by_one(deliveries: Iterable[SlotDelivery]) -> list[SlotDelivery]:
