@@ -35,6 +35,7 @@ _log = get_logger()
 _NONE: Final[list[Message]] = []
 BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
+CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
 RUN_MIN: Final = 64  # a run of so many settled messages gets a record of its own beside others of the turn
 
 _serials: Final = count()  # no two messages that come back to a slot are compared
@@ -328,13 +329,12 @@ class Stream:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue what comes before the first ready message, as far as the turn's share goes."""
-        deadlines = self._ports.deadlines
-        while self.returning and deadlines.left > 0:
+        """Requeue what comes before the first ready message. Cost: one slot, if not all of its messages came too often."""
+        for _ in range(CATCH_UP_SLOTS):
             front = self.manager.front()
-            if front is not None and front.first < self.returning[0][0]:
+            if not self.returning or (front is not None and front.first < self.returning[0][0]):
                 return
-            deadlines.spend(self.return_next())
+            self._ports.deadlines.spend(self.return_next())
 
     def doubt(self, first: int) -> None:
         """Note that the messages from an id on may have been delivered before, by a broker that has crashed."""
