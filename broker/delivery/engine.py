@@ -271,15 +271,14 @@ class Engine(TurnEngine):
         """Write everything to disk and close the store; what becomes due meanwhile waits for the next start."""
         self._stops = True
         await self._checkpoint.ended()
-        await self._finish_sliced()
         if self._parts.lasting:
             self.store.mend()  # as the next `tick` would
             self.vhost.ports.log_settlements()
             await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
-    async def _finish_sliced(self) -> None:
-        """Finish what takes several turns, such as the requeue of what a client had: there are no turns any more."""
+    async def finish_sliced(self) -> None:
+        """Finish what takes several turns, in as many steps of the loop."""
         for _ in self.vhost.ports.sliced.finish():
             await asyncio.sleep(0)
 
@@ -316,7 +315,7 @@ class Engine(TurnEngine):
         for _ in self.vhost.dismantle():
             await asyncio.sleep(0)
             self.deadlines.begin_turn()
-        await self._finish_sliced()
+        await self.finish_sliced()
         self.close()
 
     async def give_up(self, error: CorruptStore) -> None:

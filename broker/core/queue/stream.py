@@ -329,7 +329,10 @@ class Stream:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue what comes before the first ready message. Cost: one slot, if not all of its messages came too often."""
+        """Requeue what comes before the first ready message.
+
+        Cost: one slot, if not all of its messages came back too often.
+        """
         for _ in range(CATCH_UP_SLOTS):
             front = self.manager.front()
             if not self.returning or (front is not None and front.first < self.returning[0][0]):
