@@ -273,7 +273,9 @@ class QueueReplay:
 
     def _overlapping(self, first: int, end: int) -> Iterator[tuple[Window, int, int]]:
         """Yield the windows of the messages first <= id < end, and which of their messages these are."""
-        for window in self.windows[max(bisect_right(self.firsts, first) - 1, 0) : bisect_left(self.firsts, end)]:
+        place = max(bisect_right(self.firsts, first) - 1, 0)
+        behind = bisect_left(self.firsts, end)
+        for window in self.windows[place:behind]:
             start = max(first - window.first, 0)
             stop = min(end - window.first, len(window.bits))
             if start < stop:

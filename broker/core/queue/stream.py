@@ -375,7 +375,8 @@ class Stream:
                 continue
             indexes = slot.ready_indexes()
             if slot.end > end:
-                indexes = indexes[: bisect_left(indexes, end - slot.first)]
+                count = bisect_left(indexes, end - slot.first)
+                indexes = indexes[:count]
             self.lose(slot, indexes)
             yield len(indexes)
 
