@@ -9,7 +9,6 @@ from starlette.responses import Response
 from broker import __version__
 from broker.core.statistics.message_counts import NO_MESSAGES
 from broker.manage.answers import json_answer
-from broker.manage.api.contexts import contexts_of, listeners_of
 from broker.manage.api.names import (
     COMPATIBLE_VERSION,
     ERLANG_VERSION,
@@ -17,7 +16,7 @@ from broker.manage.api.names import (
     FEATURE_FLAG_ROWS,
     PRODUCT,
 )
-from broker.manage.api.nodes import CHURN_NAMES
+from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
 from broker.manage.api.visible import visible_sessions, visible_vhosts
 from broker.manage.api_route import ApiRoute
 from broker.manage.columns import Columns, Row

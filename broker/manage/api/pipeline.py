@@ -1,4 +1,4 @@
-"""What leaves the broker besides deliveries: taps with their cursors and their lag, and ØMQ bridges."""
+"""The taps for the pipeline, with their cursors and their lag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.rights import check_cursor, check_new_tap, check_seal, check_tap, may_read_tap
-from broker.net.control_verbs.zmq import NO_BRIDGE
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -34,7 +33,6 @@ def pipeline_routes() -> list[ApiRoute]:
         ApiRoute("POST", f"{TAP}/seal", Needs.ADMINISTRATOR, seal, ()),
         ApiRoute("PUT", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, set_cursor, ()),
         ApiRoute("DELETE", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, remove_cursor, ()),
-        ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
     ]
 
 
@@ -96,14 +94,6 @@ async def remove_cursor(call: Call) -> Response:
         raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
     await carried_out(call, "cursor_remove", name=name, vhost=vhost, tap=tap)
     return no_content()
-
-
-async def zmq(call: Call) -> Response:
-    """List the ØMQ bridges."""
-    rows = call.broker.zmq()
-    if not rows:
-        raise not_found(NO_BRIDGE)
-    return json_answer(rows)
 
 
 def _tap(call: Call) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer, no_content, rows_answer
-from broker.manage.api.queue_changes import queue_of
+from broker.manage.api.queues import queue_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import number, required
 from broker.manage.message_json import ENCODINGS, payload_fields, shown_properties
@@ -36,6 +36,9 @@ QUEUE: Final = "/api/queues/{vhost}/{queue}"
 COUNT_MAX: Final = 10_000
 GET_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
 PIECE_BYTES: Final = 256 << 10
+UNACKED: Final = 100
+UNACKED_MAX: Final = 1000
+OF_MESSAGE: Final = frozenset(("properties", "body", "body_bytes", "body_complete", "body_encoding"))
 PEEK_MAX: Final = 1000
 PEEK_BYTES: Final = 4096  # of each body, unless asked for more
 ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
@@ -51,6 +54,7 @@ def queue_message_routes() -> list[ApiRoute]:
     return [
         ApiRoute("POST", f"{QUEUE}/get", Needs.MANAGEMENT, get),
         ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
+        ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
         ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
         ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
         ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
@@ -153,6 +157,38 @@ def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
         "payload": b64encode(row["body"].encode()).decode() if in_base64 else row["body"],
         "payload_encoding": "string" if is_text and not in_base64 else "base64",
     }
+
+
+async def unacked(call: Call) -> Response:
+    """List the unacked messages of a queue on all nodes, those that are held longest first.
+
+    Units: `age_ms` is how long ago a message was delivered, up to a second less. Rows of clients of another node name
+    it. Properties and payloads are for users who may read the queue.
+    """
+    vhost, queue = queue_of(call)
+    count = integer("count", call.query.get("count", str(UNACKED)), UNACKED_MAX)
+    bytes_max = integer("truncate", call.query.get("truncate", "0"))
+    shows = call.broker.permissions.allows(call.user, vhost.queue_resource(queue.name), "read") and (
+        queue.exclusive_owner is None or call.may(Needs.MONITORING)
+    )
+    wanted = {"vhost": vhost.name, "queue": queue.name, "count": count, "body_bytes": bytes_max if shows else 0}
+    rows = await call.broker.verbs["unacked"](Request(wanted))
+    return json_answer([_unacked(row, shows=shows, with_payload=bytes_max > 0) for row in rows])
+
+
+def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict[str, Any]:
+    """Return the row of a message with the names that `get` uses, and of the message itself what may be shown."""
+    shown = {name: value for name, value in row.items() if name not in OF_MESSAGE}
+    shown["payload_bytes"] = row.get("body_bytes")
+    if row["properties"] is None or not shows:
+        return shown
+    shown["properties"] = {
+        "type" if name == "message_type" else name: value for name, value in row["properties"].items()
+    }
+    if with_payload:
+        shown["payload"] = row["body"]
+        shown["payload_encoding"] = "string" if row["body_encoding"] == "utf-8" else "base64"
+    return shown
 
 
 async def slots(call: Call) -> Response:

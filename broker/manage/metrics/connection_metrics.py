@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.manage.metrics.metric import Family, counter, gauge
+from broker.operations.rows import user_name, vhost_name
 
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
@@ -20,9 +21,7 @@ class ConnectionReading:
 
     def __init__(self, session: SessionOfConnection) -> None:
         self.connection = session.connection
-        vhost = "" if session.vhost is None else session.vhost.name
-        user = "" if session.user is None else session.user.name
-        self.labels = (("connection", session.name), ("vhost", vhost), ("user", user))
+        self.labels = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
 
 
 def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[ConnectionReading]:

@@ -147,7 +147,7 @@ class Scrape:
         channels = consumers = publishers = 0
         async for channel in gradually(channel_readings(self._sessions)):
             channels += 1
-            consumers += len(channel.inner.basic.consumers)
+            consumers += channel.row["consumer_count"]
             publishers += channel.counts.publish > 0
         queues = sum([vhost.queues.declared_count for vhost in self._vhosts])
         for name, about, count, labels in (

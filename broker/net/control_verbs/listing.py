@@ -5,31 +5,62 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import count_all
-from broker.amqp.control import ConnectionState
-from broker.core.definitions.export import json_table
-from broker.core.queue.queue import Queue
+from broker.core.definitions.export import policy_fields
 from broker.core.queue.queue_bytes import QueueBytes
 from broker.net.control_request import ROWS_AT_ONCE, Request, Verb
 from broker.net.control_verbs.queue_rates import QueueRates
 from broker.net.control_verbs.refusing import vhost_of
+from broker.operations.rows import (
+    Row,
+    active_tag,
+    binding_row,
+    bindings_of,
+    channel_row,
+    channels_of,
+    connection_row,
+    consumer_row,
+    consumers_of,
+    exchange_row,
+    picked,
+    queue_lengths,
+    queue_row,
+    slot_count,
+)
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.core.queue.consumer import Consumer
-    from broker.core.session.channel import SessionOfChannel
+    from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.net.listener import Listener
-    from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange
 
 __all__ = ["listing_verbs"]
 
+QUEUE: Final = (
+    *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
+    *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),
+)
+EXCHANGE: Final = ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments")
+BINDING: Final = ("vhost", "source", "destination", "destination_type", "routing_key", "arguments")
+CONSUMER: Final = (
+    *("vhost", "queue", "consumer_tag", "connection", "channel", "ack_required", "prefetch_count", "active"),
+    *("exclusive", "priority", "messages_unacknowledged", "arguments"),
+)
+CONNECTION: Final = (
+    *("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "host", "port", "ssl", "frame_max"),
+    *("channel_max", "timeout", "recv_oct", "send_oct", "connection_name", "client_properties"),
+)
+CHANNEL: Final = (
+    *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),
+    *("global_prefetch_count", "confirm", "transactional"),
+)
+POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
 MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
-Row = dict[str, Any]
 
 
 def listing_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
@@ -53,7 +84,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
 
     def connections(request: Request) -> Any:
         blocked = set(listener.blocked_sessions())
-        return gather(connection_row(session, blocked=session in blocked) for session in sessions(request))
+        return gather(connection_listed(session, blocked=session in blocked) for session in sessions(request))
 
     def of_vhosts(rows: Callable[[Vhost], Iterable[Row]]) -> Verb:
         return lambda request: gather(row for vhost in chosen(request) for row in rows(vhost))
@@ -69,7 +100,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
             await seen.measure({key: queue for key, (_vhost, queue) in found.items()}) if request.flag("rates") else {}
         )
         await count_all([queue for _vhost, queue in found.values()])
-        rows = await gather(queue_row(vhost, queue) for vhost, queue in found.values())
+        rows = await gather(queue_listed(vhost, queue) for vhost, queue in found.values())
         for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
             if key in rates:
                 row.update({f"{kind}_rate": rate for kind, rate in rates[key]._asdict().items()})
@@ -110,9 +141,11 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
 
     return {
         "list_queues": queues,
-        "list_exchanges": of_vhosts(lambda v: (exchange_row(v, one) for one in list(v.exchanges.values()))),
-        "list_bindings": of_vhosts(binding_rows),
-        "list_consumers": of_vhosts(consumer_rows),
+        "list_exchanges": of_vhosts(lambda v: (exchange_listed(v, one) for one in list(v.exchanges.values()))),
+        "list_bindings": of_vhosts(lambda v: (picked(binding_row(one), BINDING) for one in bindings_of(v))),
+        "list_consumers": of_vhosts(
+            lambda v: (consumer_listed(v, q, one) for q in list(v.queues.values()) for one in consumers_of(q))
+        ),
         "list_connections": connections,
         "list_channels": of_sessions(channel_rows),
         "list_users": users,
@@ -146,27 +179,13 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
     return gathered
 
 
-def queue_row(vhost: Vhost, queue: Queue) -> Row:
+def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     """Return the row of a queue."""
-    (ready, consumers), unacked = queue.counts(), queue.held()
-    active = queue.consumers.active
-    return {
-        "vhost": vhost.name,
-        "name": queue.name,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
-        "messages": ready + unacked,
-        "consumers": consumers,
-        "state": "paused" if queue.paused else "running",
-        "policy": queue.policy,
-        "operator_policy": queue.operator_policy,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.exclusive_owner is not None,
-        "arguments": json_table(queue.arguments),
-        "single_active_consumer_tag": None if active is None else active.tag,
-        "slots": sum(len(stream.manager.slots) for stream in queue.streams),
-    }
+    row = queue_row("", vhost, queue) | queue_lengths(queue)
+    row["operator_policy"] = queue.operator_policy
+    row["single_active_consumer_tag"] = active_tag(queue)
+    row["slots"] = slot_count(queue)
+    return picked(row, QUEUE)
 
 
 async def count_bytes(queue: Queue) -> QueueBytes:
@@ -191,123 +210,51 @@ def bytes_fields(counted: QueueBytes) -> Row:
     }
 
 
-def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
+def exchange_listed(vhost: Vhost, exchange: Exchange) -> Row:
     """Return the row of an exchange."""
     policy = vhost.policies.for_exchange(exchange)
-    return {
-        "vhost": vhost.name,
-        "name": exchange.name,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "policy": None if policy is None else policy.name,
-        "topic_index": exchange.index_name,
-        "arguments": json_table(exchange.arguments),
-    }
+    row = exchange_row(vhost, exchange)
+    row["policy"] = None if policy is None else policy.name
+    row["topic_index"] = exchange.index_name
+    return picked(row, EXCHANGE)
 
 
-def binding_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yield the bindings, first that of every queue to the default exchange; taps and streams have none."""
-    for name in [name for name, queue in vhost.queues.items() if not (queue.is_tap or queue.is_stream)]:
-        yield _binding(vhost, "", name, "queue", name, {})
-    for exchange in list(vhost.exchanges.values()):
-        bindings: list[Binding] = list(exchange.bindings)
-        for binding in bindings:
-            kind = "queue" if isinstance(binding.destination, Queue) else "exchange"
-            yield _binding(
-                vhost, exchange.name, binding.destination.name, kind, binding.key, json_table(binding.arguments)
-            )
+def consumer_listed(vhost: Vhost, queue: Queue, consumer: Consumer) -> Row:
+    """Return the row of a consumer."""
+    row = consumer_row("", vhost, queue, consumer)
+    channel = row["channel_details"]
+    named = {"vhost": vhost.name, "queue": queue.name}
+    return picked({**row, **named, "connection": channel["connection_name"], "channel": channel["number"]}, CONSUMER)
 
 
-def _binding(vhost: Vhost, source: str, destination: str, kind: str, key: str, arguments: Row) -> Row:
-    return {
-        "vhost": vhost.name,
-        "source": source,
-        "destination": destination,
-        "destination_type": kind,
-        "routing_key": key,
-        "arguments": arguments,
-    }
-
-
-def consumer_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yield the consumers, queue by queue."""
-    for queue in list(vhost.queues.values()):
-        active = queue.consumers.active
-        waiting = cast("list[Consumer]", list(queue.consumers))
-        for consumer in waiting:
-            session = cast("SessionOfConnection", consumer.connection.session)
-            yield {
-                "vhost": vhost.name,
-                "queue": queue.name,
-                "consumer_tag": consumer.tag,
-                "connection": session.name,
-                "channel": consumer.session.number,
-                "ack_required": not consumer.no_ack,
-                "prefetch_count": consumer.prefetch,
-                "active": active is None or active is consumer,
-                "exclusive": consumer.exclusive,
-                "priority": consumer.priority,
-                "messages_unacknowledged": consumer.unacked,
-                "arguments": json_table(consumer.arguments),
-            }
-
-
-def connection_row(session: SessionOfConnection, *, blocked: bool) -> Row:
+def connection_listed(session: SessionOfConnection, *, blocked: bool) -> Row:
     """Return the row of a connection."""
-    connection, peer = session.connection, session.peer
-    connection_name = connection.client_properties.get("connection_name")
-    return {
-        "name": session.name,
-        "user": None if session.user is None else session.user.name,
-        "vhost": None if session.vhost is None else session.vhost.name,
-        "state": "blocked"
-        if blocked and connection.state is ConnectionState.RUNNING
-        else connection.state.name.lower(),
-        "channels": len(connection.channels),
-        "peer_host": peer.address,
-        "peer_port": peer.port,
-        "host": peer.server_address,
-        "port": peer.server_port,
-        "ssl": peer.tls is not None,
-        "frame_max": connection.frame_max,
-        "channel_max": connection.channel_max,
-        "timeout": connection.heartbeat_s,
-        "recv_oct": connection.received,
-        "send_oct": connection.sent,
-        "connection_name": connection_name if isinstance(connection_name, str) else None,
-        "client_properties": json_table(connection.client_properties),
-    }
+    row = connection_row("", session, blocked=blocked)
+    return picked(
+        {
+            **row,
+            "user": row["user"] or None,
+            "vhost": row["vhost"] or None,
+            "state": "running" if row["state"] == "flow" else row["state"],
+            "ssl": session.peer.tls is not None,
+            "recv_oct": session.connection.received,
+            "send_oct": session.connection.sent,
+            "connection_name": row["user_provided_name"],
+        },
+        CONNECTION,
+    )
 
 
 def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
-    """Yield the channels of a connection."""
-    for number, channel in sorted(session.connection.channels.items()):
-        inner = cast("SessionOfChannel", channel.session)
-        basic = inner.basic
-        yield {
-            "connection": session.name,
-            "number": number,
-            "user": None if session.user is None else session.user.name,
-            "vhost": None if session.vhost is None else session.vhost.name,
-            "consumer_count": len(basic.consumers),
-            "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
-            "prefetch_count": basic.prefetch_consumer,
-            "global_prefetch_count": basic.prefetch_channel,
-            "confirm": inner.publisher.confirms.confirming,
-            "transactional": inner.settling is not basic,
-        }
+    """Yield the channels of a connection by their numbers."""
+    for channel in sorted(channels_of([session]), key=lambda one: one[1]):
+        row = channel_row("", channel, {})
+        named = {"connection": session.name, "user": row["user"] or None, "vhost": row["vhost"] or None}
+        yield picked({**row, **named}, CHANNEL)
 
 
 def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
     """Yield the policies of a vhost."""
     for policy in vhost.policies.list(operator=operator):
-        yield {
-            "vhost": vhost.name,
-            "name": policy.name,
-            "pattern": policy.pattern,
-            "apply_to": policy.apply_to,
-            "definition": dict(policy.definition),
-            "priority": policy.priority,
-        }
+        row = policy_fields(policy)
+        yield picked({**row, "vhost": vhost.name, "apply_to": row["apply-to"]}, POLICY)

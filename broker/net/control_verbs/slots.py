@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import vhost_of
+from broker.operations.rows import slot_count
 from broker.taps.tap_listing import cursor_rows
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def slot_verbs(administration: Administration, taps: Taps, facts: Callable[[], M
             "ready": queue.ready,
             "unacked": queue.unacked,
             "levels": len(queue.streams),
-            "slot_count": sum(len(stream.manager.slots) for stream in queue.streams),
+            "slot_count": slot_count(queue),
             "slots": list(islice(rows, ROWS_MAX)),
         }
 
@@ -58,7 +59,7 @@ def slot_verbs(administration: Administration, taps: Taps, facts: Callable[[], M
             "queues": len(queues),
             "ready": sum(queue.ready for queue in queues),
             "unacked": sum(queue.unacked for queue in queues),
-            "slots": sum(len(stream.manager.slots) for queue in queues for stream in queue.streams),
+            "slots": sum(map(slot_count, queues)),
             "cursors": cursor_rows(taps.listing()),
         }
 

@@ -11,6 +11,7 @@ from broker.administration.messages.head_age import HeadTimes
 from broker.net.control_request import ROWS_AT_ONCE, ControlRefused, Request, Verb
 from broker.net.control_verbs.queue_rates import QueueRates, Rates
 from broker.net.control_verbs.refusing import vhost_of
+from broker.operations.rows import queue_lengths, queue_state
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
@@ -80,16 +81,16 @@ class TopRow:
     """A queue at the moment of the look. Units: `age` is in seconds, None without a ready message in this broker."""
 
     def __init__(self, vhost: Vhost, queue: Queue, rates: Rates) -> None:
-        (ready, consumers), unacked = queue.counts(), queue.held()
+        lengths = queue_lengths(queue)
         self.queue = queue
         self._clock = vhost.ports.clock
         self.fields: dict[str, Any] = {
             "vhost": vhost.name,
             "name": queue.name,
-            "state": "paused" if queue.paused else "running",
-            "ready": ready,
-            "unacked": unacked,
-            "consumers": consumers,
+            "state": queue_state(queue),
+            "ready": lengths["messages_ready"],
+            "unacked": lengths["messages_unacknowledged"],
+            "consumers": lengths["consumers"],
             **rates._asdict(),
             "age": None,
         }
