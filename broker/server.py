@@ -36,13 +36,14 @@ from broker.net.alarm_watch import AlarmWatch, watermarks
 from broker.net.certificate_watch import CertificateWatch
 from broker.net.cluster_clients import ClusterClients
 from broker.net.control import ControlSocket
-from broker.net.control_verbs import control_verbs
-from broker.net.control_verbs.unacked import answering
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
 from broker.opened_data import open_data
+from broker.operations.parts import BrokerParts
+from broker.operations.table import control_verbs
+from broker.operations.unacked import answering
 from broker.overlay_node.part import OverlayPart
 from broker.process_facts import process_facts
 from broker.random_name import generate_name
@@ -172,23 +173,26 @@ class BrokerServer:
             if node is not None:
                 node.follow(self.administration)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve, self.vhosts.save_space)
-            verbs = control_verbs(
-                self.administration,
-                rehearsal,
-                self.listener,
-                self.taps,
-                Backups(self._folder, self.administration, self.taps),
-                self._facts,
-                reload=self.reload,
-                settings=lambda: in_force(self.settings),
-                stop=self._ask_to_stop,
+            parts = BrokerParts(
+                administration=self.administration,
+                rehearsal=rehearsal,
+                permissions=permissions,
+                taps=self.taps,
+                backups=Backups(self._folder, self.administration, self.taps),
+                sessions=self.listener.sessions,
+                blocked_sessions=self.listener.blocked_sessions,
+                facts=self._facts,
                 cluster=None if node is None else node.member,
                 ask_nodes=None if node is None else node.questions.ask,
                 overlay=self.overlay,
                 zmq=self.zmq.facts,
+                reload=self.reload,
+                shown_settings=lambda: in_force(self.settings),
+                stop=self._ask_to_stop,
             )
             if node is not None:
-                node.questions.answer_by(answering(verbs, settings.cluster.node))
+                node.questions.answer_by(answering(parts, settings.cluster.node))
+            verbs = control_verbs(parts)
             self._control = ControlSocket(self._folder.path, verbs)
             self._certificates = CertificateWatch(self._tls, [self.listener.renew_tls, self.manage.renew_tls])
             self._timers = Timers(loop, self._fail)
@@ -199,23 +203,16 @@ class BrokerServer:
             self.statistics = BrokerStatistics(self.vhosts, self.usage)
             totals = BrokerTotals(self._path, self.vhosts, self.listener, self.statistics, self._files)
             self._managed = ManagedBroker(
+                **vars(parts),
                 settings=lambda: self.settings,
-                administration=self.administration,
-                rehearsal=rehearsal,
                 listener=self.listener,
-                taps=self.taps,
                 logins=logins,
-                permissions=permissions,
                 verbs=verbs,
-                facts=self._facts,
                 unready=self._unready,
                 down=lambda: sorted(self.vhosts.offline),
                 ports=self.manage.ports,
                 incarnation=self.incarnation,
                 files=self._files,
-                cluster=None if node is None else node.member,
-                overlay=self.overlay,
-                zmq=self.zmq.facts,
                 statistics=self.statistics,
                 samples=Samples(settings.http.sample_interval_ms, TOTAL_NUMBERS, TOTAL_COUNTERS, totals.read),
             )

@@ -13,7 +13,10 @@ from broker.core.definitions.json_text import read_json
 from broker.manage.needs import Needs, tags_suffice
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
-from broker.net.control_request import Request as Fields
+from broker.manage.user_asker import UserAsker
+from broker.operations.request import Request as Fields
+from broker.operations.request import read
+from broker.operations.table import OPERATIONS
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
@@ -78,6 +81,17 @@ class Call:
         if not every and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         return found
+
+    def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
+        """Return the request of an operation, which the user's permissions allow. Raises: ChannelError (403)."""
+        operation, request = OPERATIONS[operation_name], Fields(arguments, UserAsker(self))
+        if operation.right is not None:
+            operation.right(self.broker, self.user, read(operation.parameters, request))
+        return request
+
+    async def operate(self, operation: str, /, **arguments: Any) -> Any:
+        """Carry out an operation as the user. Raises: ChannelError (403); OperationRefused, which is a 400."""
+        return await self.broker.verbs[operation](self.allowed(operation, **arguments))
 
     async def fields(self, known: Collection[str] | None = None, body_max_bytes: int | None = None) -> Fields:
         """Return the body's JSON object, to read arguments from; no body is an empty one.

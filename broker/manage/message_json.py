@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.net.control_verbs.message_row import properties_row
+from broker.operations.message_row import properties_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,9 @@ from pamqp import commands
 from pamqp.common import FieldTable
 
 from broker.event_log import get_logger
-from broker.net.control_verbs.message_row import properties_row
 from broker.net.inside.connection import CallRefused, InsideConnection
 from broker.net.inside.methods import BindAny, UnbindAny
+from broker.operations.message_row import properties_row
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch

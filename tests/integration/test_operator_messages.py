@@ -22,7 +22,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.alarms import Watermark
 from broker.core.message.message import Envelope, Message
-from broker.net.control_verbs import messages
+from broker.operations import messages
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker

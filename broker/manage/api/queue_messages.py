@@ -15,19 +15,16 @@ from broker.manage.message_json import ENCODINGS, payload_fields, shown_properti
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
-from broker.manage.rights import check_destination, check_publish
-from broker.net.control_request import LARGEST, Asker, Request
+from broker.operations.request import LARGEST, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from starlette.responses import Response
 
-    from broker.core.auth.permissions import Kind
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.manage.call import Call
-    from broker.manage.client import ApiClient
     from broker.net.inside.connection import Got
 
 __all__ = ["queue_message_routes"]
@@ -63,17 +60,6 @@ def queue_message_routes() -> list[ApiRoute]:
         ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
         ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
     ]
-
-
-class HttpAsker(Asker):
-    """The client of a request as a long-running verb sees it."""
-
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
-
-    def enough(self) -> bool:
-        """Return whether the client has gone."""
-        return self._client.gone()
 
 
 # -- taken as by basic.get --------------------------------------------------------------------------------------------
@@ -135,9 +121,9 @@ async def peek(call: Call) -> Response:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
     count = integer("count", call.query.get("count", "1"), PEEK_MAX)
     bytes_max = integer("truncate", call.query.get("truncate", str(PEEK_BYTES)))
-    _check(call, vhost, queue, "read", Needs.MONITORING)
-    found = await _verb(call, "peek", vhost, queue, {"count": max(1, count), "body_bytes": bytes_max}) if count else []
-    return messages_answer([_peeked(row, encoding) for row in found])
+    shown = {"count": max(1, count), "body_bytes": bytes_max}
+    found = await _operate(call, "peek", vhost, queue, shown, Needs.MONITORING)
+    return messages_answer([_peeked(row, encoding) for row in found[:count]])
 
 
 def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
@@ -194,7 +180,7 @@ def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict
 async def slots(call: Call) -> Response:
     """Show the slots of a queue, in order."""
     vhost, queue = queue_of(call)
-    return json_answer(await _verb(call, "slots", vhost, queue, {}))
+    return json_answer(await call.operate("slots", vhost=vhost.name, queue=queue.name))
 
 
 async def purge(call: Call) -> Response:
@@ -212,25 +198,18 @@ async def _purged(call: Call) -> Any:
     vhost, queue = queue_of(call)
     text = call.query.get("limit", "")
     limit = {"limit": integer("limit", text)} if text else {}
-    _check(call, vhost, queue, "read")
-    return await _verb(call, "purge_queue", vhost, queue, limit)
+    return await _operate(call, "purge_queue", vhost, queue, limit)
 
 
 async def switch(call: Call, *, verb: str) -> Response:
     """Pause a queue, which then delivers nothing, or resume it."""
-    vhost, queue = queue_of(call)
-    _check(call, vhost, queue, "configure")
-    await _verb(call, verb, vhost, queue, {})
+    await _operate(call, verb, *queue_of(call), {})
     return no_content()
 
 
 async def move(call: Call) -> Response:
     """Move messages to a queue, or through an exchange; without a key those stay whose own key the user may not use."""
-    vhost, queue = queue_of(call)
-    fields = await call.fields(("to", "limit", "match"))
-    _check(call, vhost, queue, "read")
-    check_destination(call, vhost, fields.text("to"))
-    return json_answer(await _verb(call, "move", vhost, queue, _arguments(fields, "to", "limit", "match")))
+    return json_answer(await _moved(call, "move", "to", "limit", "match"))
 
 
 async def requeue_dead_letters(call: Call) -> Response:
@@ -238,32 +217,31 @@ async def requeue_dead_letters(call: Call) -> Response:
 
     Those stay that the user may not publish there: a publisher may have invented where a dead letter came from.
     """
+    return json_answer(await _moved(call, "requeue_dead_letters", "into", "reasons", "died_in", "match", "limit"))
+
+
+async def _moved(call: Call, operation: str, *names: str) -> Any:
+    """Carry out a move with fields of the body."""
     vhost, queue = queue_of(call)
-    fields = await call.fields(("into", "reasons", "died_in", "match", "limit"))
-    _check(call, vhost, queue, "read")
-    if fields.text("into", "queue") == "queue":
-        check_publish(call, vhost, vhost.exchanges[""], ())
-    arguments = _arguments(fields, "into", "reasons", "died_in", "match", "limit")
-    return json_answer(await _verb(call, "requeue_dead_letters", vhost, queue, arguments))
+    fields = await call.fields(names)
+    return await _operate(
+        call, operation, vhost, queue, {name: fields.value(name) for name in names if fields.has(name)}
+    )
 
 
-def _check(call: Call, vhost: Vhost, queue: Queue, kind: Kind, tag: Needs = Needs.ADMINISTRATOR) -> None:
-    """Let the user do something to the messages of a queue. One that is exclusive belongs to a connection: others need
-    a tag as well.
+async def _operate(
+    call: Call,
+    operation: str,
+    vhost: Vhost,
+    queue: Queue,
+    arguments: Mapping[str, Any],
+    tag: Needs = Needs.ADMINISTRATOR,
+) -> Any:
+    """Carry out an operation on a queue. One that is exclusive belongs to a connection: others need a tag as well.
 
-    Raises: ChannelError, HttpRefused.
+    Raises: ChannelError, HttpRefused, OperationRefused.
     """
-    call.broker.permissions.check(call.user, vhost.queue_resource(queue.name), kind)
+    request = call.allowed(operation, vhost=vhost.name, queue=queue.name, **arguments)
     if queue.exclusive_owner is not None and not call.may(tag):
         raise not_authorised(f"{vhost.queue_resource(queue.name)} is exclusive: it belongs to a connection")
-
-
-def _arguments(fields: Request, *names: str) -> dict[str, Any]:
-    return {name: fields.value(name) for name in names if fields.has(name)}
-
-
-async def _verb(call: Call, verb: str, vhost: Vhost, queue: Queue, arguments: Mapping[str, Any]) -> Any:
-    """Carry out a verb of the control socket for a queue. Raises: ControlRefused."""
-    named = {**arguments, "vhost": vhost.name, "queue": queue.name}
-    request = Request(named, HttpAsker(call.client), partial(check_publish, call, vhost))
-    return await call.broker.verbs[verb](request)
+    return await call.broker.verbs[operation](request)

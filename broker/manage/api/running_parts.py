@@ -11,20 +11,17 @@ from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
 from broker.core.queue.queue_arguments import SUPPORTED_TYPES
 from broker.manage.answers import json_answer, no_content
-from broker.manage.api.carried_out import carried_out
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
-from broker.net.control_verbs.cluster import NOT_A_NODE
-from broker.net.control_verbs.overlay import NO_OVERLAY
-from broker.net.control_verbs.zmq import NO_BRIDGE
+from broker.operations.process import NO_BRIDGE, NO_OVERLAY, NOT_A_NODE
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.manage.call import Call
-    from broker.net.control_verbs.overlay import OverlayView
+    from broker.operations.parts import OverlayView
 
 __all__ = ["running_parts_routes"]
 
@@ -68,7 +65,7 @@ async def count_out(call: Call) -> Response:
     """Let the others take over at once what a dead node held."""
     if call.broker.cluster is None:
         raise not_found(NOT_A_NODE)
-    await carried_out(call, "cluster_leave", node=call.words["node"])
+    await call.operate("cluster_leave", node=call.words["node"])
     return no_content()
 
 
@@ -93,7 +90,7 @@ async def explain(call: Call) -> Response:
 async def forget(call: Call) -> Response:
     """Keep nothing any more for a leaf that is away for good."""
     _view(call)
-    await carried_out(call, "overlay_forget", leaf=call.words["leaf"])
+    await call.operate("overlay_forget", leaf=call.words["leaf"])
     return no_content()
 
 

@@ -21,7 +21,6 @@ from broker.manage.message_stats import MESSAGE_STATS, with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.small_list import small_list
-from broker.net.control_request import Request
 
 if TYPE_CHECKING:
     from broker.manage.call import Call
@@ -144,7 +143,7 @@ async def put(call: Call) -> Response:
     traces = flag(fields, "tracing")
     is_new = await VhostChanges(call.broker.administration).put(name, facts, call.user.name)
     if fields.has("tracing"):
-        await call.broker.verbs["set_tracing"](Request({"vhost": name, "on": traces}))
+        await call.operate("set_tracing", vhost=name, on=traces)
     return created() if is_new else no_content()
 
 

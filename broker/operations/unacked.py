@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
-from broker.net.control_request import ControlRefused, Request, Verb
-from broker.net.control_verbs.message_row import body_fields, properties_row
-from broker.net.control_verbs.refusing import vhost_of
+from broker.operations.message_row import body_fields, properties_row
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OfQueue, OperationRefused, Range, Request, parameters, read
+from broker.operations.rights import of_queue
+from broker.operations.rows import user_name
 
 if TYPE_CHECKING:
-    from broker.administration.administration import Administration
     from broker.core.queue.consumer import Consumer
     from broker.core.queue.queue import Queue
     from broker.core.queue.unacked import Run
     from broker.core.session.basic import BasicSession
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
-    from broker.net.listener import Listener
+    from broker.operations.parts import BrokerParts
 
-__all__ = ["AskNodes", "answering", "unacked_verbs"]
+__all__ = ["UNACKED_OPERATIONS", "answering"]
 
 COUNT_MAX: Final = 1000
 BODIES_BYTES_MAX: Final = 32 << 20  # in one answer
 SESSIONS_AT_ONCE: Final = 100  # that are looked at between two turns of the loop
-
-AskNodes: TypeAlias = "Callable[[Mapping[str, Any]], Awaitable[list[Any]]]"
-"""Asks the other nodes of a cluster for the rows of their clients."""
 
 
 class _Held(NamedTuple):
@@ -44,41 +42,44 @@ class _Held(NamedTuple):
         return since_ms is None, since_ms or 0
 
 
-def unacked_verbs(administration: Administration, listener: Listener, ask_nodes: AskNodes | None) -> dict[str, Verb]:
-    """Return the verb. `ask_nodes` is None for a broker that stands alone."""
+@parameters
+class Unacked(OfQueue):
+    """How many messages are shown, and how much of each body; `local` is for those of this node alone."""
 
-    async def unacked(request: Request) -> list[dict[str, Any]]:
-        vhost, name = vhost_of(request, administration), request.text("queue")
-        queue = vhost.queues.get(name)
-        if queue is None:
-            raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
-        count = request.integer("count", COUNT_MAX, 0, COUNT_MAX)
-        body_bytes = min(request.integer("body_bytes", 0), BODIES_BYTES_MAX // max(count, 1))
-        held: list[_Held] = []
-        for place, session in enumerate(listener.sessions(), 1):
-            if session.vhost is vhost:
-                held += _held_by(session, queue)
-            if place % SESSIONS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        held.sort(key=lambda one: one.age_rank)
-        found = list(_rows(held, count, vhost.ports.clock.now_ms, body_bytes))
-        if ask_nodes is not None and not request.flag("local"):
-            asked = {"vhost": vhost.name, "queue": name, "count": count, "body_bytes": body_bytes}
-            for answer in await ask_nodes(asked):
-                found += [{**row, "node": answer["node"]} for row in answer["rows"]]
-            found.sort(key=lambda row: -row["age_ms"])
-        return found[:count]
-
-    return {"unacked": unacked}
+    count: Annotated[int, Range(0, COUNT_MAX)] = COUNT_MAX
+    body_bytes: Annotated[int, Range()] = 0
+    local: bool = False
 
 
-def answering(verbs: Mapping[str, Verb], node: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
+async def unacked(broker: BrokerParts, asked: Unacked, _asker: Asker) -> list[dict[str, Any]]:
+    """Return the unacked messages of a queue on all nodes, those that are held longest first."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    count = asked.count
+    body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // max(count, 1))
+    held: list[_Held] = []
+    for place, session in enumerate(broker.sessions(), 1):
+        if session.vhost is vhost:
+            held += _held_by(session, queue)
+        if place % SESSIONS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    held.sort(key=lambda one: one.age_rank)
+    found = list(_rows(held, count, vhost.ports.clock.now_ms, body_bytes))
+    if broker.ask_nodes is not None and not asked.local:
+        question = {"vhost": vhost.name, "queue": queue.name, "count": count, "body_bytes": body_bytes}
+        for answer in await broker.ask_nodes(question):
+            found += [{**row, "node": answer["node"]} for row in answer["rows"]]
+        found.sort(key=lambda row: -row["age_ms"])
+    return found[:count]
+
+
+def answering(broker: BrokerParts, node: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
     """Return what answers the question of another node: what clients of this one hold."""
 
-    async def answer(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def answer(question: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
-            rows = await verbs["unacked"](Request({**asked, "local": True}))
-        except ControlRefused:  # the queue was deleted, for instance
+            asked = read(Unacked, Request({**question, "local": True}))
+            rows = await unacked(broker, asked, Asker())
+        except OperationRefused:  # the queue was deleted, for instance
             return None
         return {"node": node, "rows": rows}
 
@@ -120,9 +121,12 @@ def _row(held: _Held, tag: int, now_ms: int, body_bytes: int) -> dict[str, Any]:
         "consumer_tag": None if run.consumer is None else cast("Consumer", run.consumer).tag,
         "connection": session.name,
         "channel": basic.number,
-        "user": None if session.user is None else session.user.name,
+        "user": user_name(session) or None,
         "exchange": None if message is None else message.envelope.exchange,
         "routing_key": None if message is None else message.envelope.key,
         "properties": None if message is None else properties_row(message.header),
     }
     return row if message is None else row | body_fields(message.body, body_bytes)
+
+
+UNACKED_OPERATIONS: Final[dict[str, Operation[Any]]] = {"unacked": Operation(unacked, Unacked, of_queue("read"))}

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.deciding import count_all
 from broker.core.definitions.export import policy_fields
 from broker.core.queue.queue_bytes import QueueBytes
-from broker.net.control_request import ROWS_AT_ONCE, Request, Verb
-from broker.net.control_verbs.queue_rates import QueueRates
-from broker.net.control_verbs.refusing import vhost_of
+from broker.operations.operation import ADMINISTRATOR, MONITORING, Operation
+from broker.operations.request import ROWS_AT_ONCE, Asker, parameters
 from broker.operations.rows import (
     Row,
     active_tag,
@@ -36,10 +35,11 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
-    from broker.net.listener import Listener
+    from broker.operations.parts import BrokerParts
+    from broker.operations.queue_rates import Rates
     from broker.routing.exchange import Exchange
 
-__all__ = ["listing_verbs"]
+__all__ = ["LISTINGS", "gather"]
 
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
@@ -63,98 +63,108 @@ POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority
 MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
 
 
-def listing_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
-    """Return the verbs."""
-    permissions = administration.permissions
-    seen = QueueRates()
+@parameters
+class OfVhosts:
+    """One vhost, or all."""
 
-    def chosen(request: Request) -> list[Vhost]:
-        name = request.optional("vhost")
-        if name is None:
-            return [administration.vhosts[name] for name in sorted(administration.vhosts)]
-        return [vhost_of(request, administration)]
+    vhost: str | None = None
 
-    def sessions(request: Request) -> list[SessionOfConnection]:
-        name = request.optional("vhost")
-        chosen(request)
-        return sorted(
-            (one for one in listener.sessions() if name is None or (one.vhost is not None and one.vhost.name == name)),
-            key=lambda one: one.name,
-        )
 
-    def connections(request: Request) -> Any:
-        blocked = set(listener.blocked_sessions())
-        return gather(connection_listed(session, blocked=session in blocked) for session in sessions(request))
+@parameters
+class ListQueues(OfVhosts):
+    """With which columns queues are listed that cost more: rates, and the bytes of their messages."""
 
-    def of_vhosts(rows: Callable[[Vhost], Iterable[Row]]) -> Verb:
-        return lambda request: gather(row for vhost in chosen(request) for row in rows(vhost))
+    rates: bool = False
+    bytes: bool = False
 
-    def of_sessions(rows: Callable[[SessionOfConnection], Iterable[Row]]) -> Verb:
-        return lambda request: gather(row for session in sessions(request) for row in rows(session))
 
-    async def queues(request: Request) -> list[Row]:
-        found = {
-            (vhost.name, queue.number): (vhost, queue) for vhost in chosen(request) for queue in vhost.queues.values()
+def _sessions(broker: BrokerParts, name: str | None) -> list[SessionOfConnection]:
+    broker.vhosts(name)
+    found = [one for one in broker.sessions() if name is None or (one.vhost is not None and one.vhost.name == name)]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _of_vhosts(rows: Callable[[Vhost], Iterable[Row]], tag: str = ADMINISTRATOR) -> Operation[OfVhosts]:
+    """Return the operation that lists what each vhost has."""
+
+    async def listing(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+        return await gather(row for vhost in broker.vhosts(asked.vhost) for row in rows(vhost))
+
+    return Operation(listing, OfVhosts, tag=tag)
+
+
+async def list_queues(broker: BrokerParts, asked: ListQueues, _asker: Asker) -> list[Row]:
+    """List the queues."""
+    found = {(v.name, queue.number): (v, queue) for v in broker.vhosts(asked.vhost) for queue in v.queues.values()}
+    rates: dict[tuple[str, int], Rates] = {}
+    if asked.rates:
+        rates = await broker.listed_rates.measure({key: queue for key, (_vhost, queue) in found.items()})
+    await count_all([queue for _vhost, queue in found.values()])
+    rows = await gather(queue_listed(vhost, queue) for vhost, queue in found.values())
+    for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
+        if key in rates:
+            row.update({f"{kind}_rate": rate for kind, rate in rates[key]._asdict().items()})
+        if asked.bytes:
+            row.update(bytes_fields(await count_bytes(queue)))
+    return rows
+
+
+async def list_connections(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+    """List the connections of this node."""
+    blocked = set(broker.blocked_sessions())
+    return await gather(
+        connection_listed(session, blocked=session in blocked) for session in _sessions(broker, asked.vhost)
+    )
+
+
+async def list_channels(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+    """List the channels of this node."""
+    return await gather(row for session in _sessions(broker, asked.vhost) for row in channel_rows(session))
+
+
+async def list_vhosts(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+    """List the vhosts, with those that are down."""
+    administration = broker.administration
+    connected = [session.vhost for session in broker.sessions()]
+    rows: Iterable[Row] = (
+        {
+            **administration.vhost_fields(vhost.name),
+            "state": "running",
+            "limits": administration.vhost_limits(vhost.name),
+            "queues": len(vhost.queues),
+            "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
+            "connections": connected.count(vhost),
+            "tracing": vhost.firehose.publishing,
         }
-        rates = (
-            await seen.measure({key: queue for key, (_vhost, queue) in found.items()}) if request.flag("rates") else {}
-        )
-        await count_all([queue for _vhost, queue in found.values()])
-        rows = await gather(queue_listed(vhost, queue) for vhost, queue in found.values())
-        for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
-            if key in rates:
-                row.update({f"{kind}_rate": rate for kind, rate in rates[key]._asdict().items()})
-            if request.flag("bytes"):
-                row.update(bytes_fields(await count_bytes(queue)))
-        return rows
+        for vhost in broker.vhosts(asked.vhost)
+    )
+    return await gather(chain(rows, offline_rows(administration)) if asked.vhost is None else rows)
 
-    def vhosts(request: Request) -> Any:
-        connected = [session.vhost for session in listener.sessions()]
-        rows: Iterable[Row] = (
-            {
-                **administration.vhost_fields(vhost.name),
-                "state": "running",
-                "limits": administration.vhost_limits(vhost.name),
-                "queues": len(vhost.queues),
-                "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
-                "connections": connected.count(vhost),
-                "tracing": vhost.firehose.publishing,
-            }
-            for vhost in chosen(request)
-        )
-        return gather(chain(rows, offline_rows(administration)) if request.optional("vhost") is None else rows)
 
-    def rights(request: Request, listing: Callable[..., Any]) -> Any:
-        chosen(request)
-        return listing(vhost=request.optional("vhost"))
+def list_permissions(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
+    """List the permissions."""
+    broker.vhosts(asked.vhost)
+    return broker.permissions.listing(vhost=asked.vhost)
 
-    def users(_request: Request) -> list[Row]:
-        return [
-            {
-                "name": user.name,
-                "tags": list(user.tags),
-                "of_settings": administration.users.is_configured(user.name),
-                "limits": user.limits.to_json(),
-            }
-            for user in administration.users.listing()
-        ]
 
-    return {
-        "list_queues": queues,
-        "list_exchanges": of_vhosts(lambda v: (exchange_listed(v, one) for one in list(v.exchanges.values()))),
-        "list_bindings": of_vhosts(lambda v: (picked(binding_row(one), BINDING) for one in bindings_of(v))),
-        "list_consumers": of_vhosts(
-            lambda v: (consumer_listed(v, q, one) for q in list(v.queues.values()) for one in consumers_of(q))
-        ),
-        "list_connections": connections,
-        "list_channels": of_sessions(channel_rows),
-        "list_users": users,
-        "list_vhosts": vhosts,
-        "list_permissions": lambda request: rights(request, permissions.listing),
-        "list_topic_permissions": lambda request: rights(request, permissions.topics.listing),
-        "list_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=False)),
-        "list_operator_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=True)),
-    }
+def list_topic_permissions(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
+    """List the topic permissions."""
+    broker.vhosts(asked.vhost)
+    return broker.permissions.topics.listing(vhost=asked.vhost)
+
+
+def list_users(broker: BrokerParts, _asked: OfVhosts, _asker: Asker) -> list[Row]:
+    """List the users."""
+    users = broker.administration.users
+    return [
+        {
+            "name": user.name,
+            "tags": list(user.tags),
+            "of_settings": users.is_configured(user.name),
+            "limits": user.limits.to_json(),
+        }
+        for user in users.listing()
+    ]
 
 
 def offline_rows(administration: Administration) -> Iterator[Row]:
@@ -258,3 +268,26 @@ def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
     for policy in vhost.policies.list(operator=operator):
         row = policy_fields(policy)
         yield picked({**row, "vhost": vhost.name, "apply_to": row["apply-to"]}, POLICY)
+
+
+LISTINGS: Final[dict[str, Operation[Any]]] = {
+    "list_queues": Operation(list_queues, ListQueues, tag=MONITORING),
+    "list_exchanges": _of_vhosts(
+        lambda vhost: (exchange_listed(vhost, one) for one in list(vhost.exchanges.values())), MONITORING
+    ),
+    "list_bindings": _of_vhosts(
+        lambda vhost: (picked(binding_row(one), BINDING) for one in bindings_of(vhost)), MONITORING
+    ),
+    "list_consumers": _of_vhosts(
+        lambda v: (consumer_listed(v, queue, one) for queue in list(v.queues.values()) for one in consumers_of(queue)),
+        MONITORING,
+    ),
+    "list_connections": Operation(list_connections, OfVhosts, tag=MONITORING),
+    "list_channels": Operation(list_channels, OfVhosts, tag=MONITORING),
+    "list_users": Operation(list_users, OfVhosts),
+    "list_vhosts": Operation(list_vhosts, OfVhosts, tag=MONITORING),
+    "list_permissions": Operation(list_permissions, OfVhosts),
+    "list_topic_permissions": Operation(list_topic_permissions, OfVhosts),
+    "list_policies": _of_vhosts(lambda vhost: policy_rows(vhost, operator=False)),
+    "list_operator_policies": _of_vhosts(lambda vhost: policy_rows(vhost, operator=True)),
+}

@@ -1,11 +1,11 @@
-"""The arguments of a request at the control socket."""
+"""The arguments of a request."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from broker.net.control_request import ControlRefused, Request
+from broker.operations.request import OperationRefused, Request
 
 
 def test_what_was_left_out_has_its_default() -> None:
@@ -37,6 +37,6 @@ def test_what_was_left_out_has_its_default() -> None:
 )
 def test_wrong_type_is_refused_by_name(read: Callable[[Request], Any], value: Any, said: str) -> None:
     """The error names the wrong argument."""
-    with pytest.raises(ControlRefused) as refused:
+    with pytest.raises(OperationRefused) as refused:
         read(Request({"a": value}))
     assert str(refused.value) == said

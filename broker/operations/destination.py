@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
-from broker.net.control_request import ControlRefused
+from broker.operations.request import OperationRefused
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -19,21 +19,21 @@ QUEUE, EXCHANGE = "queue:", "exchange:"
 
 
 def queue_named(vhost: Vhost, name: str) -> Queue:
-    """Return a queue that an operator may fill and empty. Raises: ControlRefused."""
+    """Return a queue that an operator may fill and empty. Raises: OperationRefused."""
     queue = vhost.queues.get(name)
     if queue is None:
-        raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
+        raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")
     if queue.kept:
-        raise ControlRefused(f"queue '{name}' in vhost '{vhost.name}' is the broker's own")
+        raise OperationRefused(f"queue '{name}' in vhost '{vhost.name}' is the broker's own")
     vhost.sweep.update(queue)
     return queue
 
 
 def exchange_named(vhost: Vhost, name: str) -> Exchange:
-    """Return an exchange. Raises: ControlRefused."""
+    """Return an exchange. Raises: OperationRefused."""
     exchange = vhost.exchanges.get(name)
     if exchange is None:
-        raise ControlRefused(f"no exchange '{name}' in vhost '{vhost.name}'")
+        raise OperationRefused(f"no exchange '{name}' in vhost '{vhost.name}'")
     return exchange
 
 
@@ -42,7 +42,7 @@ def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | Non
 
     Names may contain colons: the whole text is tried first, then the shortest exchange name before a colon. A text that
     begins with `queue:` or `exchange:` names that kind.
-    Raises: ControlRefused when neither exists, or both do.
+    Raises: OperationRefused when neither exists, or both do.
     """
     if text.startswith(QUEUE):
         return queue_named(vhost, text.removeprefix(QUEUE)), None
@@ -51,7 +51,7 @@ def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | Non
     if text not in vhost.queues:
         return _exchange_and_key(vhost, text, "queue or exchange")
     if text in vhost.exchanges:
-        raise ControlRefused(f"'{text}' is a queue and an exchange: say '{QUEUE}{text}' or '{EXCHANGE}{text}'")
+        raise OperationRefused(f"'{text}' is a queue and an exchange: say '{QUEUE}{text}' or '{EXCHANGE}{text}'")
     return queue_named(vhost, text), None
 
 
@@ -63,10 +63,10 @@ def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tupl
         exchange, key = vhost.exchanges.get(text[:at]), text[at + 1 :]
         if exchange is not None:
             if not is_short_text(key):
-                raise ControlRefused(f"a routing key has at most {SHORT_STRING_MAX_BYTES} bytes")
+                raise OperationRefused(f"a routing key has at most {SHORT_STRING_MAX_BYTES} bytes")
             return exchange, key
         at = text.find(":", at + 1)
-    raise ControlRefused(f"no {sought} '{text}' in vhost '{vhost.name}'")
+    raise OperationRefused(f"no {sought} '{text}' in vhost '{vhost.name}'")
 
 
 def told(destination: Queue | Exchange, key: str | None) -> dict[str, Any]:

@@ -7,20 +7,22 @@ from collections import deque
 from fnmatch import translate
 from re import Pattern
 from re import compile as regex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from broker.core.names import TRACE
 from broker.event_log import get_logger
-from broker.net.control_request import ControlRefused, Request, Verb
-from broker.net.control_verbs.message_row import body_fields, properties_row
-from broker.net.control_verbs.refusing import vhost_of
+from broker.operations.message_row import body_fields, properties_row
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.routing.listeners import Listeners
 
 if TYPE_CHECKING:
-    from broker.administration.administration import Administration
+    from broker.core.auth.users import User
     from broker.core.deadlines import Clock
     from broker.core.firehose import Passage
+    from broker.operations.parts import BrokerParts
 
-__all__ = ["TraceWatch", "trace_verbs"]
+__all__ = ["TRACE_OPERATIONS", "TraceWatch"]
 
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
@@ -33,43 +35,58 @@ LOOK_S: Final = 1.0  # seconds after which an idle trace checks that its vhost s
 _log = get_logger()
 
 
-def trace_verbs(administration: Administration) -> dict[str, Verb]:
-    """Return the verbs."""
+@parameters
+class SetTracing:
+    """Whether the firehose of a vhost publishes."""
 
-    def set_tracing(request: Request) -> None:
-        vhost, on = vhost_of(request, administration), request.flag("on")
-        vhost.firehose.switch(on=on)
-        _log.info("vhost.tracing_on" if on else "vhost.tracing_off", vhost=vhost.name)
+    vhost: str = "/"
+    on: bool = False
 
-    traces: set[TraceWatch] = set()
 
-    async def trace(request: Request) -> None:
-        vhost = vhost_of(request, administration)
-        if len(traces) >= TRACES_MAX:
-            raise ControlRefused(f"{TRACES_MAX} traces run already")
-        watch = TraceWatch(
-            vhost.ports.clock,
-            request.integer("body_bytes", 256, 0, 1 << 20),
-            key=request.optional("key"),
-            **{name: request.optional(name) for name in ("exchange", "queue", "user")},
-        )
-        traces.add(watch)
-        vhost.firehose.watch(watch)
-        try:
-            await request.asker.say({"tracing": vhost.name})
-            while administration.vhosts.get(vhost.name) is vhost:
-                rows = await watch.rows()
-                if rows:
-                    await request.asker.say({"passed": rows})
-                if dropped := watch.take_dropped():
-                    await request.asker.say({"dropped": dropped})
-                await asyncio.sleep(0)
-        finally:
-            vhost.firehose.forget(watch)
-            traces.discard(watch)
-        raise ControlRefused(f"vhost '{vhost.name}' is deleted")
+@parameters
+class Trace:
+    """Which messages are shown: globs, and a topic pattern for routing keys; and how much of each body."""
 
-    return {"set_tracing": set_tracing, "trace": trace}
+    vhost: str = "/"
+    body_bytes: Annotated[int, Range(0, 1 << 20)] = 256
+    exchange: str | None = None
+    queue: str | None = None
+    key: str | None = None
+    user: str | None = None
+
+
+def set_tracing(broker: BrokerParts, asked: SetTracing, _asker: Asker) -> None:
+    """Switch the firehose of a vhost."""
+    vhost = broker.vhost(asked.vhost)
+    vhost.firehose.switch(on=asked.on)
+    _log.info("vhost.tracing_on" if asked.on else "vhost.tracing_off", vhost=vhost.name)
+
+
+def _may_trace(broker: BrokerParts, user: User, asked: Trace) -> None:
+    broker.permissions.check(user, broker.vhost(asked.vhost).exchange_resource(TRACE), "read")
+
+
+async def trace(broker: BrokerParts, asked: Trace, asker: Asker) -> None:
+    """Send the messages of a vhost to the client as they pass."""
+    vhost = broker.vhost(asked.vhost)
+    if len(broker.traces) >= TRACES_MAX:
+        raise OperationRefused(f"{TRACES_MAX} traces run already")
+    watch = TraceWatch(vhost.ports.clock, asked)
+    broker.traces.add(watch)
+    vhost.firehose.watch(watch)
+    try:
+        await asker.say({"tracing": vhost.name})
+        while broker.administration.vhosts.get(vhost.name) is vhost:
+            rows = await watch.rows()
+            if rows:
+                await asker.say({"passed": rows})
+            if dropped := watch.take_dropped():
+                await asker.say({"dropped": dropped})
+            await asyncio.sleep(0)
+    finally:
+        vhost.firehose.forget(watch)
+        broker.traces.discard(watch)
+    raise OperationRefused(f"vhost '{vhost.name}' is deleted")
 
 
 class TraceWatch:
@@ -79,26 +96,17 @@ class TraceWatch:
         messages that did not fit.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        body_bytes: int,
-        *,
-        exchange: str | None = None,
-        queue: str | None = None,
-        key: str | None = None,
-        user: str | None = None,
-    ) -> None:
-        """Take the filters: globs, and a topic pattern for routing keys. Raises: BindingKeyError, ValueError."""
+    def __init__(self, clock: Clock, asked: Trace) -> None:
+        """Take the filters. Raises: BindingKeyError, ValueError."""
         self._clock = clock
-        self._body_bytes = body_bytes
-        self._exchange = _glob(exchange)
-        self._queue = _glob(queue)
-        self._user = _glob(user)
+        self._body_bytes = asked.body_bytes
+        self._exchange = _glob(asked.exchange)
+        self._queue = _glob(asked.queue)
+        self._user = _glob(asked.user)
         self._keys: Listeners | None = None
-        if key is not None:
+        if asked.key is not None:
             self._keys = Listeners()
-            self._keys.add(self, key)
+            self._keys.add(self, asked.key)
         self._kept: deque[tuple[int, Passage]] = deque()
         self._kept_bytes = 0
         self._ready = asyncio.Event()
@@ -177,3 +185,9 @@ def _glob(text: str | None) -> Pattern[str] | None:
     if len(text) > GLOB_MAX:
         raise ValueError(f"a glob has at most {GLOB_MAX} characters")
     return regex(translate(text))
+
+
+TRACE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "set_tracing": Operation(set_tracing, SetTracing),
+    "trace": Operation(trace, Trace, _may_trace),
+}
