@@ -17,11 +17,11 @@ from starlette.requests import ClientDisconnect
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import Call, UserAsker
 from broker.manage.needs import Needs
 from broker.manage.payer import payer
 from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
-from broker.manage.user_asker import UserAsker
 from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_request
 from broker.operations.operation import MONITORING, refusing
 from broker.operations.request import read
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-    from broker.manage.call import Call
     from broker.manage.client import ApiClient
     from broker.operations.operation import Operation
     from broker.operations.request import Request, Verb

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.operations.parts import BrokerParts
+from broker.operations.operated_broker import OperatedBroker
 
 if TYPE_CHECKING:
     from broker.core.auth.logins import Logins
@@ -22,7 +22,7 @@ __all__ = ["ManagedBroker"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManagedBroker(BrokerParts):
+class ManagedBroker(OperatedBroker):
     """The parts of a broker, with those that only HTTP needs.
 
     Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `unready` gives the

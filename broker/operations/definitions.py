@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from broker.core.vhost import Vhost
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["DEFINITION_OPERATIONS", "ExportDefinitions", "ImportDefinitions"]
 
@@ -47,7 +47,7 @@ class ExportDefinitions:
     vhost: str | None = None
 
 
-async def backup(broker: BrokerParts, asked: Backup, asker: Asker) -> dict[str, Any]:
+async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[str, Any]:
     """Copy the data folder while the broker runs."""
     target = Path(asked.target)
     if not target.is_absolute():
@@ -60,7 +60,7 @@ async def backup(broker: BrokerParts, asked: Backup, asker: Asker) -> dict[str, 
     return await broker.backups.take(target, told)
 
 
-async def import_definitions(broker: BrokerParts, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
+async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
     """Import definitions: all of them, or nothing."""
     administration, vhost = broker.administration, asked.vhost
     _check_vhost(broker, vhost)
@@ -71,7 +71,7 @@ async def import_definitions(broker: BrokerParts, asked: ImportDefinitions, aske
     return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
 
 
-async def export_definitions(broker: BrokerParts, asked: ExportDefinitions, _asker: Asker) -> dict[str, Any]:
+async def export_definitions(broker: OperatedBroker, asked: ExportDefinitions, _asker: Asker) -> dict[str, Any]:
     """Return the definitions in force."""
     administration, name = broker.administration, asked.vhost
     _check_vhost(broker, name)
@@ -85,7 +85,7 @@ async def export_definitions(broker: BrokerParts, asked: ExportDefinitions, _ask
     return {**product, **{part: [_without_vhost(row) for row in rows] for part, rows in found.items()}}
 
 
-def _check_vhost(broker: BrokerParts, name: str | None) -> None:
+def _check_vhost(broker: OperatedBroker, name: str | None) -> None:
     if name is not None and name not in broker.administration.vhosts:
         raise OperationRefused(f"no vhost '{name}'")
 

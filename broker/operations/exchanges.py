@@ -19,7 +19,7 @@ from broker.operations.request import Asker, OperationRefused, parameters
 if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.core.vhost import Vhost
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
     from broker.routing.exchange import Exchange
 
 __all__ = ["EXCHANGE_OPERATIONS"]
@@ -60,13 +60,13 @@ class Binding:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def _may_declare(broker: BrokerParts, user: User, asked: DeclareExchange) -> None:
+def _may_declare(broker: OperatedBroker, user: User, asked: DeclareExchange) -> None:
     vhost = broker.vhost(asked.vhost)
     is_new = asked.exchange not in vhost.exchanges
     check_declare(broker, user, vhost.exchange_resource(asked.exchange), asked.arguments, is_new=is_new)
 
 
-async def declare_exchange(broker: BrokerParts, asked: DeclareExchange, _asker: Asker) -> dict[str, bool]:
+async def declare_exchange(broker: OperatedBroker, asked: DeclareExchange, _asker: Asker) -> dict[str, bool]:
     """Declare an exchange, and return whether it is new."""
     vhost, name, durable = broker.vhost(asked.vhost), asked.exchange, not asked.transient
     check_name("exchange", name)
@@ -82,11 +82,11 @@ async def declare_exchange(broker: BrokerParts, asked: DeclareExchange, _asker: 
     return await _done(broker, vhost, made=made)
 
 
-def _may_delete(broker: BrokerParts, user: User, asked: DeleteExchange) -> None:
+def _may_delete(broker: OperatedBroker, user: User, asked: DeleteExchange) -> None:
     broker.permissions.check(user, broker.vhost(asked.vhost).exchange_resource(asked.exchange), "configure")
 
 
-async def delete_exchange(broker: BrokerParts, asked: DeleteExchange, _asker: Asker) -> None:
+async def delete_exchange(broker: OperatedBroker, asked: DeleteExchange, _asker: Asker) -> None:
     """Delete an exchange."""
     vhost = broker.vhost(asked.vhost)
     exchange_named(vhost, asked.exchange)
@@ -107,7 +107,7 @@ def _ends(vhost: Vhost, asked: Binding) -> tuple[Exchange, Queue | Exchange]:
     return source, destination
 
 
-def _may_bind(broker: BrokerParts, user: User, asked: Binding) -> None:
+def _may_bind(broker: OperatedBroker, user: User, asked: Binding) -> None:
     vhost, permissions = broker.vhost(asked.vhost), broker.permissions
     source, destination = _ends(vhost, asked)
     named = vhost.queue_resource if isinstance(destination, Queue) else vhost.exchange_resource
@@ -115,7 +115,7 @@ def _may_bind(broker: BrokerParts, user: User, asked: Binding) -> None:
     permissions.check_source(user, vhost.exchange_resource(source.name), source, asked.key)
 
 
-async def bind(broker: BrokerParts, asked: Binding, _asker: Asker) -> dict[str, bool]:
+async def bind(broker: OperatedBroker, asked: Binding, _asker: Asker) -> dict[str, bool]:
     """Bind a queue or an exchange, and return whether the binding is new."""
     vhost = broker.vhost(asked.vhost)
     source, destination = _ends(vhost, asked)
@@ -128,7 +128,7 @@ async def bind(broker: BrokerParts, asked: Binding, _asker: Asker) -> dict[str, 
     return await _done(broker, vhost, made=made)
 
 
-async def unbind(broker: BrokerParts, asked: Binding, _asker: Asker) -> dict[str, bool]:
+async def unbind(broker: OperatedBroker, asked: Binding, _asker: Asker) -> dict[str, bool]:
     """Remove a binding."""
     vhost = broker.vhost(asked.vhost)
     source, destination = _ends(vhost, asked)
@@ -142,7 +142,7 @@ async def unbind(broker: BrokerParts, asked: Binding, _asker: Asker) -> dict[str
     return await _done(broker, vhost, made=False)
 
 
-async def _done(broker: BrokerParts, vhost: Vhost, *, made: bool) -> dict[str, bool]:
+async def _done(broker: OperatedBroker, vhost: Vhost, *, made: bool) -> dict[str, bool]:
     await broker.engine(vhost).committer.drain()
     return {"made": made}
 

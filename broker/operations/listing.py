@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
     from broker.operations.queue_rates import Rates
     from broker.routing.exchange import Exchange
 
@@ -78,7 +78,7 @@ class ListQueues(OfVhosts):
     bytes: bool = False
 
 
-def _sessions(broker: BrokerParts, name: str | None) -> list[SessionOfConnection]:
+def _sessions(broker: OperatedBroker, name: str | None) -> list[SessionOfConnection]:
     broker.vhosts(name)
     found = [one for one in broker.sessions() if name is None or (one.vhost is not None and one.vhost.name == name)]
     return sorted(found, key=lambda one: one.name)
@@ -87,13 +87,13 @@ def _sessions(broker: BrokerParts, name: str | None) -> list[SessionOfConnection
 def _of_vhosts(rows: Callable[[Vhost], Iterable[Row]], tag: str = ADMINISTRATOR) -> Operation[OfVhosts]:
     """Return the operation that lists what each vhost has."""
 
-    async def listing(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+    async def listing(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
         return await gather(row for vhost in broker.vhosts(asked.vhost) for row in rows(vhost))
 
     return Operation(listing, OfVhosts, tag=tag)
 
 
-async def list_queues(broker: BrokerParts, asked: ListQueues, _asker: Asker) -> list[Row]:
+async def list_queues(broker: OperatedBroker, asked: ListQueues, _asker: Asker) -> list[Row]:
     """List the queues."""
     found = {(v.name, queue.number): (v, queue) for v in broker.vhosts(asked.vhost) for queue in v.queues.values()}
     rates: dict[tuple[str, int], Rates] = {}
@@ -109,7 +109,7 @@ async def list_queues(broker: BrokerParts, asked: ListQueues, _asker: Asker) -> 
     return rows
 
 
-async def list_connections(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+async def list_connections(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
     """List the connections of this node."""
     blocked = set(broker.blocked_sessions())
     return await gather(
@@ -117,12 +117,12 @@ async def list_connections(broker: BrokerParts, asked: OfVhosts, _asker: Asker) 
     )
 
 
-async def list_channels(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+async def list_channels(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
     """List the channels of this node."""
     return await gather(row for session in _sessions(broker, asked.vhost) for row in channel_rows(session))
 
 
-async def list_vhosts(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[Row]:
+async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[Row]:
     """List the vhosts, with those that are down."""
     administration = broker.administration
     connected = [session.vhost for session in broker.sessions()]
@@ -141,19 +141,19 @@ async def list_vhosts(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> li
     return await gather(chain(rows, offline_rows(administration)) if asked.vhost is None else rows)
 
 
-def list_permissions(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
+def list_permissions(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
     """List the permissions."""
     broker.vhosts(asked.vhost)
     return broker.permissions.listing(vhost=asked.vhost)
 
 
-def list_topic_permissions(broker: BrokerParts, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
+def list_topic_permissions(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[str, str]]:
     """List the topic permissions."""
     broker.vhosts(asked.vhost)
     return broker.permissions.topics.listing(vhost=asked.vhost)
 
 
-def list_users(broker: BrokerParts, _asked: OfVhosts, _asker: Asker) -> list[Row]:
+def list_users(broker: OperatedBroker, _asked: OfVhosts, _asker: Asker) -> list[Row]:
     """List the users."""
     users = broker.administration.users
     return [

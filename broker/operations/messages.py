@@ -30,7 +30,7 @@ from broker.operations.rights import check_destination, of_queue
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["MESSAGE_OPERATIONS"]
 
@@ -59,12 +59,12 @@ class Get(OfQueue):
     requeue: bool = False
 
 
-def _may_publish(broker: BrokerParts, user: User, asked: Publish) -> None:
+def _may_publish(broker: OperatedBroker, user: User, asked: Publish) -> None:
     check_destination(broker, user, broker.vhost(asked.vhost), asked.to)
     check_user_id(user, asked.properties.get("user_id"))
 
 
-async def publish(broker: BrokerParts, asked: Publish, asker: Asker) -> dict[str, Any]:
+async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[str, Any]:
     """Publish messages to a queue or through an exchange. An alarm blocks an operator like any publisher."""
     vhost = broker.vhost(asked.vhost)
     committer = broker.engine(vhost).committer  # the vhost may be deleted meanwhile
@@ -108,7 +108,7 @@ async def publish(broker: BrokerParts, asked: Publish, asker: Asker) -> dict[str
     }
 
 
-async def get(broker: BrokerParts, asked: Get, asker: Asker) -> dict[str, int]:
+async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int]:
     """Take messages out of a queue. The client accepts them first."""
     vhost = broker.vhost(asked.vhost)
     queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)

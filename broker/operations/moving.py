@@ -20,7 +20,7 @@ from broker.operations.rights import check_destination, check_publish
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
     from broker.routing.exchange import Exchange
 
 __all__ = ["MOVING_OPERATIONS", "MoveMessages", "RequeueDeadLetters"]
@@ -50,14 +50,14 @@ class RequeueDeadLetters(OfQueue):
     limit: Annotated[int | None, Range(1)] = None
 
 
-def _may_move(broker: BrokerParts, user: User, asked: MoveMessages) -> None:
+def _may_move(broker: OperatedBroker, user: User, asked: MoveMessages) -> None:
     """Check the destination now; `Asker.check_publish` checks the keys of the messages one by one."""
     vhost = broker.vhost(asked.vhost)
     broker.permissions.check(user, vhost.queue_resource(asked.queue), "read")
     check_destination(broker, user, vhost, asked.to)
 
 
-async def move(broker: BrokerParts, asked: MoveMessages, asker: Asker) -> dict[str, Any]:
+async def move(broker: OperatedBroker, asked: MoveMessages, asker: Asker) -> dict[str, Any]:
     """Move messages of a queue to another one, or through an exchange."""
     vhost = broker.vhost(asked.vhost)
     source = queue_named(vhost, asked.queue)
@@ -73,14 +73,14 @@ async def move(broker: BrokerParts, asked: MoveMessages, asker: Asker) -> dict[s
     return await _run(broker, asker, moving, told(destination, key), (source, destination))
 
 
-def _may_requeue(broker: BrokerParts, user: User, asked: RequeueDeadLetters) -> None:
+def _may_requeue(broker: OperatedBroker, user: User, asked: RequeueDeadLetters) -> None:
     vhost = broker.vhost(asked.vhost)
     broker.permissions.check(user, vhost.queue_resource(asked.queue), "read")
     if asked.into == INTO[0]:
         check_publish(broker, user, vhost, vhost.exchanges[""], ())
 
 
-async def requeue_dead_letters(broker: BrokerParts, asked: RequeueDeadLetters, asker: Asker) -> dict[str, Any]:
+async def requeue_dead_letters(broker: OperatedBroker, asked: RequeueDeadLetters, asker: Asker) -> dict[str, Any]:
     """Move dead letters back to the queues where they died, or through the exchanges that they came from."""
     vhost = broker.vhost(asked.vhost)
     source = queue_named(vhost, asked.queue)
@@ -98,7 +98,7 @@ async def requeue_dead_letters(broker: BrokerParts, asked: RequeueDeadLetters, a
 
 
 async def _run(
-    broker: BrokerParts, asker: Asker, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
+    broker: OperatedBroker, asker: Asker, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
 ) -> dict[str, Any]:
     """Carry out a move; a full disk ends it, because it writes the messages again."""
     source, vhost = move.source, move.vhost

@@ -13,7 +13,7 @@ from broker.store.damage import CorruptStore, StoreFailed
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["ADMINISTRATOR", "MONITORING", "Operation", "carry_out", "refusing", "verb_of"]
 
@@ -32,15 +32,15 @@ class Operation(Generic[P]):
         `asks_database` while the database is away, and one with a reason `not_in_cluster` always.
     """
 
-    run: Callable[[BrokerParts, P, Asker], Any]
+    run: Callable[[OperatedBroker, P, Asker], Any]
     parameters: type[P]
-    right: Callable[[BrokerParts, User, P], None] | None = None
+    right: Callable[[OperatedBroker, User, P], None] | None = None
     tag: str = ADMINISTRATOR
     asks_database: bool = False
     not_in_cluster: str = ""
 
 
-def carry_out(broker: BrokerParts, operation: Operation[P], asked: P, asker: Asker) -> Any:
+def carry_out(broker: OperatedBroker, operation: Operation[P], asked: P, asker: Asker) -> Any:
     """Return the answer of an operation, or an awaitable of it. Raises: OperationRefused and what `run` raises."""
     if broker.cluster is not None:
         if operation.not_in_cluster:
@@ -52,7 +52,7 @@ def carry_out(broker: BrokerParts, operation: Operation[P], asked: P, asker: Ask
     return operation.run(broker, asked, asker)
 
 
-def verb_of(broker: BrokerParts, operation: Operation[Any]) -> Verb:
+def verb_of(broker: OperatedBroker, operation: Operation[Any]) -> Verb:
     """Return the verb of the control socket that carries out an operation."""
     return refusing(lambda request: carry_out(broker, operation, read(operation.parameters, request), request.asker))
 

@@ -14,7 +14,7 @@ from broker.operations.rows import slot_count, user_name
 from broker.taps.tap_listing import cursor_rows
 
 if TYPE_CHECKING:
-    from broker.operations.parts import BrokerParts, ClusterMembership, OverlayView
+    from broker.operations.operated_broker import ClusterMembership, OperatedBroker, OverlayView
 
 __all__ = ["NOT_A_NODE", "NO_BRIDGE", "NO_OVERLAY", "PROCESS_OPERATIONS", "ForgetLeaf", "LeaveCluster", "Nothing"]
 
@@ -61,11 +61,11 @@ class ForgetLeaf:
     leaf: str
 
 
-def health(_broker: BrokerParts, _asked: Nothing, _asker: Asker) -> None:
+def health(_broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> None:
     """Answer, which shows that the loop runs."""
 
 
-def status(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> dict[str, Any]:
+def status(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> dict[str, Any]:
     """Return the broker's facts, and the totals of its queues."""
     vhosts, cluster = broker.administration.vhosts, broker.cluster
     queues = [queue for vhost in vhosts.values() for queue in vhost.queues.values()]
@@ -88,24 +88,24 @@ def status(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> dict[str, Any
     }
 
 
-async def reload(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
+async def reload(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
     """Read the settings again."""
     return await broker.reload()
 
 
-def settings(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
+def settings(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
     """Return the settings in force, without secrets."""
     return broker.shown_settings()
 
 
-async def stop(broker: BrokerParts, _asked: Nothing, asker: Asker) -> None:
+async def stop(broker: OperatedBroker, _asked: Nothing, asker: Asker) -> None:
     """Stop the broker; the end of the socket is the answer."""
     asker.tell({"pid": os.getpid()})
-    broker.stop(asker.tell)
+    broker.ask_to_stop(asker.tell)
     await asyncio.Event().wait()
 
 
-def close_connection(broker: BrokerParts, asked: CloseConnection, _asker: Asker) -> None:
+def close_connection(broker: OperatedBroker, asked: CloseConnection, _asker: Asker) -> None:
     """Close the connections with a name."""
     found = [session for session in broker.sessions() if session.name == asked.name]
     if not found:
@@ -116,18 +116,18 @@ def close_connection(broker: BrokerParts, asked: CloseConnection, _asker: Asker)
         _log.info("connection.force_closed", conn=session.name, user=user, reason=asked.reason)
 
 
-def _node(broker: BrokerParts) -> ClusterMembership:
+def _node(broker: OperatedBroker) -> ClusterMembership:
     if broker.cluster is None:
         raise OperationRefused(NOT_A_NODE)
     return broker.cluster
 
 
-def cluster(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
+def cluster(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
     """Return what this node knows of its cluster."""
     return _node(broker).facts()
 
 
-async def cluster_leave(broker: BrokerParts, asked: LeaveCluster, _asker: Asker) -> dict[str, Any]:
+async def cluster_leave(broker: OperatedBroker, asked: LeaveCluster, _asker: Asker) -> dict[str, Any]:
     """Count out a dead node before its lease ends."""
     name, facts = asked.node, _node(broker).facts()
     if name == facts["node"]:
@@ -139,28 +139,28 @@ async def cluster_leave(broker: BrokerParts, asked: LeaveCluster, _asker: Asker)
     return {"node": name}
 
 
-def _view(broker: BrokerParts) -> OverlayView:
+def _view(broker: OperatedBroker) -> OverlayView:
     if not broker.overlay.is_on:
         raise OperationRefused(NO_OVERLAY)
     return broker.overlay
 
 
-def overlay(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
+def overlay(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
     """Return what the overlay's brokers of this process know."""
     return _view(broker).facts()
 
 
-def overlay_explain(broker: BrokerParts, asked: ExplainRoute, _asker: Asker) -> list[dict[str, Any]]:
+def overlay_explain(broker: OperatedBroker, asked: ExplainRoute, _asker: Asker) -> list[dict[str, Any]]:
     """Return where a message would go in the overlay, and why."""
     return _view(broker).explain(asked.vhost, asked.exchange, asked.key)
 
 
-def overlay_forget(broker: BrokerParts, asked: ForgetLeaf, _asker: Asker) -> None:
+def overlay_forget(broker: OperatedBroker, asked: ForgetLeaf, _asker: Asker) -> None:
     """Keep nothing any more for a leaf that is away for good."""
     _view(broker).forget(asked.leaf)
 
 
-def zmq(broker: BrokerParts, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
+def zmq(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
     """Return the ØMQ bridges."""
     found = broker.zmq()
     if not found:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.core.queue.stream import Stream
     from broker.core.resource import Resource
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
     from broker.slots.slot import Slot
 
 __all__ = ["QUEUE_OPERATIONS", "check_arguments", "check_declare", "check_name"]
@@ -84,7 +84,7 @@ def check_arguments(arguments: dict[str, Any]) -> None:
 
 
 def check_declare(
-    broker: BrokerParts, user: User, resource: Resource, arguments: dict[str, Any], *, is_new: bool
+    broker: OperatedBroker, user: User, resource: Resource, arguments: dict[str, Any], *, is_new: bool
 ) -> None:
     """Let a user declare a queue or an exchange. Raises: ChannelError (403)."""
     broker.permissions.check(user, resource, "configure")
@@ -93,13 +93,13 @@ def check_declare(
         broker.permissions.check_new(user, resource, arguments)
 
 
-def _may_declare(broker: BrokerParts, user: User, asked: DeclareQueue) -> None:
+def _may_declare(broker: OperatedBroker, user: User, asked: DeclareQueue) -> None:
     vhost = broker.vhost(asked.vhost)
     is_new = asked.queue not in vhost.queues
     check_declare(broker, user, vhost.queue_resource(asked.queue), asked.arguments, is_new=is_new)
 
 
-async def declare_queue(broker: BrokerParts, asked: DeclareQueue, _asker: Asker) -> dict[str, bool]:
+async def declare_queue(broker: OperatedBroker, asked: DeclareQueue, _asker: Asker) -> dict[str, bool]:
     """Declare a queue, and return whether it is new."""
     vhost, name, durable, auto_delete = broker.vhost(asked.vhost), asked.queue, not asked.transient, asked.auto_delete
     check_name("queue", name)
@@ -116,7 +116,7 @@ async def declare_queue(broker: BrokerParts, asked: DeclareQueue, _asker: Asker)
     return {"made": made}
 
 
-async def delete_queue(broker: BrokerParts, asked: DeleteQueue, _asker: Asker) -> dict[str, int]:
+async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker) -> dict[str, int]:
     """Delete a queue, and return how many messages it had."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     count = 0
@@ -135,7 +135,7 @@ async def delete_queue(broker: BrokerParts, asked: DeleteQueue, _asker: Asker) -
     return {"messages": count}
 
 
-async def purge_queue(broker: BrokerParts, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
+async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
     """Drop the ready messages of a queue, or some from its head, and return how many."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if queue.is_tap:
@@ -153,7 +153,7 @@ async def purge_queue(broker: BrokerParts, asked: PurgeQueue, _asker: Asker) -> 
     return {"messages": count}
 
 
-async def pause_queue(broker: BrokerParts, asked: OfQueue, _asker: Asker) -> None:
+async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
     """Let a queue deliver nothing until it is resumed."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if queue.kept:
@@ -162,7 +162,7 @@ async def pause_queue(broker: BrokerParts, asked: OfQueue, _asker: Asker) -> Non
     await QueuePauses(broker.administration).pause(vhost.name, queue.name)
 
 
-async def resume_queue(broker: BrokerParts, asked: OfQueue, _asker: Asker) -> None:
+async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
     """End the pause of a queue, also of one that was deleted."""
     vhost, name = broker.vhost(asked.vhost), asked.queue
     if name not in vhost.queues and name not in vhost.queues.paused:
@@ -170,7 +170,7 @@ async def resume_queue(broker: BrokerParts, asked: OfQueue, _asker: Asker) -> No
     await QueuePauses(broker.administration).resume(vhost.name, name)
 
 
-async def peek(broker: BrokerParts, asked: Peek, _asker: Asker) -> list[dict[str, Any]]:
+async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[str, Any]]:
     """Return the next messages of a queue, without taking them."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     body_bytes = min(asked.body_bytes, PEEK_BYTES_MAX // asked.count)
@@ -178,7 +178,7 @@ async def peek(broker: BrokerParts, asked: Peek, _asker: Asker) -> list[dict[str
     return [message_row(message, body_bytes) for message in found]
 
 
-def slots(broker: BrokerParts, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
+def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
     """Return the slots of a queue, those of the highest level first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     rows = (slot_row(stream, slot) for stream in reversed(queue.streams) for slot in stream.manager.slots.values())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.core.auth.permissions import Kind
     from broker.core.auth.users import User
     from broker.core.vhost import Vhost
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
     from broker.operations.request import OfQueue
     from broker.routing.exchange import Exchange
 
@@ -31,26 +31,26 @@ __all__ = [
 ]
 
 
-def of_queue(kind: Kind) -> Callable[[BrokerParts, User, OfQueue], None]:
+def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:
     """Return the right to one queue."""
 
-    def check(broker: BrokerParts, user: User, asked: OfQueue) -> None:
+    def check(broker: OperatedBroker, user: User, asked: OfQueue) -> None:
         broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(asked.queue), kind)
 
     return check
 
 
-def may_read_tap(broker: BrokerParts, user: User, vhost: str, tap: str) -> bool:
+def may_read_tap(broker: OperatedBroker, user: User, vhost: str, tap: str) -> bool:
     """Return whether the user may read what a tap keeps."""
     return broker.permissions.allows(user, _tap(vhost, tap), "read")
 
 
-def check_tap(broker: BrokerParts, user: User, vhost: str, tap: str, kind: Kind = "read") -> None:
+def check_tap(broker: OperatedBroker, user: User, vhost: str, tap: str, kind: Kind = "read") -> None:
     """Let the user read a tap, or configure it. Raises: ChannelError (403)."""
     broker.permissions.check(user, _tap(vhost, tap), kind)
 
 
-def check_seal(broker: BrokerParts, user: User, vhost: str | None, tap: str | None) -> None:
+def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str | None) -> None:
     """Let the user seal a tap, or all of a vhost or a name: each has to be one that the user may read.
 
     Raises: ChannelError (403).
@@ -63,7 +63,7 @@ def check_seal(broker: BrokerParts, user: User, vhost: str | None, tap: str | No
         raise ChannelError(403, f"access to all taps refused for user '{user.name}', who may not read each of them")
 
 
-def check_new_tap(broker: BrokerParts, user: User, vhost: Vhost, tap: str, exchange: str, pattern: str) -> None:
+def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, exchange: str, pattern: str) -> None:
     """Let the user add a tap, which reads an exchange as a binding does. Raises: ChannelError (403)."""
     check_tap(broker, user, vhost.name, tap, "configure")
     source, known = vhost.exchange_resource(exchange), vhost.exchanges.get(exchange)
@@ -72,7 +72,7 @@ def check_new_tap(broker: BrokerParts, user: User, vhost: Vhost, tap: str, excha
         broker.permissions.check_topic(user, source, pattern, "read")
 
 
-def check_cursor(broker: BrokerParts, user: User, name: str, vhost: str, tap: str) -> None:
+def check_cursor(broker: OperatedBroker, user: User, name: str, vhost: str, tap: str) -> None:
     """Let the user move or remove a cursor: to read the tap suffices for the user's own, and for a new one.
 
     Raises: ChannelError (403).
@@ -91,7 +91,7 @@ def check_cursor(broker: BrokerParts, user: User, name: str, vhost: str, tap: st
     check_tap(broker, user, vhost, tap, "configure")
 
 
-def check_publish(broker: BrokerParts, user: User, vhost: Vhost, exchange: Exchange, keys: Iterable[str]) -> None:
+def check_publish(broker: OperatedBroker, user: User, vhost: Vhost, exchange: Exchange, keys: Iterable[str]) -> None:
     """Let the user publish to an exchange with these routing keys. Raises: ChannelError (403)."""
     permissions, resource = broker.permissions, vhost.exchange_resource(exchange.name)
     permissions.check(user, resource, "write")
@@ -101,7 +101,7 @@ def check_publish(broker: BrokerParts, user: User, vhost: Vhost, exchange: Excha
         permissions.check_topic(user, resource, key, "write")
 
 
-def check_destination(broker: BrokerParts, user: User, vhost: Vhost, to: str) -> None:
+def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str) -> None:
     """Let the user publish to the queue, or to the exchange with or without a key, that QUEUE or EXCHANGE:KEY names.
 
     Raises: ChannelError (403); OperationRefused if there is none.

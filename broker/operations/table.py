@@ -20,8 +20,8 @@ from broker.operations.users import USER_OPERATIONS
 from broker.operations.vhosts import VHOST_OPERATIONS
 
 if TYPE_CHECKING:
+    from broker.operations.operated_broker import OperatedBroker
     from broker.operations.operation import Operation
-    from broker.operations.parts import BrokerParts
     from broker.operations.request import Verb
 
 __all__ = ["OPERATIONS", "control_verbs"]
@@ -43,6 +43,6 @@ OPERATIONS: Final[dict[str, Operation[Any]]] = {
 }
 
 
-def control_verbs(broker: BrokerParts) -> dict[str, Verb]:
+def control_verbs(broker: OperatedBroker) -> dict[str, Verb]:
     """Return the operations as verbs of the control socket."""
     return {name: verb_of(broker, operation) for name, operation in OPERATIONS.items()}

@@ -13,7 +13,7 @@ from broker.taps.tap_listing import cursor_rows
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["TAP_OPERATIONS", "AddTap", "Cursor", "RemoveTap", "Seal", "SetCursor"]
 
@@ -88,12 +88,12 @@ class SetCursor(Cursor):
     user: str | None = None
 
 
-def _may_add(broker: BrokerParts, user: User, asked: AddTap) -> None:
+def _may_add(broker: OperatedBroker, user: User, asked: AddTap) -> None:
     name = asked.name or asked.exchange or "default"
     check_new_tap(broker, user, broker.vhost(asked.vhost), name, asked.exchange, asked.pattern)
 
 
-async def tap_add(broker: BrokerParts, asked: AddTap, _asker: Asker) -> dict[str, Any]:
+async def tap_add(broker: OperatedBroker, asked: AddTap, _asker: Asker) -> dict[str, Any]:
     """Add a tap, or find an equal one."""
     return await broker.taps.add(
         asked.vhost,
@@ -106,63 +106,63 @@ async def tap_add(broker: BrokerParts, asked: AddTap, _asker: Asker) -> dict[str
     )
 
 
-def _may_remove(broker: BrokerParts, user: User, asked: RemoveTap) -> None:
+def _may_remove(broker: OperatedBroker, user: User, asked: RemoveTap) -> None:
     check_tap(broker, user, asked.vhost, asked.name, "configure")
 
 
-async def tap_remove(broker: BrokerParts, asked: RemoveTap, _asker: Asker) -> dict[str, int]:
+async def tap_remove(broker: OperatedBroker, asked: RemoveTap, _asker: Asker) -> dict[str, int]:
     """End a tap."""
     return await broker.taps.remove(asked.vhost, asked.name, drop=asked.drop)
 
 
-def taps(broker: BrokerParts, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
+def taps(broker: OperatedBroker, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
     """Return the taps."""
     return broker.taps.listing(asked.vhost)
 
 
-def _may_seal(broker: BrokerParts, user: User, asked: Seal) -> None:
+def _may_seal(broker: OperatedBroker, user: User, asked: Seal) -> None:
     check_seal(broker, user, asked.vhost, asked.tap)
 
 
-async def seal(broker: BrokerParts, asked: Seal, _asker: Asker) -> dict[str, int]:
+async def seal(broker: OperatedBroker, asked: Seal, _asker: Asker) -> dict[str, int]:
     """Return the last seal once everything that taps hold now is in slot files."""
     return {"last_seal": await broker.taps.seal(asked.vhost, asked.tap)}
 
 
-def _may_read(broker: BrokerParts, user: User, asked: ReadTaps) -> None:
+def _may_read(broker: OperatedBroker, user: User, asked: ReadTaps) -> None:
     for tap in asked.taps:
         check_tap(broker, user, asked.vhost, tap)
 
 
-def tap_read(broker: BrokerParts, asked: ReadTaps, _asker: Asker) -> None:
+def tap_read(broker: OperatedBroker, asked: ReadTaps, _asker: Asker) -> None:
     """Note that somebody reads taps."""
     for tap in asked.taps:
         broker.taps.note_read(asked.vhost, tap)
 
 
-async def snapshot(broker: BrokerParts, asked: OfQueue, asker: Asker) -> dict[str, Any]:
+async def snapshot(broker: OperatedBroker, asked: OfQueue, asker: Asker) -> dict[str, Any]:
     """Copy the messages of a queue into slot files that are kept for a while."""
     return await broker.taps.snapshots.take(asked.vhost, asked.queue, asker.user_name)
 
 
-def _may_drop(broker: BrokerParts, user: User, asked: DropSnapshot) -> None:
+def _may_drop(broker: OperatedBroker, user: User, asked: DropSnapshot) -> None:
     found = broker.taps.snapshots.get(asked.id)
     if found is not None:
         broker.permissions.check(user, Resource("queue", found.vhost, found.queue), "read")
 
 
-async def snapshot_drop(broker: BrokerParts, asked: DropSnapshot, _asker: Asker) -> None:
+async def snapshot_drop(broker: OperatedBroker, asked: DropSnapshot, _asker: Asker) -> None:
     """Remove a snapshot."""
     await broker.taps.snapshots.drop(asked.id)
 
 
-def _may_set(broker: BrokerParts, user: User, asked: SetCursor) -> None:
+def _may_set(broker: OperatedBroker, user: User, asked: SetCursor) -> None:
     check_cursor(broker, user, asked.name, asked.vhost, asked.tap)
     if asked.user is not None:
         check_tap(broker, user, asked.vhost, asked.tap, "configure")
 
 
-async def cursor_set(broker: BrokerParts, asked: SetCursor, asker: Asker) -> None:
+async def cursor_set(broker: OperatedBroker, asked: SetCursor, asker: Asker) -> None:
     """Make a cursor, or move it."""
     if asked.seal is None:
         raise OperationRefused("'seal' should be an integer")
@@ -178,16 +178,16 @@ async def cursor_set(broker: BrokerParts, asked: SetCursor, asker: Asker) -> Non
     )
 
 
-def _may_move(broker: BrokerParts, user: User, asked: Cursor) -> None:
+def _may_move(broker: OperatedBroker, user: User, asked: Cursor) -> None:
     check_cursor(broker, user, asked.name, asked.vhost, asked.tap)
 
 
-async def cursor_remove(broker: BrokerParts, asked: Cursor, _asker: Asker) -> None:
+async def cursor_remove(broker: OperatedBroker, asked: Cursor, _asker: Asker) -> None:
     """Remove a cursor."""
     await broker.taps.cursors.remove(asked.name, asked.vhost, asked.tap)
 
 
-def cursors(broker: BrokerParts, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
+def cursors(broker: OperatedBroker, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
     """Return the cursors of taps."""
     return cursor_rows(broker.taps.listing(asked.vhost))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.administration.messages.head_age import HeadTimes
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["SORTED_BY", "TOP_OPERATIONS"]
 
@@ -38,7 +38,7 @@ class Top:
     limit: Annotated[int, Range(1, ROWS_MAX)] = 50
 
 
-async def top(broker: BrokerParts, asked: Top, _asker: Asker) -> dict[str, Any]:
+async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, Any]:
     """Return the busiest, longest or oldest queues, with rates, and the totals of the broker."""
     by, heads, administration = asked.by, broker.heads, broker.administration
     if by not in SORTED_BY:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.core.deadlines import Clock
     from broker.core.firehose import Passage
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["TRACE_OPERATIONS", "TraceWatch"]
 
@@ -55,18 +55,18 @@ class Trace:
     user: str | None = None
 
 
-def set_tracing(broker: BrokerParts, asked: SetTracing, _asker: Asker) -> None:
+def set_tracing(broker: OperatedBroker, asked: SetTracing, _asker: Asker) -> None:
     """Switch the firehose of a vhost."""
     vhost = broker.vhost(asked.vhost)
     vhost.firehose.switch(on=asked.on)
     _log.info("vhost.tracing_on" if asked.on else "vhost.tracing_off", vhost=vhost.name)
 
 
-def _may_trace(broker: BrokerParts, user: User, asked: Trace) -> None:
+def _may_trace(broker: OperatedBroker, user: User, asked: Trace) -> None:
     broker.permissions.check(user, broker.vhost(asked.vhost).exchange_resource(TRACE), "read")
 
 
-async def trace(broker: BrokerParts, asked: Trace, asker: Asker) -> None:
+async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
     """Send the messages of a vhost to the client as they pass."""
     vhost = broker.vhost(asked.vhost)
     if len(broker.traces) >= TRACES_MAX:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.core.session.basic import BasicSession
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["UNACKED_OPERATIONS", "answering"]
 
@@ -51,7 +51,7 @@ class Unacked(OfQueue):
     local: bool = False
 
 
-async def unacked(broker: BrokerParts, asked: Unacked, _asker: Asker) -> list[dict[str, Any]]:
+async def unacked(broker: OperatedBroker, asked: Unacked, _asker: Asker) -> list[dict[str, Any]]:
     """Return the unacked messages of a queue on all nodes, those that are held longest first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     count = asked.count
@@ -72,7 +72,7 @@ async def unacked(broker: BrokerParts, asked: Unacked, _asker: Asker) -> list[di
     return found[:count]
 
 
-def answering(broker: BrokerParts, node: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
+def answering(broker: OperatedBroker, node: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
     """Return what answers the question of another node: what clients of this one hold."""
 
     async def answer(question: Mapping[str, Any]) -> dict[str, Any] | None:

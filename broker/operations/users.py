@@ -13,7 +13,7 @@ from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
 
 if TYPE_CHECKING:
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["USER_OPERATIONS", "Named"]
 
@@ -86,52 +86,52 @@ def _check_password(password: str | None) -> None:
         raise OperationRefused("a password must not be empty")
 
 
-async def add_user(broker: BrokerParts, asked: AddUser, _asker: Asker) -> None:
+async def add_user(broker: OperatedBroker, asked: AddUser, _asker: Asker) -> None:
     """Add a user."""
     _check_password(asked.password)
     await UserChanges(broker.administration).add(asked.name, asked.password, asked.tags)
 
 
-async def set_user(broker: BrokerParts, asked: SetUser, _asker: Asker) -> None:
+async def set_user(broker: OperatedBroker, asked: SetUser, _asker: Asker) -> None:
     """Change the password or the tags of a user, or both."""
     _check_password(asked.password)
     await UserChanges(broker.administration).set(asked.name, asked.password, asked.tags)
 
 
-async def delete_user(broker: BrokerParts, asked: Named, _asker: Asker) -> None:
+async def delete_user(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
     """Delete a user."""
     await UserChanges(broker.administration).delete(asked.name)
 
 
-async def set_user_limits(broker: BrokerParts, asked: SetLimits, _asker: Asker) -> None:
+async def set_user_limits(broker: OperatedBroker, asked: SetLimits, _asker: Asker) -> None:
     """Set some limits of a user."""
     limits = checked_limits(asked.limits, (CONNECTIONS, CHANNELS))
     await UserChanges(broker.administration).set_limits(asked.name, limits)
 
 
-async def clear_user_limits(broker: BrokerParts, asked: Named, _asker: Asker) -> None:
+async def clear_user_limits(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
     """Remove the limits of a user."""
     await UserChanges(broker.administration).clear_limits(asked.name)
 
 
-async def set_permission(broker: BrokerParts, asked: SetPermission, _asker: Asker) -> None:
+async def set_permission(broker: OperatedBroker, asked: SetPermission, _asker: Asker) -> None:
     """Set the permissions of a user in a vhost."""
     kinds = (asked.configure, asked.write, asked.read)
     await PermissionChanges(broker.administration).set(asked.user, asked.vhost, *kinds)
 
 
-async def delete_permission(broker: BrokerParts, asked: Permitted, _asker: Asker) -> None:
+async def delete_permission(broker: OperatedBroker, asked: Permitted, _asker: Asker) -> None:
     """Remove the permissions of a user in a vhost."""
     await PermissionChanges(broker.administration).clear(asked.user, asked.vhost)
 
 
-async def set_topic_permission(broker: BrokerParts, asked: SetTopicPermission, _asker: Asker) -> None:
+async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission, _asker: Asker) -> None:
     """Limit the routing keys of a user at an exchange."""
     kinds = (asked.exchange, asked.write, asked.read)
     await PermissionChanges(broker.administration).set_topic(asked.user, asked.vhost, *kinds)
 
 
-async def delete_topic_permission(broker: BrokerParts, asked: DeleteTopicPermission, _asker: Asker) -> None:
+async def delete_topic_permission(broker: OperatedBroker, asked: DeleteTopicPermission, _asker: Asker) -> None:
     """Remove the limits of a user's routing keys."""
     await PermissionChanges(broker.administration).clear_topic(asked.user, asked.vhost, asked.exchange)
 

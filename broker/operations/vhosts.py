@@ -16,7 +16,7 @@ from broker.operations.request import Asker, Range, parameters
 from broker.operations.users import Named, SetLimits
 
 if TYPE_CHECKING:
-    from broker.operations.parts import BrokerParts
+    from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["VHOST_OPERATIONS"]
 
@@ -51,7 +51,7 @@ class DeletePolicy(Named):
     operator: bool = False
 
 
-async def add_vhost(broker: BrokerParts, asked: AddVhost, asker: Asker) -> None:
+async def add_vhost(broker: OperatedBroker, asked: AddVhost, asker: Asker) -> None:
     """Add a vhost."""
     facts = {"description": asked.description}
     default_type = check_default_type(asked.default_queue_type)
@@ -60,22 +60,22 @@ async def add_vhost(broker: BrokerParts, asked: AddVhost, asker: Asker) -> None:
     await VhostChanges(broker.administration).add(asked.name, facts, asker.user_name)
 
 
-async def delete_vhost(broker: BrokerParts, asked: Named, _asker: Asker) -> None:
+async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
     """Delete a vhost."""
     await VhostChanges(broker.administration).delete(asked.name)
 
 
-async def set_vhost_limits(broker: BrokerParts, asked: SetLimits, _asker: Asker) -> None:
+async def set_vhost_limits(broker: OperatedBroker, asked: SetLimits, _asker: Asker) -> None:
     """Set some limits of a vhost."""
     await VhostChanges(broker.administration).set_limits(asked.name, vhost_limits_table(asked.limits))
 
 
-async def clear_vhost_limits(broker: BrokerParts, asked: Named, _asker: Asker) -> None:
+async def clear_vhost_limits(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
     """Remove the limits of a vhost."""
     await VhostChanges(broker.administration).clear_limits(asked.name)
 
 
-async def set_policy(broker: BrokerParts, asked: SetPolicy, asker: Asker) -> None:
+async def set_policy(broker: OperatedBroker, asked: SetPolicy, asker: Asker) -> None:
     """Set a policy. Return when it is applied to all queues."""
     check_depth("definition", asked.definition)
     definition = plain_definition(asked.definition, operator=asked.operator)
@@ -84,7 +84,7 @@ async def set_policy(broker: BrokerParts, asked: SetPolicy, asker: Asker) -> Non
     await changes.set(asked.vhost, policy, operator=asked.operator, tell=asker.tell)
 
 
-async def delete_policy(broker: BrokerParts, asked: DeletePolicy, asker: Asker) -> None:
+async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Asker) -> None:
     """Delete a policy. Return when it is applied to no queue any more."""
     changes = PolicyChanges(broker.administration)
     await changes.clear(asked.vhost, asked.name, operator=asked.operator, tell=asker.tell)

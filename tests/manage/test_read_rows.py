@@ -15,7 +15,7 @@ from broker.core.auth.peer import TlsFacts
 from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
 from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
-from broker.operations.parts import ClusterMembership
+from broker.operations.operated_broker import ClusterMembership
 from broker.vhosts.offline import OfflineVhost
 from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
@@ -36,9 +36,9 @@ async def test_the_other_nodes_of_a_cluster_have_rows(tmp_path: Path) -> None:
         {"node": "n3", "state": "silent"},
     ]
     async with managed_broker(tmp_path / "data") as broker:
-        own = broker._managed.node_name
+        own = broker.entrance.managed.node_name
         cluster = cast("ClusterMembership", SimpleNamespace(facts=lambda: {"nodes": [{"node": own}, *others]}))
-        rows = node_rows(replace(broker._managed, cluster=cluster))
+        rows = node_rows(replace(broker.entrance.managed, cluster=cluster))
     assert [(row["name"], row["running"], row["sockets_used"]) for row in rows[1:]] == [
         ("n2", True, 4),
         ("n3", False, 0),

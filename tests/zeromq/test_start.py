@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 import broker.zeromq
 from broker.amqp.errors import BrokerError
-from broker.operations.parts import BrokerParts
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.process import Nothing
 from broker.operations.process import zmq as list_bridges
 from broker.operations.request import Asker, OperationRefused
@@ -85,7 +85,7 @@ def test_an_endpoint_in_use_ends_the_process_with_1(tmp_path: Path) -> None:
 
 def test_the_command_needs_an_endpoint() -> None:
     """`slotmq zmq` on a broker without one is refused in words that say what is missing."""
-    parts = cast("BrokerParts", SimpleNamespace(zmq=list))
+    parts = cast("OperatedBroker", SimpleNamespace(zmq=list))
     with pytest.raises(OperationRefused, match=r"no \[\[zmq.publish\]\] or \[\[zmq.subscribe\]\]"):
         list_bridges(parts, Nothing(), Asker())
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.manage.call import Call
-    from broker.operations.parts import OverlayView
+    from broker.operations.operated_broker import OverlayView
 
 __all__ = ["running_parts_routes"]
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from broker.operations.operated_broker import OperatedBroker
 from broker.operations.operation import Operation, carry_out
-from broker.operations.parts import BrokerParts
 from broker.operations.process import LeaveCluster, Nothing, cluster, cluster_leave
 from broker.operations.request import Asker, OperationRefused
 from broker.operations.table import OPERATIONS
@@ -27,9 +27,9 @@ class Node:
         return name == "c"
 
 
-def parts(node: Node | None) -> BrokerParts:
+def parts(node: Node | None) -> OperatedBroker:
     """Return a broker that is this node, or none."""
-    return cast("BrokerParts", SimpleNamespace(cluster=node))
+    return cast("OperatedBroker", SimpleNamespace(cluster=node))
 
 
 async def test_a_dead_node_is_counted_out() -> None:
@@ -61,7 +61,7 @@ def test_a_broker_by_itself_refuses() -> None:
 def test_what_waits_for_the_database_is_refused_while_it_is_away() -> None:
     """The reason is told at once; afterwards the operation is carried out as ever."""
     facts: dict[str, Any] = {"database_ms": None, "reason": "Connection refused"}
-    broker = cast("BrokerParts", SimpleNamespace(cluster=SimpleNamespace(facts=lambda: facts)))
+    broker = cast("OperatedBroker", SimpleNamespace(cluster=SimpleNamespace(facts=lambda: facts)))
     purge = Operation(lambda *_: "done", Nothing, asks_database=True)
     with pytest.raises(OperationRefused, match="database of the cluster cannot be reached: Connection refused"):
         carry_out(broker, purge, Nothing(), Asker())

@@ -1,4 +1,4 @@
-"""The parts of a running broker that operations read and change."""
+"""A running broker as operations see it: what they read and change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.taps.taps import Taps
 
-__all__ = ["BrokerParts", "ClusterMembership", "OverlayView"]
+__all__ = ["ClusterMembership", "OperatedBroker", "OverlayView"]
 
 
 class ClusterMembership(Protocol):
@@ -55,14 +55,14 @@ class OverlayView(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerParts:
+class OperatedBroker:
     """The parts of a broker, and what only the server knows.
 
     Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` is what
         `slotmq status` shows, with the active alarms; `cluster` is the node that the broker is, None for a broker by
         itself, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
-        bridge; `reload` reads the settings again, `shown_settings` are those in force without secrets; `stop` begins to
-        stop and reports what it waits for.
+        bridge; `reload` reads the settings again, `shown_settings` are those in force without secrets; `ask_to_stop`
+        begins to stop and reports what it waits for.
     """
 
     administration: Administration
@@ -79,7 +79,7 @@ class BrokerParts:
     zmq: Callable[[], list[dict[str, Any]]]
     reload: Callable[[], Awaitable[Mapping[str, Any]]]
     shown_settings: Callable[[], Mapping[str, Any]]
-    stop: Callable[[Callable[[Mapping[str, Any]], None]], None]
+    ask_to_stop: Callable[[Callable[[Mapping[str, Any]], None]], None]
     listed_rates: QueueRates = field(default_factory=QueueRates)
     top_rates: QueueRates = field(default_factory=QueueRates)
     heads: HeadTimes = field(default_factory=HeadTimes)
