@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import decided
-from broker.administration.messages.fetch import Fetched, fetch, requeue, settle
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
@@ -23,6 +22,7 @@ from broker.core.session.publication import check_user_id
 from broker.delivery.queue_messages import Peeked
 from broker.event_log import get_logger
 from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.fetch import Fetched, fetch, requeue, settle
 from broker.operations.message_row import message_row
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters

@@ -8,12 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import decided
-from broker.administration.messages.drop import drop
 from broker.administration.queue_pauses import QueuePauses
 from broker.amqp.table_writer import encode_table
 from broker.core.names import is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type
 from broker.event_log import get_logger
+from broker.operations.fetch import drop
 from broker.operations.message_row import message_row
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters

@@ -12,9 +12,9 @@ from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Ran
 from broker.operations.rows import queue_lengths, queue_state
 
 if TYPE_CHECKING:
-    from broker.administration.messages.head_age import HeadTimes
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
+    from broker.operations.head_age import HeadTimes
     from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["SORTED_BY", "TOP_OPERATIONS"]

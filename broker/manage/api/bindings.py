@@ -15,9 +15,9 @@ from starlette.responses import Response
 from broker.core.definitions.export import json_table
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer, no_content
-from broker.manage.api.visible import visible_vhosts
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
+from broker.manage.call import visible_vhosts
 from broker.manage.columns import Row
 from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from broker.manage.answers import json_answer
-from broker.manage.api.visible import visible_sessions
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import visible_sessions
 from broker.manage.columns import Columns, Row
-from broker.manage.counts import message_numbers
+from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
 from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import MESSAGE_STATS, NO_PROCESS, with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
-from broker.manage.sampled import Sampled
+from broker.manage.samples import Sampled
 from broker.operations.rows import ChannelOf, channel_name, channel_row, channels_of, consumer_row, user_name
 
 if TYPE_CHECKING:

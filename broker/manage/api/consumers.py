@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from broker.manage.api.visible import visible_vhosts
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import visible_vhosts
 from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs
 from broker.operations.rows import consumer_row, consumers_of

@@ -16,15 +16,15 @@ from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
-from broker.manage.api.visible import visible_vhosts
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, required, table
+from broker.manage.call import visible_vhosts
 from broker.manage.columns import Columns, Row
+from broker.manage.counts import EXCHANGE_STATS, with_rates
 from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import EXCHANGE_STATS, with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
-from broker.manage.sampled import Sampled
+from broker.manage.samples import Sampled
 from broker.net.inside.methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.operations.rows import exchange_row
 

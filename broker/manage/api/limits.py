@@ -12,9 +12,9 @@ from broker.core.vhost_limits import vhost_limits_table
 from broker.manage.answers import no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.small_list import small_list
 
 if TYPE_CHECKING:
     from starlette.responses import Response

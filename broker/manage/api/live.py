@@ -13,15 +13,19 @@ from urllib.parse import unquote
 
 from broker import __version__
 from broker.core.statistics.message_counts import NO_MESSAGES
-from broker.manage.answers import encoded
-from broker.manage.api.visible import visible_sessions, visible_vhosts
+from broker.manage.answers import PieceResponse, encoded
 from broker.manage.api_route import ApiRoute
-from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, message_numbers, queue_numbers
-from broker.manage.lengths import lengths_of
-from broker.manage.message_stats import MESSAGE_STATS
+from broker.manage.call import visible_sessions, visible_vhosts
+from broker.manage.counts import (
+    MESSAGE_STATS,
+    QUEUE_COUNTERS,
+    QUEUE_NUMBERS,
+    lengths_of,
+    message_numbers,
+    queue_numbers,
+)
 from broker.manage.needs import Needs
 from broker.manage.payer import payer
-from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.manage.totals import TOTAL_NUMBERS
 from broker.net.alarm_watch import watermarks

@@ -16,8 +16,8 @@ from broker.manage.answers import json_answer, no_content
 from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
 from broker.manage.api_route import ApiRoute
 from broker.manage.columns import Columns, Row
+from broker.manage.counts import with_rates
 from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
 from broker.net.alarm_watch import watermarks

@@ -17,13 +17,11 @@ from broker.manage.api.names import (
     PRODUCT,
 )
 from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
-from broker.manage.api.visible import visible_sessions, visible_vhosts
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import visible_sessions, visible_vhosts
 from broker.manage.columns import Columns, Row
-from broker.manage.counts import message_numbers
+from broker.manage.counts import DISK_STATS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
-from broker.manage.lengths import lengths_of
-from broker.manage.message_stats import DISK_STATS, MESSAGE_STATS, with_rates
 from broker.manage.needs import Needs
 
 if TYPE_CHECKING:

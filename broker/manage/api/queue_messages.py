@@ -11,10 +11,10 @@ from broker.manage.answers import json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import number, required
-from broker.manage.message_json import ENCODINGS, payload_fields, shown_properties
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
+from broker.operations.message_row import properties_row
 from broker.operations.request import LARGEST, Request
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["queue_message_routes"]
 
+ENCODINGS: Final = ("auto", "base64")
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 COUNT_MAX: Final = 10_000
 GET_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
@@ -245,3 +246,32 @@ async def _operate(
     if queue.exclusive_owner is not None and not call.may(tag):
         raise not_authorised(f"{vhost.queue_resource(queue.name)} is exclusive: it belongs to a connection")
     return await call.broker.verbs[operation](request)
+
+
+def shown_properties(header: bytes) -> Mapping[str, Any]:
+    """Return the properties of a content header."""
+    found = properties_row(header)
+    return {"type" if name == "message_type" else name: value for name, value in found.items()}
+
+
+def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[str, Any]:
+    """Return the fields of a body: as text if it is UTF-8 and the encoding is auto, else in base64.
+
+    A body that is cut in the middle of a character is shown without that character.
+    """
+    shown = body if bytes_max is None else body[:bytes_max]
+    text = _text(shown, cut=len(shown) < len(body)) if encoding == "auto" else None
+    return {
+        "payload_bytes": len(body),
+        "payload": b64encode(shown).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+    }
+
+
+def _text(shown: bytes, *, cut: bool) -> str | None:
+    try:
+        return shown.decode()
+    except UnicodeDecodeError as error:
+        if cut and error.reason == "unexpected end of data":
+            return shown[: error.start].decode()
+        return None

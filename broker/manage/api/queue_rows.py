@@ -13,9 +13,16 @@ from broker.core.queue.queue_bytes import QueueBytes
 from broker.core.queue.rules import merged_definitions
 from broker.core.session.connection import SessionOfConnection
 from broker.manage.columns import Row
-from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
-from broker.manage.message_stats import NO_PROCESS, QUEUE_STATS, with_rates
-from broker.manage.sampled import Sampled
+from broker.manage.counts import (
+    NO_PROCESS,
+    QUEUE_COUNTERS,
+    QUEUE_NUMBERS,
+    QUEUE_STATS,
+    queue_key,
+    queue_numbers,
+    with_rates,
+)
+from broker.manage.samples import Sampled
 from broker.operations.rows import active_tag, queue_lengths, queue_row, slot_count
 
 if TYPE_CHECKING:

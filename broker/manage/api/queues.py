@@ -14,9 +14,9 @@ from broker.manage.acting import acting
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api.bindings import arriving
 from broker.manage.api.queue_rows import BRIEF_COLUMNS, NO_SIZES, ListedQueue, QueueRows
-from broker.manage.api.visible import visible_vhosts
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, table
+from broker.manage.call import visible_vhosts
 from broker.manage.columns import Columns, Row
 from broker.manage.gradual import pause
 from broker.manage.listing import Listing, listed

@@ -14,13 +14,10 @@ from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, texts
 from broker.manage.columns import Columns, Row
-from broker.manage.counts import message_numbers
-from broker.manage.lengths import Lengths, lengths_of
-from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import MESSAGE_STATS, with_rates
+from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
+from broker.manage.listing import Listing, listed, small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
-from broker.manage.small_list import small_list
 
 if TYPE_CHECKING:
     from broker.manage.call import Call

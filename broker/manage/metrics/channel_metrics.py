@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import Family, counter, delivery_counters, gauge
+from broker.manage.metrics.metric import DELIVERIES, PUBLISHES, Family, gauge, message_counters
 from broker.operations.rows import ChannelOf, channel_row, channels_of
 
 if TYPE_CHECKING:
@@ -70,34 +70,6 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
             ),
         ),
     ),
-    Family(
-        "channel_exchange_metrics",
-        (
-            counter(
-                "channel_messages_published_total",
-                "Messages published on a channel",
-                lambda r: r.counts.publish,
-                lambda whole: whole.messages.publish,
-            ),
-            counter(
-                "channel_messages_confirmed_total",
-                "Messages published and confirmed",
-                lambda r: r.counts.confirm,
-                lambda whole: whole.messages.confirm,
-            ),
-            counter(
-                "channel_messages_unroutable_returned_total",
-                "Mandatory messages that were returned",
-                lambda r: r.counts.return_unroutable,
-                lambda whole: whole.messages.return_unroutable,
-            ),
-            counter(
-                "channel_messages_unroutable_dropped_total",
-                "Messages that no queue got",
-                lambda r: r.counts.drop_unroutable,
-                lambda whole: whole.messages.drop_unroutable,
-            ),
-        ),
-    ),
-    Family("channel_queue_metrics", delivery_counters("channel")),
+    Family("channel_exchange_metrics", message_counters("channel", PUBLISHES)),
+    Family("channel_queue_metrics", message_counters("channel", DELIVERIES)),
 )

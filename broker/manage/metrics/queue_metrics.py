@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.arguments import queue_type
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import Family, counter, delivery_counters, gauge
+from broker.manage.metrics.metric import DELIVERIES, Family, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ __all__ = [
     "INFO_FAMILIES",
     "OWN_QUEUE_FAMILIES",
     "QUEUE_FAMILIES",
-    "QueueInfo",
     "QueueReading",
     "queue_infos",
     "queue_readings",
@@ -99,22 +98,13 @@ def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Ite
                 yield QueueReading(vhost, queue, statistics)
 
 
-class QueueInfo:
-    """A queue with its type among its labels."""
-
-    __slots__ = ("labels",)
-
-    def __init__(self, vhost: str, queue: Queue) -> None:
-        kind = f"rabbit_{queue_type(queue.arguments)}_queue"
-        self.labels: Labels = (("vhost", vhost), ("queue", queue.name), ("queue_type", kind), ("membership", "leader"))
-
-
-def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[QueueInfo]:
-    """Yield the queues of some vhosts with their types."""
+def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
+    """Yield the queues of some vhosts, with their types among their labels."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.kept:
-                yield QueueInfo(vhost.name, queue)
+                kind = ("queue_type", f"rabbit_{queue_type(queue.arguments)}_queue")
+                yield Reading(queue, ("vhost", vhost.name), ("queue", queue.name), kind, ("membership", "leader"))
 
 
 OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
@@ -130,7 +120,7 @@ OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         ),
     ),
 )
-INFO_FAMILIES: Final[tuple[Family[QueueInfo], ...]] = (
+INFO_FAMILIES: Final[tuple[Family[Reading[Queue]], ...]] = (
     Family("queue_info", (gauge("queue_info", "1 for each queue, with its type", lambda _info: 1),)),
 )
 
@@ -169,7 +159,7 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
             gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
         ),
     ),
-    Family("queue_delivery_metrics", delivery_counters("queue")),
+    Family("queue_delivery_metrics", message_counters("queue", DELIVERIES)),
     *[
         Family(
             of,

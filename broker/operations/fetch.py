@@ -1,10 +1,13 @@
-"""Fetch: take messages out of a queue for an operator, and settle or requeue them later."""
+"""Messages of a queue are fetched, by and for an operator: settled, returned, or dropped from its head."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.administration.deciding import decided
 from broker.core.moving.walk import Walk
 from broker.delivery.queue_messages import load
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.slots.slot import Slot
 
-__all__ = ["Fetched", "fetch", "requeue", "settle"]
+__all__ = ["Fetched", "drop", "fetch", "requeue", "settle"]
+
+AT_ONCE: Final = 500  # messages between two turns of the loop
+AT_ONCE_BYTES: Final = 8 << 20
 
 
 class Fetched(NamedTuple):
@@ -75,3 +81,25 @@ def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Stream, Slot], list[int]]
     for one in fetched:
         groups.setdefault((one.stream, one.slot), []).append(one.place)
     return groups
+
+
+async def drop(engine: Engine, queue: Queue, limit: int) -> int:
+    """Drop up to `limit` ready messages from the head of a queue, and return how many.
+
+    Consumers go on meanwhile; a message that has expired is left to expire. Raises: what `fetch` raises.
+    """
+    dropped = 0
+    while dropped < limit:
+        await decided(partial(queue.before, "get", None))
+        fetched: list[Fetched] = []
+        try:
+            await fetch(engine, queue, min(limit - dropped, AT_ONCE), AT_ONCE_BYTES, fetched)
+        except BaseException:
+            requeue(engine, fetched)
+            raise
+        if not fetched:
+            break
+        settle(engine, fetched)
+        dropped += len(fetched)
+        await asyncio.sleep(0)
+    return dropped
