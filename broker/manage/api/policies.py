@@ -95,8 +95,7 @@ async def put(call: Call, *, operator: bool) -> Response:
 async def delete(call: Call, *, operator: bool) -> Response:
     """Delete a policy. Answered when it is applied to no queue any more."""
     row = _policy(call, operator=operator)
-    changes = PolicyChanges(call.broker.administration)
-    await changes.clear(row["vhost"], row["name"], operator=operator, tell=_tell_nobody)
+    await call.operate("delete_policy", vhost=row["vhost"], name=row["name"], operator=operator)
     return no_content()
 
 

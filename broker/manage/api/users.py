@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.permission_changes import PermissionChanges
 from broker.administration.user_changes import UserChanges
 from broker.core.definitions.export import user_fields
 from broker.core.definitions.reading import read_user
@@ -100,7 +99,7 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Delete a user; its connections are closed."""
-    await UserChanges(call.broker.administration).delete(_user(call).name)
+    await call.operate("delete_user", name=_user(call).name)
     return no_content()
 
 
@@ -158,8 +157,8 @@ async def set_permissions(call: Call) -> Response:
     required(fields, "configure", "write", "read")
     _check_ends(call)
     is_new = not _found(call)
-    kinds = (fields.text("configure"), fields.text("write"), fields.text("read"))
-    await PermissionChanges(call.broker.administration).set(call.words["user"], call.words["vhost"], *kinds)
+    kinds = {name: fields.text(name) for name in ("configure", "write", "read")}
+    await call.operate("set_permission", user=call.words["user"], vhost=call.words["vhost"], **kinds)
     return created() if is_new else no_content()
 
 
@@ -167,7 +166,7 @@ async def clear_permissions(call: Call) -> Response:
     """Remove the permissions of a user in a vhost."""
     if not _found(call):
         raise not_found()
-    await PermissionChanges(call.broker.administration).clear(call.words["user"], call.words["vhost"])
+    await call.operate("delete_permission", user=call.words["user"], vhost=call.words["vhost"])
     return no_content()
 
 
@@ -190,8 +189,8 @@ async def set_topic_permissions(call: Call) -> Response:
     required(fields, "exchange", "write", "read")
     _check_ends(call)
     is_new = not _topics(call)
-    kinds = (fields.text("exchange"), fields.text("write"), fields.text("read"))
-    await PermissionChanges(call.broker.administration).set_topic(call.words["user"], call.words["vhost"], *kinds)
+    kinds = {name: fields.text(name) for name in ("exchange", "write", "read")}
+    await call.operate("set_topic_permission", user=call.words["user"], vhost=call.words["vhost"], **kinds)
     return created() if is_new else no_content()
 
 
@@ -200,5 +199,6 @@ async def clear_topic_permissions(call: Call) -> Response:
     exchange = call.words.get("exchange")
     if not any(exchange in (None, row["exchange"]) for row in _topics(call)):
         raise not_found()
-    await PermissionChanges(call.broker.administration).clear_topic(call.words["user"], call.words["vhost"], exchange)
+    named = {"user": call.words["user"], "vhost": call.words["vhost"], "exchange": exchange}
+    await call.operate("delete_topic_permission", **named)
     return no_content()
