@@ -1,11 +1,13 @@
 """The arguments of a request."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import MISSING, field, fields
+from typing import Annotated, Any
 
 import pytest
 
-from broker.operations.request import OperationRefused, Request
+from broker.operations.request import OperationRefused, Range, Request, parameters, read
+from broker.operations.table import OPERATIONS
 
 
 def test_what_was_left_out_has_its_default() -> None:
@@ -46,7 +48,7 @@ def test_wrong_type_is_refused_by_name(read: Callable[[Request], Any], value: An
 def test_each_operation_reads_its_parameters(name: str) -> None:
     """A request without what is needed names it; one with it is read with the defaults of the rest."""
     kind = OPERATIONS[name].parameters
-    needed = {
+    needed: dict[str, Any] = {
         field.name: {} if "dict" in str(field.type) else "text"
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
@@ -73,8 +75,17 @@ def test_parameters_are_read_by_their_types() -> None:
         limit: Annotated[int | None, Range(1)] = None
 
     assert read(Everything, Request({})) == Everything()
-    given = {"text": "x", "optional": "y", "flag": True, "texts": ["a"], "some": [], "table": {"b": 1}, "count": 5}
+    given: dict[str, Any] = {
+        "text": "x",
+        "optional": "y",
+        "flag": True,
+        "texts": ["a"],
+        "some": [],
+        "table": {"b": 1},
+        "count": 5,
+    }
     assert read(Everything, Request({**given, "limit": 1})) == Everything(**given, limit=1)
-    for wrong in ({"count": 6}, {"limit": 0}, {"some": "a"}, {"flag": "true"}, {"table": []}):
+    wrongs: list[dict[str, Any]] = [{"count": 6}, {"limit": 0}, {"some": "a"}, {"flag": "true"}, {"table": []}]
+    for wrong in wrongs:
         with pytest.raises(OperationRefused):
             read(Everything, Request(wrong))
