@@ -12,6 +12,7 @@ from zlib import crc32
 
 from starlette.responses import Response
 
+from broker.amqp.lenient_methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 from broker.core.definitions.export import json_table
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer, no_content
@@ -22,7 +23,6 @@ from broker.manage.columns import Row
 from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, not_found
-from broker.net.inside.methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 from broker.operations.rows import (
     BindingEnds,
     binding_row,

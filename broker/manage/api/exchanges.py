@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import created, json_answer, no_content
@@ -25,7 +26,6 @@ from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
 from broker.manage.samples import Sampled
-from broker.net.inside.methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.operations.rows import exchange_row
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from broker.administration.deciding import count_all
+from broker.amqp.lenient_methods import DeclareAny, DeleteAny
 from broker.core.queue.queue_bytes import QueueBytes
 from broker.event_log import get_logger
 from broker.manage.acting import acting
@@ -22,7 +23,6 @@ from broker.manage.gradual import pause
 from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.net.inside.methods import DeclareAny, DeleteAny
 from broker.operations.rows import consumer_row, consumers_of
 
 if TYPE_CHECKING:
