@@ -10,7 +10,7 @@ from broker.amqp.header_writer import encode_header
 from broker.amqp.lenient_methods import DeclareAny
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer
-from broker.manage.api.contexts import listeners_of
+from broker.manage.api.nodes import listeners_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
