@@ -43,8 +43,9 @@ def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal:
 
 def lake_of(path: Path, *batches: Any) -> Lake:
     """Return a lake with these rows."""
-    from broker.pipeline.lake import Lake
     from broker.pipeline.lake.day_files import DayFiles
+
+    from broker.pipeline.lake import Lake
     from broker.pipeline.lake.slot_copy import Copied
     from broker.pipeline.lake.table import LakeBatch
     from broker.pipeline.source.schema import ARROW_SCHEMA

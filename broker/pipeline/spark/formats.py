@@ -15,7 +15,6 @@ __all__ = ["FORMATS", "register"]
 FORMATS: Final = {  # name -> module and class
     "slotmq": ("broker.pipeline.message_format", "MessageFormat"),
     "slotmq-slots": ("broker.pipeline.source.slot_format", "SlotFormat"),
-    "slotmq-lake": ("broker.pipeline.lake.lake_format", "LakeFormat"),
 }
 SPECULATION: Final = "spark.speculation"
 SPECULATING: Final = {"MessageFormat": "SpeculatingMessageFormat"}  # Spark does not tell a writer about speculation
