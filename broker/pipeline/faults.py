@@ -1,4 +1,4 @@
-"""The errors that the pipeline reports, each in one line for the user."""
+"""The errors that the pipeline reports, each in one line for the user, and the exit codes of jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from contextlib import contextmanager
 from typing import Final
 
 __all__ = [
+    "BAD_RECORDS",
+    "ERROR",
+    "GAP",
+    "NO_JAVA",
+    "OK",
+    "USAGE",
+    "JobFailed",
     "LakeRefused",
     "PipelineFault",
     "PublishFailed",
@@ -23,6 +30,27 @@ __all__ = [
     "fault_in",
     "said_plainly",
 ]
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+BAD_RECORDS: Final = 3  # done, except for unreadable records
+GAP: Final = 4  # messages to read are lost
+NO_JAVA: Final = 5
+
+
+class JobFailed(Exception):
+    """A job cannot continue; the text is for the user: one line, or the screen that lists the supported Java versions.
+
+    A subclass has its exit code as `code`, so that an exception raised in a worker sets the job's exit code, too.
+    """
+
+    code = ERROR
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        if code is not None:
+            self.code = code
 
 
 class PipelineFault(Exception):

@@ -21,8 +21,7 @@ from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
-from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job_failure import OK, JobFailed
+from broker.pipeline.faults import OK, JobFailed, LakeRefused
 from broker.pipeline.lake.place import OPTIONS, LakePlace
 from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.cli.parser import BadUsage
-from broker.pipeline.faults import LakeRefused
+from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
 from broker.pipeline.job import add_lake
-from broker.pipeline.job_failure import USAGE, JobFailed
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 

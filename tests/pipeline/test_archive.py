@@ -17,8 +17,8 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
+from broker.pipeline.faults import BAD_RECORDS, GAP, OK, JobFailed
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import BAD_RECORDS, GAP, OK, JobFailed
 from broker.pipeline.progress import Progress
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until

@@ -19,7 +19,7 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
-from broker.pipeline.job_failure import BAD_RECORDS, OK
+from broker.pipeline.faults import BAD_RECORDS, OK
 from tests.broker_process import PROJECT, BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.pipeline.faults import OK, USAGE, JobFailed
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered

@@ -14,9 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, TapTaken, fault_in
+from broker.pipeline.faults import (
+    BAD_RECORDS,
+    ERROR,
+    GAP,
+    OK,
+    USAGE,
+    JobFailed,
+    LakeRefused,
+    PipelineFault,
+    SlotGap,
+    SourceRefused,
+    TapTaken,
+    fault_in,
+)
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import BAD_RECORDS, ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake import Lake

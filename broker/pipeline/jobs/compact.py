@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused
+from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused
 from broker.pipeline.job import Summary, add_lake, add_output, carry_out
-from broker.pipeline.job_failure import OK, USAGE, JobFailed
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
 

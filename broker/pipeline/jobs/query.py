@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
-from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused, fault_in
+from broker.pipeline.faults import ERROR, GAP, OK, USAGE, JobFailed, LakeRefused, SlotGap, SourceRefused, fault_in
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
@@ -204,7 +203,7 @@ def look_at(options: QueryOptions) -> None:
 
 
 def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
-    from broker.pipeline.source.message_reader import live_messages
+    from broker.pipeline.formats import live_messages
 
     return live_messages(spark, live_options(options))
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
 from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of

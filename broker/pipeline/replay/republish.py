@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
-from broker.pipeline.faults import PublishFailed
-from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.faults import JobFailed, PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import Final
 
 from broker.cli.table import cell
-from broker.pipeline.faults import PipelineFault, ServerRefused, SlotGap, fault_in
-from broker.pipeline.job_failure import ERROR, GAP, USAGE, JobFailed
+from broker.pipeline.faults import ERROR, GAP, USAGE, JobFailed, PipelineFault, ServerRefused, SlotGap, fault_in
 from broker.pipeline.spark.log import SparkLog
 
 __all__ = ["reason", "told"]

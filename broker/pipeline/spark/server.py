@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import broker
-from broker.pipeline.faults import ServerRefused
-from broker.pipeline.job_failure import ERROR, JobFailed
+from broker.pipeline.faults import ERROR, JobFailed, ServerRefused
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.user_folder import cache_folder, is_kept
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused
+from broker.pipeline.faults import JobFailed, LakeRefused, SlotGap, SourceRefused
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import JobFailed
 from broker.pipeline.jobs import archive as job
 from broker.pipeline.lake import Lake, archive_run
 from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
-from broker.pipeline.message_format import MessageStream
-from broker.pipeline.source import decoder, http_client, store_catalog
+from broker.pipeline.formats import MessageStream
+from broker.pipeline.source import decoder, http_catalog, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.positions import Condition, read_position
@@ -235,7 +235,7 @@ def test_a_large_slot_over_http_is_not_in_memory(broker: BrokerProcess, monkeypa
     here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
     there.seal_now("/", "all")
     slot = handles(there)[-1]
-    monkeypatch.setattr(http_client, "LARGE_BYTES", 100)
+    monkeypatch.setattr(http_catalog, "LARGE_BYTES", 100)
     block = there.fetch_slot(slot)
     assert isinstance(block, mmap.mmap)
     assert block[:] == here.fetch_slot(slot)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.job_failure import NO_JAVA
-from broker.pipeline.spark.java import NoJava, Search, find_java, search
-from broker.pipeline.spark.java_shim import shim_home, shim_text
+from broker.pipeline.faults import NO_JAVA
+from broker.pipeline.spark.java import NoJava, Search, find_java, search, shim_home, shim_text
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True, release: bool = True, modules: bool = True) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.pipeline.spark.java_release import properties, refusal, release
+from broker.pipeline.spark.java import properties, refusal, release
 
 
 @pytest.mark.parametrize("version", ["17.0.11", "17.0.15", "17.1", "21", "21-ea", "21.0.8", "25.0.3", "25.1.0"])

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import Unanswered
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
-from broker.pipeline.message_format import MessageStream
+from broker.pipeline.formats import MessageStream
 from broker.pipeline.source import store_catalog
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream

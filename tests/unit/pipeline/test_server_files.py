@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.faults import ServerRefused
-from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.faults import JobFailed, ServerRefused
 from broker.pipeline.jobs import server as server_job
 from broker.pipeline.jobs.server import ServerOptions, run_server
 from broker.pipeline.progress import Progress

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from broker.pipeline.job_failure import USAGE, JobFailed
+from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.spark import session as spark_session
 from broker.pipeline.spark.session import local_cores, settings
 
