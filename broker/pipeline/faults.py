@@ -27,7 +27,9 @@ __all__ = [
     "SlotMissing",
     "SourceRefused",
     "TapTaken",
+    "exit_code",
     "fault_in",
+    "faults_fail_the_job",
     "said_plainly",
 ]
 
@@ -105,6 +107,27 @@ _KINDS: Final = {
     )
 }  # fmt: skip
 _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")
+
+
+def exit_code(fault: PipelineFault) -> int:
+    """Return the exit code of a job that a fault ends."""
+    if isinstance(fault, ServerRefused):
+        return USAGE
+    return GAP if isinstance(fault, SlotGap) else ERROR
+
+
+@contextmanager
+def faults_fail_the_job() -> Iterator[None]:
+    """Turn faults of the pipeline, however Spark wraps them, into JobFailed with their line and their exit code."""
+    try:
+        yield
+    except JobFailed:
+        raise
+    except Exception as error:
+        fault = fault_in(error)
+        if fault is None:
+            raise
+        raise JobFailed(str(fault), exit_code(fault)) from error
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
-from broker.pipeline.job import add_lake
+from broker.pipeline.job import add_lake, open_lake
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
@@ -44,12 +44,7 @@ class Selection:
 
     def open(self) -> Lake:
         """Return the lake. Raises: JobFailed (USAGE) if there is none."""
-        from broker.pipeline.lake import Lake
-
-        try:
-            return Lake(self.lake)
-        except LakeRefused as refused:
-            raise JobFailed(str(refused), USAGE) from None
+        return open_lake(self.lake)
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""

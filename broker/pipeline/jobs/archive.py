@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import (
     BAD_RECORDS,
-    ERROR,
-    GAP,
     OK,
     USAGE,
     JobFailed,
     LakeRefused,
-    PipelineFault,
-    SlotGap,
     SourceRefused,
     TapTaken,
     fault_in,
+    faults_fail_the_job,
 )
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
 from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
@@ -164,7 +161,7 @@ def _check_cursor(name: str) -> None:
 
 def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     """Archive, and return the summary. Raises: JobFailed, with GAP if messages are lost."""
-    with _one_line():
+    with faults_fail_the_job():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # an unreachable broker leaves no new lake
         try:
@@ -278,24 +275,6 @@ def _slots(options: ArchiveOptions) -> str:
     found = options.path if options.url is None else options.url
     assert found is not None
     return found
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Turn faults of the pipeline, however Spark wraps them, into the message for the user."""
-    try:
-        yield
-    except JobFailed:
-        raise
-    except Exception as error:
-        fault = fault_in(error)
-        if fault is None:
-            raise
-        raise JobFailed(str(fault), _code(fault)) from error
-
-
-def _code(fault: PipelineFault) -> int:
-    return GAP if isinstance(fault, SlotGap) else ERROR
 
 
 @contextmanager

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +15,7 @@ from broker.cli.parser import BadUsage, add_command
 from broker.figures.markup import document, escaped, tiles
 from broker.figures.numerals import short_text, size_text, span_text
 from broker.pipeline.faults import USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.progress import Progress
 from broker.pipeline.report.broker_sections import (
@@ -131,10 +128,8 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
     if options.output is None:
         return Summary(values)
     progress.step("drawing")
-    try:
-        _write(options.output, page(values))
-    except OSError as error:
-        raise JobFailed(f"{options.output}: cannot be written: {error.strerror}") from None
+    text = page(values)
+    write_whole(options.output, lambda path: path.write_text(text, encoding="utf-8", errors="backslashreplace"))
     found = values["traffic"]
     lines = [f"{options.output}: {found['messages'] if found else 0:,} messages"]
     return Summary({**values, "output": str(options.output)}, lines=tuple(lines))
@@ -224,17 +219,6 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
         free_bytes=None if lake.place.folder is None else shutil.disk_usage(lake.place.folder).free,
     )
     return None if made is None else made.to_json()
-
-
-def _write(output: Path, text: str) -> None:
-    """Write the file atomically."""
-    writing = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-    try:
-        writing.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(writing, output)  # noqa: PTH105 - the same call without another import
-    finally:
-        with suppress(OSError):
-            writing.unlink()
 
 
 def page(values: Mapping[str, Any]) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.figures.numerals import many
-from broker.pipeline.faults import JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
 from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
@@ -197,19 +195,6 @@ def write_results(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
     table = pa.Table.from_pylist(list(rows), schema=_schema())
     write_whole(path, lambda to: pc.write_csv(table, to) if path.suffix == ".csv" else pq.write_table(table, to))
-
-
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file that appears only when it is complete. Raises: JobFailed."""
-    writing = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        write(writing)
-        writing.replace(path)
-    except OSError as error:
-        raise JobFailed(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            writing.unlink()
 
 
 @contextmanager

@@ -201,13 +201,12 @@ class HttpCatalog:
         view.fold({"k": "store", "format": 1, "store": page["store"], "last_seal": known})
         return more
 
-    def fetch(self, seal: int) -> Any:
-        """Return the bytes of a sealed slot file. Raises: SlotMissing."""
-        return self._get(f"/v1/slots/{seal}", f"slot {seal}")
-
-    def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Return the bytes of a slot file. Raises: SlotMissing."""
-        return self._get(self._path(slot), str(slot))
+    def fetch_slot(self, slot: SlotHandle) -> Body:
+        """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
+        try:
+            return self._client.get(self._path(slot))
+        except NotThere as error:
+            raise SlotMissing(f"{slot} is gone: {error}") from None
 
     def location(self, slot: SlotHandle) -> str:
         """Return the URL of a slot file."""
@@ -246,9 +245,3 @@ class HttpCatalog:
 
     def _path(self, slot: SlotHandle) -> str:
         return f"/v1/slots/{slot.seal}" if slot.snapshot is None else "/v1/snapshots/{}/{}".format(*slot.snapshot)
-
-    def _get(self, path: str, slot: str) -> Body:
-        try:
-            return self._client.get(path)
-        except NotThere as error:
-            raise SlotMissing(f"{slot} is gone: {error}") from None
