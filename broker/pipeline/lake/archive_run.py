@@ -161,8 +161,9 @@ class ArchiveRun:
         else:
             note = self._resumed(note, allow_gap=allow_gap)
         self._note = note
-        for table in (self.lake.message_table, self.lake.bad_table):
-            table.sweep(note.query)
+        if self.lake.place.folder is not None:  # the lock keeps no other machine from a bucket
+            for table in (self.lake.message_table, self.lake.bad_table):
+                table.sweep(note.query)
         self.totals.seal = self._at.seal
         self._release()
 

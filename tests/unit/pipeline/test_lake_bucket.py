@@ -15,9 +15,12 @@ pytest.importorskip("moto")
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.lake import Lake
+from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.slot_copy import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.store_catalog import StoreCatalog
+from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
 from tests.unit.pipeline.bucket import bucket
@@ -85,6 +88,26 @@ def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
     lake.discard(LakeBatch("q", 2, "", target.copy(slots)))
     lake.message_table.sweep("q")
     assert len(lake.disk.list(lake.message_table.folder / "date=2023-11-14")) == 1
+
+
+def test_an_archive_on_another_machine_leaves_what_is_under_way(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines archive into a bucket under one name: neither removes files of the other, and no row is doubled."""
+    folder = SlotFolder(tmp_path / "store")
+    for _ in range(2):
+        folder.add_slot("audit", numbered(10))
+    runs = []
+    for machine in ("a", "b"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        run = ArchiveRun(Lake(place, create=True), StoreCatalog(folder.path), "archive")
+        run.begin()
+        slots = [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
+        runs.append((run, run.target(str(folder.path)).copy(slots)))
+    for run, copied in runs:
+        run.commit(copied, StreamOffset.at(folder.view, 2))
+        run.end()
+    assert offsets(Lake(place)) == list(range(1, 21))
 
 
 def test_the_commands_take_the_options_of_a_bucket(
