@@ -17,13 +17,13 @@ from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
     MESSAGES,
+    SIMULATED_COLUMNS,
     TABLES,
     SimulationPlan,
     default_plans,
     product_plans,
 )
 from broker.pipeline.simulate.results import result_lines, result_sheet
-from broker.pipeline.simulate.simulated_row import SIMULATED_COLUMNS
 from broker.pipeline.spark.tasks import frame_of
 
 if TYPE_CHECKING:

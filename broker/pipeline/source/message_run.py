@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from broker.pipeline.faults import SlotDamaged, SlotMissing
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.decoder import batches, together
-from broker.pipeline.source.positions import Condition, chosen_rows
+from broker.pipeline.source.planner import Condition, chosen_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile

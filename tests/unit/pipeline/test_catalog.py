@@ -20,7 +20,7 @@ from broker.pipeline.formats import MessageStream
 from broker.pipeline.source import decoder, http_catalog, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
-from broker.pipeline.source.positions import Condition, read_position
+from broker.pipeline.source.planner import Condition, read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import lost_since
