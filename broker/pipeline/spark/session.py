@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -49,6 +50,7 @@ BEFORE_BYTES: Final = 200  # a text may be half written at one look
 REFUSED: Final = re.compile(rb"Exception while bootstrapping client|Expected SaslMessage, received something else")
 SILENT: Final = re.compile(rb"All masters are unresponsive! Giving up")
 SPECULATION: Final = "spark.speculation"
+FORMATS: Final = "broker.pipeline.formats"  # loaded by name: the formats need the pipeline, and sessions do not
 
 
 def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
@@ -241,12 +243,11 @@ class MasterWatch:
 
 def register(spark: SparkSession) -> SparkSession:
     """Register the formats with any session, and return the session."""
-    from broker.pipeline.formats import MessageFormat, SlotFormat, SpeculatingMessageFormat
-
+    formats = import_module(FORMATS)
     speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"
     with _active(spark):  # Spark does not tell a writer about speculation
-        spark.dataSource.register(SpeculatingMessageFormat if speculates else MessageFormat)
-        spark.dataSource.register(SlotFormat)
+        spark.dataSource.register(formats.SpeculatingMessageFormat if speculates else formats.MessageFormat)
+        spark.dataSource.register(formats.SlotFormat)
     return spark
 
 
