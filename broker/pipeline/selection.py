@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,14 +81,9 @@ class Selection:
 
     def to_json(self) -> dict[str, object]:
         """Return the values that identify the selection within the lake."""
-        return {
-            "since": self.since,
-            "until": self.until,
-            "queues": sorted(self.queues),
-            "pattern": self.pattern,
-            "where": self.where,
-            "vhost": self.vhost,
-        }
+        found = asdict(self)
+        del found["lake"]
+        return {**found, "queues": sorted(self.queues)}
 
 
 def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -226,8 +226,13 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
             while not stop.is_set():
                 began_s = time.monotonic()
                 taken = _retried(take, progress)
-                _look(run, progress, tend=options.follow)
+                totals = run.step()
+                progress.add(
+                    slots=totals.slots - progress.slots, rows=totals.rows - progress.rows,
+                    bytes_=totals.slot_bytes - progress.bytes, lag=totals.lag,
+                )  # fmt: skip
                 if options.follow:
+                    run.tend()
                     stop.wait(options.every_s - (time.monotonic() - began_s))
                 elif not taken:
                     break
@@ -245,20 +250,6 @@ def _retried(take: Callable[[], bool], progress: Progress) -> bool:
                 raise
             progress.say("Spark gave up waiting for Python on this busy machine; once more")
     raise AssertionError
-
-
-def _look(run: ArchiveRun, progress: Progress, *, tend: bool = False) -> None:
-    before = (run.totals.slots, run.totals.rows, run.totals.slot_bytes)
-    totals = run.step()
-    slots, rows, slot_bytes = before
-    progress.add(
-        slots=totals.slots - slots,
-        rows=totals.rows - rows,
-        bytes_=totals.slot_bytes - slot_bytes,
-        lag=totals.lag,
-    )
-    if tend:
-        run.tend()
 
 
 def _source(options: ArchiveOptions) -> dict[str, str]:

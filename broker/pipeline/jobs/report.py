@@ -210,7 +210,7 @@ def _queues(folder: str) -> list[dict[str, Any]]:
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
     """Return the forecast: the selection's messages at the mean disk size of a message in the whole lake."""
     files = lake.files()
-    made = forecast(
+    return forecast(
         {int(day): count for day, count in found["by_day"].items()},
         found["first_ms"],
         found["last_ms"],
@@ -218,7 +218,6 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
         lake_bytes=sum(file.bytes for file in files),
         free_bytes=None if lake.place.folder is None else shutil.disk_usage(lake.place.folder).free,
     )
-    return None if made is None else made.to_json()
 
 
 def page(values: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, instant, slice_ms
@@ -11,7 +10,7 @@ from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, instant,
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["AHEAD_DAYS", "Forecast", "forecast", "traffic", "trend"]
+__all__ = ["AHEAD_DAYS", "forecast", "traffic", "trend"]
 
 LEVELS: Final = 4  # the first words of a key
 PREFIXES: Final = 12  # the largest of a level
@@ -197,31 +196,6 @@ def _sizes(sizes: DataFrame) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The forecast. Shapes: `growth` is the daily increase of the number of messages."""
-
-    messages_a_day: float
-    growth: float
-    bytes_a_message: float
-    lake_bytes: int
-    free_bytes: int | None  # None in a bucket
-    ahead: tuple[tuple[int, float], ...]  # (days from now, bytes of the lake)
-    full_in_days: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the forecast in the report's JSON form."""
-        return {
-            "messages_a_day": self.messages_a_day,
-            "growth_a_day": self.growth,
-            "lake_bytes_a_message": self.bytes_a_message,
-            "lake_bytes": self.lake_bytes,
-            "free_bytes": self.free_bytes,
-            "ahead": [{"days": days, "lake_bytes": size} for days, size in self.ahead],
-            "full_in_days": self.full_in_days,
-        }
-
-
 def trend(days: Sequence[int]) -> tuple[float, float]:
     """Return the regression line: its value on the last day, and the slope. Source: least squares."""
     count = len(days)
@@ -234,10 +208,11 @@ def trend(days: Sequence[int]) -> tuple[float, float]:
 
 def forecast(
     by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
-) -> Forecast | None:
+) -> dict[str, Any] | None:
     """Return the forecast; None for less than an hour of history, or no message.
 
-    Shapes: `by_day` has messages by the beginning of a day in ms.
+    Shapes: `by_day` has messages by the beginning of a day in ms; `free_bytes` is None in a bucket; `growth_a_day` is
+        the daily increase of the number of messages; `ahead` has the size of the lake in some days.
     """
     if last_ms - first_ms < HISTORY_MIN_MS or not lake_rows:
         return None
@@ -255,15 +230,15 @@ def forecast(
             days = min(days, rate / -growth)
         return bytes_a_message * (rate * days + growth * days * days / 2)
 
-    return Forecast(
-        messages_a_day=rate,
-        growth=growth,
-        bytes_a_message=bytes_a_message,
-        lake_bytes=lake_bytes,
-        free_bytes=free_bytes,
-        ahead=tuple((days, lake_bytes + added(days)) for days in AHEAD_DAYS),
-        full_in_days=_full_in_days(bytes_a_message * rate, bytes_a_message * growth, free_bytes),
-    )
+    return {
+        "messages_a_day": rate,
+        "growth_a_day": growth,
+        "lake_bytes_a_message": bytes_a_message,
+        "lake_bytes": lake_bytes,
+        "free_bytes": free_bytes,
+        "ahead": [{"days": days, "lake_bytes": lake_bytes + added(days)} for days in AHEAD_DAYS],
+        "full_in_days": _full_in_days(bytes_a_message * rate, bytes_a_message * growth, free_bytes),
+    }
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:

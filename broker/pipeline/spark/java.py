@@ -27,7 +27,6 @@ __all__ = [
     "find_java",
     "properties",
     "refusal",
-    "release",
     "search",
     "shim_home",
     "shim_text",
@@ -43,7 +42,6 @@ FIRST_GOOD: Final = {
 }
 ACCEPTED: Final = "17 (17.0.11 or newer), 21, or 25 (25.0.3 or newer)"
 
-_LINE: Final = re.compile(r'^([A-Z_]+)="(.*)"\s*$', re.MULTILINE)
 _PROPERTY: Final = re.compile(r"^ +([a-z][\w.]*) = (.*?)\s*$", re.MULTILINE)
 MODE: Final = 0o700
 
@@ -92,24 +90,6 @@ def _replace(launcher: Path, text: str) -> None:
         with suppress(OSError):
             os.unlink(name)  # noqa: PTH108
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A version, and the modules if known."""
-
-    version: str
-    modules: frozenset[str] | None = None
-
-
-def release(text: str) -> Release | None:
-    """Return the release in the text of a Java home's `release` file; None if it names no version."""
-    values = dict(_LINE.findall(text))
-    version = values.get("JAVA_VERSION", "")
-    if not _numbers(version):
-        return None
-    modules = values.get("MODULES")
-    return Release(version, None if modules is None else frozenset(modules.split()))
 
 
 def properties(text: str) -> dict[str, str]:
@@ -198,7 +178,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Return the search result. Cost: each checked Java is started once, for some 50 ms."""
+    """Return the search result. Cost: each checked Java is started twice, for some 100 ms."""
     refused: list[RefusedJava] = []
     for looked in _candidates(environment, package or _package_home):
         if isinstance(looked, RefusedJava):
@@ -249,20 +229,11 @@ def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | 
     reason = refusal(version)
     if reason:
         return RefusedJava(source, place, reason)
-    written = _written(home)
-    modules = written.modules if written and written.version == version else None
     try:
-        has_vector = VECTOR_MODULE in (_answer(binary, environment, "--list-modules") if modules is None else modules)
+        has_vector = VECTOR_MODULE in _answer(binary, environment, "--list-modules")
         return Java(source, home, version, home if has_vector else shim_home(home, version, environment))
     except (OSError, subprocess.SubprocessError) as error:
         return RefusedJava(source, place, f"{version}, but cannot be prepared: {_why(error)}")
-
-
-def _written(home: Path) -> Release | None:
-    try:
-        return release((home / "release").read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
 
 
 def _answer(binary: Path, environment: Mapping[str, str], *flags: str) -> str:
