@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MessageFormat",
-    "MessageStream",
+    "RowStream",
     "SlotFormat",
     "SpeculatingMessageFormat",
     "arrow_schema_of",
     "live_messages",
+    "message_batches",
 ]
 
 READER: Final = "a batch read"
@@ -67,28 +68,18 @@ class SlotReader(DataSourceReader):
         return self._rows(partition, self._schema)
 
 
-class SlotStream(SealStream):
-    """The stream of slots as they are sealed, of one row each."""
+class RowStream(SealStream):
+    """The stream of the rows of slots, as they are sealed."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, options: Mapping[str, str], schema: pa.Schema, rows: Rows) -> None:
+        """Shapes: `rows` yields the rows of a run of slots."""
         super().__init__(options)
-        self._schema = arrow_schema_of(schema, SLOTS_ARROW_SCHEMA)
+        self._schema = schema
+        self._rows = rows
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one run."""
-        return slot_batches(partition, self._schema)
-
-
-class MessageStream(SealStream):
-    """The stream of messages, as their slots are sealed."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(options)
-        self._schema = arrow_schema_of(schema)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one run."""
-        return message_batches(partition, self._schema)
+        return self._rows(partition, self._schema)
 
 
 class MessageFormat(DataSource):
@@ -112,7 +103,7 @@ class MessageFormat(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream. Raises: SourceRefused."""
         with said_plainly():
-            return MessageStream(self.options, schema)
+            return RowStream(self.options, arrow_schema_of(schema), message_batches)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the publisher of a frame's rows. Raises: SourceRefused."""
@@ -168,7 +159,7 @@ class SlotFormat(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream. Raises: SourceRefused."""
         with said_plainly():
-            return SlotStream(self.options, schema)
+            return RowStream(self.options, arrow_schema_of(schema, SLOTS_ARROW_SCHEMA), slot_batches)
 
 
 def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

@@ -12,7 +12,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from broker.pipeline.lake.slot_copy import Branch
 from broker.pipeline.lake.table import LakeBatch, LakeFile, LakeTable
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from broker.pipeline.source.stream_offset import StreamOffset
-from broker.pipeline.spark.tasks import frame_of, tasks_at_once
+from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -258,7 +257,7 @@ class Lake:
             place, count = self.place, min(len(paths), OBJECT_TASKS * tasks_at_once(spark))
             shares = [paths[at::count] for at in range(count)]
             return frame_of(spark, lambda share: _object_rows(place, share, ddl), shares, ddl)
-        with _setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
+        with session_setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
             return spark.read.schema(ddl).parquet(*(GLOB.sub(r"\\\g<0>", path) for path in paths))
 
     def _bounds(self, since: Instant, until: Instant) -> tuple[int | None, int | None]:
@@ -301,15 +300,3 @@ def _object_rows(place: LakePlace, paths: Sequence[str], ddl: str) -> Iterator[p
 
 def _moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-@contextmanager
-def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a session's setting within a context."""
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is not None:
-            spark.conf.set(name, before)

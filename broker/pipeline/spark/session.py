@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["LOOPBACK", "MasterWatch", "register", "session", "settings"]
+__all__ = ["LOOPBACK", "MasterWatch", "environment", "register", "session", "settings"]
 
 LOOPBACK: Final = "127.0.0.1"
 WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
@@ -117,7 +117,7 @@ def _begin(conf: SparkConf, master: str) -> None:
     if SparkContext._gateway is None:  # noqa: SLF001
         _start(conf, master)
     else:
-        with _environment(_python(master)):
+        with environment(_python(master)):
             _create(conf, master, SparkContext._gateway)  # noqa: SLF001
 
 
@@ -133,7 +133,7 @@ def _start(conf: SparkConf, master: str) -> None:
     log.take_python_loggers()
     home = os.path.dirname(pyspark.__file__)  # noqa: PTH120 - another Spark's jars would not fit
     local = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) else {}
-    with _environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **_python(master)}):
+    with environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **_python(master)}):
         try:
             with log.path.open("ab") as stream:
                 gateway = launch_gateway(conf, {"stdout": stream, "stderr": stream})
@@ -172,7 +172,7 @@ def _python(master: str) -> dict[str, str]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables within a context: some options of Spark exist only there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

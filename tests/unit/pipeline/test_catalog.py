@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
-from broker.pipeline.formats import MessageStream
+from broker.pipeline.formats import RowStream, arrow_schema_of, message_batches
 from broker.pipeline.source import decoder, http_catalog, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
@@ -277,7 +277,8 @@ def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None
     open_catalog(path=str(broker.folder)).seal_now("/", "all")
     found = []
     for where in ({"path": str(broker.folder)}, {"url": address(broker)}):
-        stream = MessageStream({"tap": "all", **where}, StructType().add("body", "binary").add("offset", "long"))
+        schema = arrow_schema_of(StructType().add("body", "binary").add("offset", "long"))
+        stream = RowStream({"tap": "all", **where}, schema, message_batches)
         start = stream.initialOffset()
         end = stream.latestOffset(start, ReadAllAvailable())
         rows = [row for run in stream.partitions(start, end) for batch in stream.read(run) for row in batch.to_pylist()]

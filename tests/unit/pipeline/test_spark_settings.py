@@ -48,7 +48,7 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def start() -> None:
-        with spark_session._environment({"SLOTMQ_TEST_KEPT": "now", "SLOTMQ_TEST_NEW": "now"}):
+        with spark_session.environment({"SLOTMQ_TEST_KEPT": "now", "SLOTMQ_TEST_NEW": "now"}):
             seen.append((os.environ["SLOTMQ_TEST_KEPT"], os.environ["SLOTMQ_TEST_NEW"]))
             raise ValueError("start")
 
