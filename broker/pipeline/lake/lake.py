@@ -96,6 +96,7 @@ class Lake:
         self.place = LakePlace.of(place)
         self.disk = disk or self.place.disk()
         self._clock_ms = clock_ms
+        self._known_branches: dict[str, Branch] = {}  # by the name of their file
         self.message_table = LakeTable(self.place, "messages", ARROW_SCHEMA, self.disk, version=version)
         self.bad_table = LakeTable(self.place, "bad", BAD_SCHEMA, self.disk)
         if create:
@@ -173,9 +174,13 @@ class Lake:
         self.disk.sync_folder(place)
 
     def _branches(self, store: str) -> list[Branch]:
-        folder = self.place.root / TAPS
+        """Return the branches of a store in the lake. Cost: a file of a branch never changes and is read once."""
+        folder, known = self.place.root / TAPS, self._known_branches
         names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
-        return [tuple(json.loads(self.disk.read(folder / name))) for name in names]
+        for name in names:
+            if name not in known:
+                known[name] = tuple(json.loads(self.disk.read(folder / name)))
+        return [known[name] for name in names]
 
     def archived(self, store: str) -> dict[tuple[str, str], dict[str, int]]:
         """Return for each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
