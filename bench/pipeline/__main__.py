@@ -21,7 +21,7 @@ from bench.pipeline.show import Show
 from bench.pipeline.stage import Stage, WrongResult
 from bench.plot import NoPicture
 from bench.results import keep, leave, load
-from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.faults import JobFailed
 
 _LIMIT_S = 1800.0
 _MEASURES: dict[str, Callable[[Stage], dict[str, Any]]] = {

@@ -60,17 +60,14 @@ def copy(files: str, folder: str, rows: str) -> None:
 
 def archive_bare(store: str, folder: str) -> None:
     """Archive in this process, without Spark."""
-    from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
-    from broker.pipeline.lake.archive_run import ArchiveRun
+    from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
     from broker.pipeline.lake.lake import Lake
     from broker.pipeline.source.catalog import open_catalog
 
-    run = ArchiveRun(Lake(Path(folder), create=True), open_catalog(path=store), "bare")
+    run = ArchiveRun(Lake(Path(folder), create=True), open_catalog(path=store), "bare", max_bad="0")
     run.begin()
-    plan = SlotPlan({"path": store})
-    target = run.target(store, "0")
-    batches = ArchiveBatches(run.checkpoint, plan, target, lambda work, items: list(map(work, items)), run.begins)
-    while batches.take():
+    plan, target = SlotPlan({"path": store}), run.target(store)
+    while run.take(plan, target, lambda work, items: list(map(work, items))):
         run.step()
     run.end()
 

@@ -70,7 +70,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Order is the lake's per queue and key; unroutable messages are kept; a rerun and a resume add nothing."""
-    from broker.pipeline.job_failure import BAD_RECORDS, OK
+    from broker.pipeline.faults import BAD_RECORDS, OK
     from broker.pipeline.jobs import replay
     from broker.pipeline.progress import Progress
     from broker.pipeline.sink.bad_records import BadRecordLog

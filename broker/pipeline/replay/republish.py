@@ -15,7 +15,7 @@ from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
-from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.faults import JobFailed
 from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, Outgoing, PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
 
