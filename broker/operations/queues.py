@@ -23,6 +23,7 @@ from broker.operations.rows import slot_count
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
+    from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
     from broker.core.resource import Resource
     from broker.operations.operated_broker import OperatedBroker
@@ -136,6 +137,18 @@ async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker
     return {"messages": count}
 
 
+async def _purged(queue: Queue) -> int:
+    """Purge a queue, over several turns if it is long, and return how many messages were dropped."""
+    count: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(dropped: int) -> None:
+        if not count.done():  # otherwise the asker has hung up
+            count.set_result(dropped)
+
+    queue.purge(end)
+    return await count
+
+
 async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
     """Drop the ready messages of a queue, or some from its head, and return how many."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
@@ -148,9 +161,7 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
         count = await drop(engine, queue, asked.limit)
     else:
         await decided(partial(queue.before, "purge", None))
-        purged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        queue.purge(lambda dropped: purged.done() or purged.set_result(dropped))  # done: the asker has hung up
-        count = await purged
+        count = await _purged(queue)
     _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
     await engine.committer.drain()
     return {"messages": count}
