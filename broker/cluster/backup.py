@@ -6,22 +6,19 @@ The nodes go on. Their old chunk tables are not emptied meanwhile, because TRUNC
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import asyncpg
 
 from broker import __version__
 from broker.cluster.backup_file import END, HEAD, TABLE, BackupRefused, BackupWriter
-from broker.cluster.copying import CopiedTable, copying, quoted, tables_of
+from broker.cluster.connections import first_open
+from broker.cluster.errors import DatabaseRefused, Unreachable, refusal_of
+from broker.cluster.server_address import ServerAddress
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import asyncpg
-
-    from broker.cluster.server_address import ServerAddress
-
-__all__ = ["NOT_COPIED", "SEQUENCES", "back_up"]
+__all__ = ["NOT_COPIED", "SEQUENCES", "back_up", "copying", "quoted", "tables_of"]
 
 NOT_COPIED: Final = "cluster"
 """The table whose row says what the schema is; the head has of it what a copy needs."""
@@ -29,7 +26,28 @@ SEQUENCES: Final = ("number_of_call", "stream_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
 ATTEMPTS: Final = 10  # a table is added between the look and the lock once per 256 MiB
 
+SETTINGS: Final = {  # what an administrator may have set for other work
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_min_messages": "warning",
+}
+_TABLES: Final = """
+SELECT c.relname AS name, pg_table_size(c.oid) AS bytes, array_agg(a.attname::text ORDER BY a.attnum) AS columns
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+WHERE n.nspname = $1 AND c.relkind = 'r' GROUP BY c.oid, c.relname ORDER BY c.relname
+"""
+
 Told = Callable[[int, int], None]
+
+
+class CopiedTable(NamedTuple):
+    """A table of the schema. Units: `size_bytes` is what it takes on disk."""
+
+    name: str
+    size_bytes: int
+    columns: list[str]
 
 
 async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
@@ -87,3 +105,46 @@ def _query_of(table: CopiedTable) -> str:
         ring = int(table.name.removeprefix(CHUNKS))
         query += f" WHERE number IN (SELECT s.number FROM slot s WHERE s.ring = {ring:d})"  # noqa: S608
     return query
+
+
+def quoted(*names: str) -> str:
+    """Return names as SQL has them."""
+    return ", ".join(['"' + name.replace('"', '""') + '"' for name in names])
+
+
+async def tables_of(connection: asyncpg.Connection, schema: str) -> list[CopiedTable]:
+    """Return the tables of a schema, in the order of their names; none where it does not exist."""
+    return [CopiedTable(*row) for row in await connection.fetch(_TABLES, schema)]
+
+
+@asynccontextmanager
+async def copying(target: ServerAddress) -> AsyncIterator[asyncpg.Connection]:
+    """Yield a connection to the first server of the URL that takes writes.
+
+    Raises: Unreachable, also when the connection breaks; DatabaseRefused.
+    """
+    connection = await first_open(target, _open)
+    try:
+        await connection.execute("SELECT set_config('search_path', $1, false)", target.quoted_schema)
+        for name, value in SETTINGS.items():
+            await connection.execute("SELECT set_config($1, $2, false)", name, value)
+        yield connection
+    except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise Unreachable(f"{target.shown}: {target.reason(error)}") from error
+    except asyncpg.PostgresError as error:
+        raise DatabaseRefused(f"{target.shown}: {target.reason(error)}") from error
+    finally:
+        connection.terminate()
+
+
+async def _open(server: ServerAddress) -> asyncpg.Connection:
+    try:
+        opened: Any = await asyncpg.connect(
+            server.url, timeout=server.connect_timeout_s, target_session_attrs="read-write"
+        )
+    except Exception as error:
+        refusal = refusal_of(server, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+    return opened

@@ -18,35 +18,16 @@ from bitarray import bitarray
 
 from broker.cluster.chunk import ChunkWriter
 from broker.cluster.database_rows import SharedCall
+from broker.cluster.shared_slot import SharedSlot
 from broker.core.confirmable import Confirmable, Refusable
 from broker.core.message.message import Message
 
-__all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share", "SharedSlot"]
+__all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share"]
 
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
 Number = tuple[str, int]  # a producer and its sequence number
 Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and the number of its publish
-
-
-class SharedSlot:
-    """A slot of the database, of which this node has messages.
-
-    Shapes: ``number`` is 0 until the call that has the slot was answered. ``delivered`` says whether messages of it may
-        have been delivered; a move settles messages that were not.
-    """
-
-    __slots__ = ("count", "delivered", "number", "stream")
-
-    def __init__(self, stream: int, number: int, count: int, *, delivered: bool = True) -> None:
-        self.stream = stream
-        self.number = number
-        self.count = count
-        self.delivered = delivered
-
-    def numbered(self, number: int) -> None:
-        """Take the number that the commit gave."""
-        self.number = number
 
 
 class Share:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
-from broker.cluster.chunk import Chunk
-from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.chunk import Chunk, ChunkLoader
 from broker.cluster.database_rows import RefusedShare
 from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
-from broker.cluster.place import Returned
+from broker.cluster.shared_slot import Returned
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.statistics.commit_tally import CommitTally
@@ -25,26 +24,16 @@ from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.batch import GatheringBatch, LeftOut
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import CommittedCall, SharedCall
     from broker.core.confirmable import Confirmable
 
-__all__ = ["CallDatabase", "Caller", "SharedCommitter"]
+__all__ = ["Caller", "SharedCommitter"]
 
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
 LOAD_MESSAGES: Final = 16  # after a call with as many messages the next batch waits until it is filled
 LAZY_S: Final = 0.05
-
-
-class CallDatabase(Protocol):
-    """The database as the caller sees it."""
-
-    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
-        """Commit a call once, however often its connection breaks.
-
-        Raises: CommitRefused: nothing of the call was done; StatementRefused: it would never be; Fenced when this
-            node's epoch has ended; any other error is a defect.
-        """
 
 
 class Caller:
@@ -57,7 +46,7 @@ class Caller:
     def __init__(
         self,
         streams: SharedStreams,
-        database: CallDatabase,
+        database: Database,
         loop: asyncio.AbstractEventLoop,
         *,
         freed: Callable[[int, list[int], Sequence[bytes]], None],
@@ -142,7 +131,7 @@ class Caller:
         self._streams.unsaved.clear()
         self._take_waiting()
         self._urgent = False
-        self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
+        self._fail_waiters(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
         """Cancel the call that runs; its result is not known."""
@@ -150,7 +139,7 @@ class Caller:
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.stop()
-        self._disappoint(self._take_drains(), Fenced("this node is closing"))
+        self._fail_waiters(self._take_drains(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -178,7 +167,7 @@ class Caller:
             await self._commit(batch, call)
             self._confirm(batch.confirms, drains)
         except BaseException as error:  # the epoch has ended, the node closes, or a defect: what waits is not confirmed
-            self._disappoint(drains, error)
+            self._fail_waiters(drains, error)
             raise
         finally:
             self._streams.call_ended()
@@ -260,7 +249,7 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _disappoint(drains: list[asyncio.Future[None]], error: BaseException) -> None:
+    def _fail_waiters(drains: list[asyncio.Future[None]], error: BaseException) -> None:
         for future in drains:
             if not future.done():
                 future.set_exception(error)

@@ -9,20 +9,29 @@ import asyncio
 import datetime as dt
 import json
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import asyncpg
 
-from broker.cluster.connection_refusal import POOLER, failure_of, refusal_of
-from broker.cluster.errors import ClusterError, DatabaseFails, DatabaseRefused, StatementRefused, Unreachable
-from broker.cluster.packed_bits import unpack_bits
+from broker.cluster.database_rows import unpack_bits
+from broker.cluster.errors import (
+    POOLER,
+    ClusterError,
+    DatabaseFails,
+    DatabaseRefused,
+    StatementRefused,
+    Unreachable,
+    failure_of,
+    refusal_of,
+)
 from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
 
-__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "newer_primary"]
+__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "first_open", "newer_primary"]
 
+_T = TypeVar("_T")
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
 
@@ -209,18 +218,8 @@ class Connections:
 
     @classmethod
     async def open(cls, target: ServerAddress) -> Connections:
-        """Open all connections to the first server of the URL that takes writes. Raises: Unreachable; DatabaseRefused.
-
-        The driver would try the servers by itself, but one that is silent would use up the time of all.
-        """
-        failures: list[ClusterError] = []
-        for server in target.servers:
-            try:
-                return await cls._open_to(server)
-            except (Unreachable, DatabaseRefused) as error:
-                failures.append(error)
-        kind = DatabaseRefused if any(isinstance(error, DatabaseRefused) for error in failures) else Unreachable
-        raise kind("; ".join(map(str, failures)))
+        """Open all connections to the first server that takes writes. Raises: Unreachable; DatabaseRefused."""
+        return await first_open(target, cls._open_to)
 
     @classmethod
     async def _open_to(cls, target: ServerAddress) -> Connections:
@@ -240,6 +239,22 @@ class Connections:
             if refusal is None:
                 raise
             raise refusal from error
+
+
+async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], Awaitable[_T]]) -> _T:
+    """Return what `attempt` opens to the first server of the URL that takes writes.
+
+    The driver would try the servers by itself, but one that is silent would use up the time of all.
+    Raises: Unreachable; DatabaseRefused, if one server refused: it is named with the others.
+    """
+    failures: list[ClusterError] = []
+    for server in target.servers:
+        try:
+            return await attempt(server)
+        except (Unreachable, DatabaseRefused) as error:
+            failures.append(error)
+    kind = DatabaseRefused if any(isinstance(error, DatabaseRefused) for error in failures) else Unreachable
+    raise kind("; ".join(map(str, failures)))
 
 
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:

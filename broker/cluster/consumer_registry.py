@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import Hint
-from broker.cluster.patience import patiently
+from broker.cluster.link import patiently
 from broker.cluster.shared_stream import SharedStream
-from broker.cluster.wake_up import WakeUp
-from broker.tasks import Tasks
+from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database

@@ -22,12 +22,11 @@ from broker.cluster.database_rows import (
     Pulse,
     RefusedShare,
     SharedCall,
+    pack_rows,
 )
 from broker.cluster.errors import ClusterError, DatabaseFails, Fenced, StatementRefused, Unreachable, WentBack
-from broker.cluster.failing_calls import FailingCalls
 from broker.cluster.hint import LOOK, Hint
-from broker.cluster.link import Link
-from broker.cluster.packed_bits import pack_rows
+from broker.cluster.link import FailingCalls, Link
 from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 

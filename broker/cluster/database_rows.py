@@ -1,18 +1,36 @@
-"""What the functions of the schema take and return."""
+"""Arguments and rows of the functions of the schema.
+
+Format of a bit varying, which is a bitarray here: the number of bits in four bytes, big-endian, then the bits, the
+first in the highest place of the first byte. asyncpg would take a bitarray inside a list for an array, so statements
+are given the packed bytes.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from bitarray import bitarray
 
-from broker.cluster.packed_bits import pack_rows
+__all__ = [
+    "ClusterMember",
+    "CommittedCall",
+    "Joined",
+    "LeasedRow",
+    "Pulse",
+    "RefusedShare",
+    "SharedCall",
+    "as_text",
+    "pack_bits",
+    "pack_rows",
+    "unpack_bits",
+]
 
-__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "RefusedShare", "SharedCall", "as_text"]
-
+_LENGTH: Final = Struct("!i")
+BIG: Final = "big"
 _BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits
 
 
@@ -132,3 +150,23 @@ class LeasedRow:
     more: bool = False
     began: int = 0
     finished: int = 0
+
+
+def pack_bits(bits: bitarray) -> bytes:
+    """Return a bitarray as PostgreSQL receives it."""
+    if bits.endian != BIG:
+        bits = bitarray(bits, endian=BIG)
+    return _LENGTH.pack(len(bits)) + bits.tobytes()
+
+
+def unpack_bits(packed: bytes) -> bitarray:
+    """Return what PostgreSQL sent as a bitarray."""
+    bits = bitarray(endian=BIG)
+    bits.frombytes(packed[_LENGTH.size :])
+    del bits[_LENGTH.unpack_from(packed)[0] :]
+    return bits
+
+
+def pack_rows(rows: Sequence[bitarray | None]) -> list[bytes | None]:
+    """Return bitarrays as the elements of an array of `bit varying`."""
+    return [None if bits is None else pack_bits(bits) for bits in rows]

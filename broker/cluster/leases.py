@@ -13,18 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker.cluster.arrivals import Arrivals
 from broker.cluster.errors import Unreachable
-from broker.cluster.hint import FREE, LOOK, WANTED, Hint
-from broker.cluster.hint_teller import HintTeller
-from broker.cluster.lease_database import LeaseDatabase
-from broker.cluster.place import Returned
-from broker.cluster.reconciliation import reconciled
+from broker.cluster.hint import FREE, LOOK, WANTED, Hint, HintTeller
+from broker.cluster.leased_rows import Arrivals, reconciled
+from broker.cluster.shared_slot import Returned
 from broker.cluster.shared_stream import SharedStream, SharedStreams
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
 
 __all__ = ["Leases"]
@@ -48,7 +46,7 @@ class Leases:
     def __init__(
         self,
         streams: SharedStreams,
-        database: LeaseDatabase,
+        database: Database,
         reader: ChunkReader,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -60,7 +58,7 @@ class Leases:
         self._reader = reader
         self._loop = loop
         self._tasks = Tasks(fail)
-        self._teller = HintTeller(database, self._tasks)
+        self._teller = HintTeller(database.notify, self._tasks)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs

@@ -6,21 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broker.amqp.errors import BrokerError
 from broker.cluster.database import WENT_BACK, Database
-from broker.cluster.database_rows import ClusterMember
+from broker.cluster.database_rows import ClusterMember, LeasedRow
 from broker.cluster.errors import ClusterError, Conflict, DatabaseFails, Fenced, StatementRefused, Unreachable
-from broker.cluster.node_events import NodeEvents
-from broker.cluster.observer import BEATS_PER_LEASE
-from broker.cluster.other_nodes import OtherNodes
+from broker.cluster.other_nodes import BEATS_PER_LEASE, OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
 from broker.cluster.tenure import NodeTenure, TenureState
 from broker.event_log import get_logger
 from broker.tasks import Tasks, first_ended
 
-__all__ = ["BOOT_TIME", "ClusterNode"]
+__all__ = ["BOOT_TIME", "ClusterNode", "NodeEvents"]
 
 _log = get_logger()
 
@@ -37,6 +35,34 @@ DEFECTS_MAX: Final = 3  # within DEFECTS_S: a node that has more of them serves 
 DEFECTS_S: Final = 60.0
 REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
+
+
+class NodeEvents(Protocol):
+    """What a node tells the broker."""
+
+    async def joining(self) -> None:
+        """Load the topology; the node joins then."""
+
+    async def joined(self, version: int) -> None:
+        """Catch up to this version of the topology, or a newer one. The node acts when this has returned."""
+
+    def paused(self, reason: str) -> None:
+        """Block publishers, as the lease has ended. `may_act` is already False."""
+
+    def acts(self) -> None:
+        """Act: the node has caught up, or its pause has ended and what it held it still holds. `may_act` is True."""
+
+    async def lost(self, reason: str) -> None:
+        """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
+
+    def members_seen(self, members: list[ClusterMember]) -> None:
+        """Take the members as each beat shows them."""
+
+    def members_changed(self) -> None:
+        """Hear, after `members_seen`, that a member has come or gone."""
+
+    def reconcile(self, rows: list[LeasedRow]) -> None:
+        """Take what the node holds by the database, after a break; no call and no lease is under way."""
 
 
 class ClusterNode:
@@ -76,7 +102,7 @@ class ClusterNode:
             database.failed = failed
         self._tasks = Tasks(self._ended)
         self._defects_s: list[float] = []  # when the last ones were found
-        self._others = OtherNodes(database, events, self._lease_s, clock, self._tasks)
+        self._others = OtherNodes(database, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
         self._offset_ms: float | None = None
         self._is_behind = False  # the database's time is behind what it was
@@ -309,7 +335,10 @@ class ClusterNode:
                     self._lose(WENT_BACK)
                     return
                 self._prolong(sent_s, now_s)
-                self._others.looked(sent_s, now_s, pulse.members)
+                has_changed = self._others.looked(sent_s, now_s, pulse.members)
+                self._events.members_seen(pulse.members)
+                if has_changed:
+                    self._events.members_changed()
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
         """Go by the database's clock, unless it has gone back: then `_tend` corrects it."""

@@ -11,9 +11,8 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from broker.cluster.backup import CHUNKS, NOT_COPIED, SEQUENCES
+from broker.cluster.backup import CHUNKS, NOT_COPIED, SEQUENCES, copying, quoted, tables_of
 from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
-from broker.cluster.copying import copying, quoted, tables_of
 from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaMissing, SchemaTooNew, install
 
 if TYPE_CHECKING:

@@ -12,31 +12,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.cluster.errors import ClusterError, Fenced
-from broker.cluster.wake_up import WakeUp
 from broker.core.applied_topology import FORGOTTEN
 from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.tasks import WakeUp
 
 if TYPE_CHECKING:
-    from broker.cluster.connections import Lane
+    from broker.cluster.database import Database
     from broker.core.vhost import Vhost
 
-__all__ = ["DefinitionsDatabase", "Follower", "SharedDefinitions"]
+__all__ = ["Follower", "SharedDefinitions"]
 
 LOOK_INTERVAL_S: Final = 1.0  # between looks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
 WAIT_MAX_S: Final = 0.1
-
-
-class DefinitionsDatabase(Protocol):
-    """The database, as far as the definitions use it."""
-
-    epoch: int
-
-    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function and return its rows. Raises: ClusterError."""
-
-    async def acting(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function that takes this node and its epoch first. Raises: ClusterError."""
 
 
 class Follower(Protocol):
@@ -65,9 +53,7 @@ class SharedDefinitions:
         applied to all queues then, and what was routed before is committed.
     """
 
-    def __init__(
-        self, database: DefinitionsDatabase, notify: Callable[[], Awaitable[None]] = _nothing_under_way
-    ) -> None:
+    def __init__(self, database: Database, notify: Callable[[], Awaitable[None]] = _nothing_under_way) -> None:
         """`notify` tells the other nodes that they should look."""
         self._database = database
         self._notify = notify

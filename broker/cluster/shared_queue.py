@@ -20,14 +20,16 @@ from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 
 if TYPE_CHECKING:
-    from broker.cluster.node_parts import NodeParts
+    from broker.cluster.consumer_registry import ConsumerRegistry
+    from broker.cluster.data_path import DataPath
+    from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
     from broker.core.message.message import Message
     from broker.core.queue.consumer_ring import RingMember
     from broker.core.queue.declaration import QueueDeclaration
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.stream import Stream
 
-__all__ = ["SharedHoldingQueue", "SharedQueue"]
+__all__ = ["QueueParts", "SharedHoldingQueue", "SharedQueue"]
 
 FRESH_MS: Final = 1000  # for so long a method that was looked ahead at may use what was asked for it
 
@@ -82,6 +84,24 @@ def postponed_of(session: object) -> Sequence[Postponed]:
     return session.postponed if isinstance(session, SessionClient) else ()
 
 
+class QueueParts:
+    """The parts of a node that its queues use.
+
+    ``data`` moves messages, ``inquiries`` answers what clients ask of whole queues, ``consumers`` knows who consumes
+    from which queue, ``unused`` knows when queues that expire were used.
+    """
+
+    __slots__ = ("consumers", "data", "inquiries", "unused")
+
+    def __init__(
+        self, data: DataPath, inquiries: QueueInquiries, consumers: ConsumerRegistry, unused: UnusedQueues
+    ) -> None:
+        self.data = data
+        self.inquiries = inquiries
+        self.consumers = consumers
+        self.unused = unused
+
+
 class SharedQueue(Queue):
     """One queue, as this node sees it.
 
@@ -93,7 +113,7 @@ class SharedQueue(Queue):
     __slots__ = ("_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
     def __init__(
-        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: NodeParts, vhost_name: str
+        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: QueueParts, vhost_name: str
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from bitarray import bitarray
 
-from broker.cluster.batch import GatheringBatch, Share, SharedSlot
+from broker.cluster.batch import GatheringBatch, Share
 from broker.cluster.demand import Demand
-from broker.cluster.place import Returned, SlotPlace, message_id
-from broker.cluster.unsaved_settlements import UnsavedSettlements
+from broker.cluster.shared_slot import Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
 from broker.slots.slot import Slot, single

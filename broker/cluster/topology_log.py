@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from broker.cluster.barrier import Barrier
 from broker.cluster.errors import StatementRefused, Unreachable
-from broker.cluster.wake_up import WakeUp
 from broker.event_log import get_logger
-from broker.tasks import Tasks
+from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.topology_database import Limits, TopologyDatabase, Version
 
-__all__ = ["Extra", "FollowedTopology", "TopologyLog"]
+__all__ = ["Barrier", "Extra", "FollowedTopology", "TopologyLog"]
 
 _log = get_logger()
 
@@ -345,3 +344,56 @@ def _answer(proposals: Iterable[_Proposal]) -> None:
 
 def _encoded(changes: Iterable[list[Change]]) -> bytes:
     return zlib.compress(json.dumps(list(changes), separators=(",", ":")).encode())
+
+
+class Barrier:
+    """Calls back when every member that a version concerns has applied it or has left.
+
+    Members are named by their epochs, which no other member ever has.
+    Invariant: versions pass in order.
+    """
+
+    def __init__(self) -> None:
+        self._applied: dict[int, int] = {}
+        self._departed: set[int] = set()
+        self._waiting: deque[tuple[int, Collection[int], Callable[[], None]]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many versions wait."""
+        return len(self._waiting)
+
+    def wait(self, version: int, epochs: Collection[int], passed: Callable[[], None]) -> None:
+        """Call `passed` when these members have applied a version, which is newer than all that wait."""
+        self._waiting.append((version, epochs, passed))
+        self._pass()
+
+    def applied(self, epoch: int, version: int) -> None:
+        """Note that a member has applied all changes up to a version."""
+        if version > self._applied.get(epoch, -1):
+            self._applied[epoch] = version
+            self._pass()
+
+    def awaited(self) -> set[int]:
+        """Return the members that some version waits for."""
+        return {epoch for _, epochs, _ in self._waiting for epoch in epochs} - self._departed
+
+    def departed(self, epochs: Collection[int]) -> None:
+        """Wait no more for members that were counted out or have left."""
+        self._departed.update(epochs)
+        for epoch in epochs:
+            self._applied.pop(epoch, None)
+        self._pass()
+
+    def clear(self) -> None:
+        """Forget everything; nothing is called."""
+        self._applied.clear()
+        self._departed.clear()
+        self._waiting.clear()
+
+    def _pass(self) -> None:
+        while self._waiting:
+            version, epochs, passed = self._waiting[0]
+            if any(self._applied.get(epoch, -1) < version for epoch in epochs if epoch not in self._departed):
+                break
+            self._waiting.popleft()
+            passed()

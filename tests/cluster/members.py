@@ -84,8 +84,8 @@ class TestNode:
     def members_seen(self, members: list[ClusterMember]) -> None:
         pass
 
-    def members_changed(self, members: list[ClusterMember]) -> None:
-        self.names = sorted(member.node for member in members)
+    def members_changed(self) -> None:
+        self.names = sorted(member.node for member in self.node.members)
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         self.rows.append(rows)

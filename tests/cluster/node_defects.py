@@ -111,14 +111,14 @@ NODE_DEFECTS: Final = (
     ),
     Defect(
         "an observer that counts its own outage",
-        "broker/cluster/observer.py",
+        "broker/cluster/other_nodes.py",
         "            self._nodes.clear()\n",
         "            pass\n",
         OF_NODE,
     ),
     Defect(
         "an observer that counts a pause of its own",
-        "broker/cluster/observer.py",
+        "broker/cluster/other_nodes.py",
         "if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:",
         "if self._looked_s is None:",
         ("tests/unit/cluster/test_observer.py",),

@@ -10,9 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from broker.cluster.connection_refusal import POOLER
 from broker.cluster.connections import LANES, Backend, Connections, _prepared
-from broker.cluster.errors import DatabaseRefused, Unreachable
+from broker.cluster.errors import POOLER, DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 from tests.cluster.bouncer import NEEDS_PGBOUNCER, Bouncer
 from tests.cluster.members import joined, publish, until

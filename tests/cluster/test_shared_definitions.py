@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aio_pika
 import asyncpg
@@ -65,7 +65,7 @@ async def start(
         async def started(name: str, **sections: Any) -> Node:
             database = await PlainDatabase.joined(postgres_url, schema, name)
             stack.push_async_callback(database.close)
-            nodes.append(SharedDefinitions(database, hint))
+            nodes.append(SharedDefinitions(cast("Any", database), hint))
             monkeypatch.setattr("broker.server.local_definitions", lambda _files, _path: nodes[-1])
             return await stack.enter_async_context(_node(tmp_path / name, database, nodes[-1], sections))
 

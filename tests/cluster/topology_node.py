@@ -131,7 +131,7 @@ class TopologyNode:
     def members_seen(self, members: list[ClusterMember]) -> None:
         pass
 
-    def members_changed(self, members: list[ClusterMember]) -> None:
+    def members_changed(self) -> None:
         pass
 
     def reconcile(self, rows: list[LeasedRow]) -> None:

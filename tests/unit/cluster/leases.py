@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.other_nodes import Observer, Sighting
 from broker.cluster.tenure import NodeTenure, TenureState
 
 __all__ = ["LEASE_S", "Simulation", "Violation"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.other_nodes import Observer, Sighting
 
 LEASE_S = 6.0
 B = Sighting("b", 1, 5, LEASE_S)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.other_nodes import Observer, Sighting
 from broker.cluster.tenure import NEXT, Event, NodeTenure, TenureState
 from tests.unit.cluster.leases import LEASE_S, Simulation, Violation
 
