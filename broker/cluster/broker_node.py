@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker import __version__
 from broker.amqp.errors import BrokerError, NotNow
+from broker.cluster.caller import SharedCommitter
 from broker.cluster.consumer_registry import ConsumerRegistry
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, DatabaseRefused, NameTaken
-from broker.cluster.hint import APPLIED, DEFINITIONS, LOOK, TOPOLOGY, Hint
+from broker.cluster.hint import DEFINITIONS, LOOK, Hint
 from broker.cluster.keeper import Keeper, SharedDelay
 from broker.cluster.mailbox import Mailbox, Questions, SharedReplies
 from broker.cluster.node import ClusterNode
@@ -26,17 +27,14 @@ from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_messages import SharedMessages
 from broker.cluster.shared_producers import ProducerClaims, SharedProducers, producer_key
 from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQueue
-from broker.cluster.shared_topology import SharedTopology
-from broker.cluster.topology_database import TopologyDatabase
+from broker.cluster.shared_store import SharedStore
+from broker.cluster.shared_topology import SharedJournal, SharedTopology
 from broker.core.queue.holding_queue import is_holding_name
 from broker.delivery.timers import Timers
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.cluster.caller import SharedCommitter
     from broker.cluster.database_rows import ClusterMember, LeasedRow
-    from broker.cluster.shared_journal import SharedJournal
-    from broker.cluster.shared_store import SharedStore
     from broker.cluster.shared_stream import SharedStream
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
@@ -104,9 +102,7 @@ class BrokerNode:
         )
         give_up = self._give_up
         data = self.data = DataPath(database, loop, failed=give_up)
-        topology = self.topology = SharedTopology(
-            TopologyDatabase(database), flushed=data.drain, hint=self._tell_topology, fail=give_up
-        )
+        topology = self.topology = SharedTopology(database, flushed=data.drain, fail=give_up)
         self.inquiries = QueueInquiries(database, data.drain, data.fetch, give_up)
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
@@ -114,7 +110,7 @@ class BrokerNode:
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
         self.questions = Questions(self.mailbox, give_up)
-        data.tell_unused(self.claims.reread)
+        data.caller.tell_unused(self.claims.reread)
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
         self.member = ClusterNode(
@@ -190,7 +186,7 @@ class BrokerNode:
 
     async def _end_epoch(self) -> None:
         """Stop the parts, which forget what they were asked."""
-        await self.topology.stop()
+        await self.topology.log.stop()
         await self.consumers.stop()
         await self.keeper.stop()
         await self.mailbox.stop()
@@ -219,7 +215,7 @@ class BrokerNode:
 
     async def joining(self) -> None:
         """Make the topology from its log."""
-        await self.topology.load()
+        await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
         """Take part in the cluster."""
@@ -230,12 +226,12 @@ class BrokerNode:
 
     def paused(self, reason: str) -> None:
         """Deliver and answer nothing; connections stay."""
-        self.data.pause()
+        self.data.leases.pause()
         self._block(reason)
 
-    def acts(self) -> None:
+    def activated(self) -> None:
         """Ask PostgreSQL for messages again, and do what waited: clients may have come while no turn could act."""
-        self.data.resume()
+        self.data.leases.resume()
         self._turn.schedule()
 
     async def lost(self, reason: str) -> None:
@@ -261,11 +257,10 @@ class BrokerNode:
         self.data.reconcile(rows)
 
     def _heard(self, hint: Hint) -> None:
-        if hint.kind in {LOOK, TOPOLOGY, APPLIED}:
-            self.topology.heard(hint)
+        self.topology.log.heard(hint)
         if hint.kind in {LOOK, DEFINITIONS}:
             self.definitions.hint()
-        self.data.heard(hint)
+        self.data.leases.heard(hint)
         self.keeper.heard(hint)
         self.claims.heard(hint)
         self.mailbox.heard(hint)
@@ -275,9 +270,6 @@ class BrokerNode:
         """Return the queue of a stream."""
         stream = self.data.streams.by_number.get(number)
         return stream.queue if stream is not None and isinstance(stream.queue, SharedQueue) else None
-
-    async def _tell_topology(self, version: int) -> None:
-        await self.database.notify(Hint(TOPOLOGY, version))
 
     def _block(self, reason: str) -> None:
         if not self._blocked:
@@ -330,15 +322,15 @@ class SharedParts:
 
     def committer(self, *_: object) -> SharedCommitter:
         """Return what confirms publishes and transactions."""
-        return self._node.data.committer()
+        return SharedCommitter(self._node.data.caller)
 
     def journal(self, _record: Callable[[dict[str, Any]], None]) -> SharedJournal:
         """Return what proposes changes of the topology."""
-        return self._node.topology.journal(self._vhost)
+        return SharedJournal(self._node.topology, self._vhost)
 
-    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
+    def store(self, _recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
         """Return what adds messages to the batch of the node."""
-        return self._node.data.store(recorder, lambda mark: producer_key(self._vhost, producer_of(mark)))
+        return SharedStore(self._node.data.streams, lambda mark: producer_key(self._vhost, producer_of(mark)))
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:
         """Return the messages of a queue on all nodes, for an operator."""

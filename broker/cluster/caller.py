@@ -51,25 +51,23 @@ class Caller:
         *,
         freed: Callable[[int, list[int], Sequence[bytes]], None],
         returned: Callable[[list[Returned]], None],
-        unused: Callable[[set[str]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`freed` hears of free messages: slot number, streams and chunk. `fail` hears what ended a call: a
         defect, or that the epoch has ended.
 
-        `returned` takes the messages that a refused transaction had settled, `unused` hears of the producers of which
-        numbers were not used after all.
+        `returned` takes the messages that a refused transaction had settled.
         """
         self._streams = streams
         self._database = database
         self._loop = loop
         self._freed = freed
         self._returned = returned
-        self._unused = unused
+        self._unused: Callable[[set[str]], None] = lambda _: None
         self._loader = ChunkLoader()
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
-        self._tasks = Tasks(fail, streams.stir)
+        self._tasks = Tasks(fail, streams.schedule)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._fill_until = 0.0
@@ -77,6 +75,10 @@ class Caller:
         self._closed = False
         self.calls = 0
         self.tally = CommitTally()
+
+    def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
+        """Call `unused` with the producers of which numbers were not used after all: PostgreSQL refused the messages."""
+        self._unused = unused
 
     @property
     def busy(self) -> bool:
@@ -92,12 +94,12 @@ class Caller:
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
         self._waiting.append(confirmable)
-        self._streams.stir()
+        self._streams.schedule()
 
     def commit_soon(self) -> None:
         """Commit what was gathered as soon as no call runs."""
         self._urgent = True
-        self._streams.stir()
+        self._streams.schedule()
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
@@ -158,7 +160,7 @@ class Caller:
         if call is None:  # everything was settled since
             self._streams.call_ended()
             self._confirm(batch.confirms, drains)
-            self._streams.stir()
+            self._streams.schedule()
             return
         self._tasks.start(self._run(batch, call, drains))
 
@@ -184,7 +186,7 @@ class Caller:
             except CommitRefused as refusal:
                 rows = RefusedShare.all_from(json.loads(refusal.rows))
                 left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-                self._bury(batch, call, rows, left_out)
+                self._dead_letter(batch, call, rows, left_out)
                 settled += _returned(left_out)
                 self._tell(left_out)
                 left = batch.close()
@@ -216,18 +218,20 @@ class Caller:
         if committed.refused:
             rows = committed.refused
             left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-            self._bury(batch, call, rows, left_out)
+            self._dead_letter(batch, call, rows, left_out)
             self._tell(left_out)
         freed = [share.slot.stream for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
 
-    def _bury(self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut) -> None:
+    def _dead_letter(
+        self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut
+    ) -> None:
         """Dead-letter what a full queue refused, if PostgreSQL says so; nothing of what is taken completely or not."""
         for row in rows:
             share = batch.sent[row.place]
             stream = self._streams.by_number.get(share.slot.stream)
-            if row.buries and stream is not None:
+            if row.dead_letters and stream is not None:
                 indexes = [index for index in row.bits.search(1) if share.records[index] not in left_out.records]
                 chunk = Chunk(b"".join(call.parts))
                 for message in self._loader.load(chunk, share.slot.stream, indexes, share.slot.count):

@@ -192,6 +192,6 @@ class ConsumerRegistry:
             self._waiting[queue.number] = queue
         for stream in queue.streams:
             if isinstance(stream, SharedStream):
-                stream.be_elsewhere(not active)
+                stream.set_elsewhere(not active)
         if active:
             queue.wake()

@@ -289,10 +289,6 @@ class Database:
         """Delete the free messages of streams, and return how many each had."""
         return {row[0]: row[1] for row in await self.acting("lease", "purge", streams)}
 
-    async def counts(self, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the number and the bytes of the free messages by stream."""
-        return {row[0]: (row[1], row[2]) for row in await self.function("read", "counts", streams)}
-
     async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
         """Return how many free messages streams have, in their first `rows_max` rows."""
         return {row[0]: row[1] for row in await self.function("read", "free_messages", streams, rows_max)}

@@ -75,16 +75,16 @@ class SharedCall(NamedTuple):
 
 
 class RefusedShare(NamedTuple):
-    """What a full queue did not take: the place of the share in the call, its messages, and whether to bury them."""
+    """What a full queue did not take: the place of the share in the call, its messages, whether to dead-letter them."""
 
     place: int
     bits: bitarray
-    buries: bool
+    dead_letters: bool
 
     @classmethod
     def all_from(cls, rows: Sequence[Sequence[Any]] | None) -> list[RefusedShare]:
         """Return those of an answer: place from 1 on, bits as text, and whether they are dead-lettered."""
-        return [cls(place - 1, bitarray(bits, "big"), buries) for place, bits, buries in rows or ()]
+        return [cls(place - 1, bitarray(bits, "big"), dead_letters) for place, bits, dead_letters in rows or ()]
 
 
 class CommittedCall(NamedTuple):

@@ -149,7 +149,7 @@ def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known
                 settled = streams.batch.settling(slot)
                 settled |= undone
                 streams.batch.synchronize()
-                streams.stir()
+                streams.schedule()
 
 
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:

@@ -96,7 +96,7 @@ class Leases:
             if hint.kind == FREE:
                 self._note_free(stream, hint.number)
             elif hint.kind == WANTED:
-                stream.demand.want(WANTED_TICKS)
+                stream.demand.note_peer_wants(WANTED_TICKS)
                 self._watch(stream)
 
     def freed(self, number: int, streams: Sequence[int]) -> None:
@@ -224,7 +224,7 @@ class Leases:
         demand = stream.demand
         consumers = stream.queue.consumers
         room = consumers.room(demand.step)
-        if not room and not demand.wanted:
+        if not room and not demand.peer_wants:
             room = consumers.share()
         return demand.target(room)
 
@@ -258,7 +258,7 @@ class Leases:
                 if surplus > 0:
                     self._surrender(stream, min(surplus, stream.manager.ready))
             stream.demand.rotate()
-            if stream.manager.ready or stream.demand.settled_before or stream.demand.wanted:
+            if stream.manager.ready or stream.demand.settled_before or stream.demand.peer_wants:
                 self._watch(stream)
         self._start()
 
@@ -310,7 +310,7 @@ class Leases:
             self._works = False
             if epoch == self._epoch:
                 self._give_up_asking()
-            self._streams.stir()
+            self._streams.schedule()
 
     async def _give_back(self) -> None:
         epoch = self._epoch
@@ -386,12 +386,12 @@ class Leases:
                 has_room=most > count,
             )
             if stream in self._fetches:
-                stream.demand.count_left(left.get(stream.number, 0))
+                stream.demand.note_remaining(left.get(stream.number, 0))
                 self._fetched(stream)
             if stream.demand.free or stream.number in counts:
                 self._streams.touch(stream)
-            elif wanted and not stream.demand.told:
-                stream.demand.tell()
+            elif wanted and not stream.demand.notified:
+                stream.demand.note_notified()
                 self._teller.wanted(stream.number)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:

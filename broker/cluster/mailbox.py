@@ -158,7 +158,7 @@ class Mailbox:
         message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
         first = streams.batch.add([message], 0, 1, 0, None)
         streams.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
-        streams.stir()
+        streams.schedule()
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Mailbox:
         async with self._data.working_on(found) as chunks:
             for row in found:
                 self._deliver(row, chunks[row.number or 0])
-        self._data.streams.stir()
+        self._data.streams.schedule()
         return rows[-1].more
 
     def _deliver(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> None:

@@ -49,7 +49,7 @@ class NodeEvents(Protocol):
     def paused(self, reason: str) -> None:
         """Block publishers, as the lease has ended. `may_act` is already False."""
 
-    def acts(self) -> None:
+    def activated(self) -> None:
         """Act: the node has caught up, or its pause has ended and what it held it still holds. `may_act` is True."""
 
     async def lost(self, reason: str) -> None:
@@ -253,7 +253,7 @@ class ClusterNode:
         self._is_caught_up = True
         self._set_end()
         if self.may_act():  # a node that is paused goes on with an answered beat
-            self._events.acts()
+            self._events.activated()
 
     async def _stay(self) -> None:
         """Join again whenever an epoch was lost."""
@@ -352,7 +352,7 @@ class ClusterNode:
             self._set_end()
             _log.info("node.resumed", node=self.database.node, epoch=self.epoch)
             if self._is_caught_up:
-                self._events.acts()
+                self._events.activated()
         self._set_end()
 
     # ---- defects

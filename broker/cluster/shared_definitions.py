@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.cluster.errors import ClusterError, Fenced
-from broker.core.applied_topology import FORGOTTEN
+from broker.cluster.topology_changes import VhostForgotten
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.tasks import WakeUp
 
@@ -88,7 +88,7 @@ class SharedDefinitions:
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
         gone = sorted(self._vhosts - vhosts)
-        changes = [json.dumps([{"change": FORGOTTEN, "vhost": name}]).encode() for name in gone]
+        changes = [json.dumps([VhostForgotten(vhost=name).to_json()]).encode() for name in gone]
         names = [name.encode() for name in gone]
         try:
             rows = await self._database.acting(

@@ -185,7 +185,7 @@ class SharedQueue(Queue):
         """
         elsewhere = self._parts.inquiries.elsewhere
         shared = [stream for stream in self.streams if isinstance(stream, SharedStream)]
-        return self.ready + sum([stream.demand.left + elsewhere.get(stream.number, 0) for stream in shared])
+        return self.ready + sum([stream.demand.remaining + elsewhere.get(stream.number, 0) for stream in shared])
 
     def purge(self) -> int:
         """Drop the ready messages that this node has, and return how many were dropped in all."""

@@ -33,11 +33,11 @@ class SharedStreams:
     """The shared streams of a node by number, the batch that gathers, and the streams that changed.
 
     Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
-    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``stirred`` is set while a look at the batch
+    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``has_work`` is set while a look at the batch
         and at these streams is scheduled.
     """
 
-    __slots__ = ("_wake", "ahead", "batch", "by_number", "running", "stirred", "touched", "unsaved")
+    __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a look in a later step of the loop."""
@@ -47,7 +47,7 @@ class SharedStreams:
         self.running: GatheringBatch | None = None  # the one whose call runs
         self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedStream] = {}
-        self.stirred = False
+        self.has_work = False
         self.touched: list[SharedStream] = []
 
     @contextmanager
@@ -59,10 +59,10 @@ class SharedStreams:
         finally:
             self.ahead = before
 
-    def stir(self) -> None:
+    def schedule(self) -> None:
         """Schedule a look: something was gathered."""
-        if not self.stirred:
-            self.stirred = True
+        if not self.has_work:
+            self.has_work = True
             self._wake()
 
     def touch(self, stream: SharedStream) -> None:
@@ -70,12 +70,12 @@ class SharedStreams:
         if not stream.touched:
             stream.touched = True
             self.touched.append(stream)
-            if not self.stirred:
-                self.stir()
+            if not self.has_work:
+                self.schedule()
 
     def take_touched(self) -> list[SharedStream]:
         """Return the streams that were touched since the last call; the look begins."""
-        self.stirred = False
+        self.has_work = False
         touched, self.touched = self.touched, []
         for stream in touched:
             stream.touched = False
@@ -205,8 +205,8 @@ class SharedStream(Stream):
             self._shift = before - self.manager.next_id
             self._indexes = None
             self.append(messages if mine == count else messages[:mine])
-        if not self._streams.stirred:
-            self._streams.stir()
+        if not self._streams.has_work:
+            self._streams.schedule()
 
     def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
         """Note when the keeper must look at the share: the first of its messages is due, or expires."""
@@ -259,7 +259,7 @@ class SharedStream(Stream):
         if queue.consumers.present and not queue.awake:
             queue.wake_worker()
 
-    def be_elsewhere(self, elsewhere: bool) -> None:
+    def set_elsewhere(self, elsewhere: bool) -> None:
         """Note whether only a consumer of another node may have messages."""
         self.elsewhere = elsewhere
 

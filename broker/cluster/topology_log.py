@@ -16,17 +16,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.cluster.errors import StatementRefused, Unreachable
+from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
+from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
-    from broker.cluster.topology_database import Limits, TopologyDatabase, Version
+    from broker.cluster.database import Database
 
-__all__ = ["Barrier", "Extra", "FollowedTopology", "TopologyLog"]
+__all__ = ["Extra", "FollowedTopology", "TopologyLog"]
 
 _log = get_logger()
-
-Change = dict[str, Any]
 
 BATCH_PROPOSALS: Final = 200  # of one append; a node applies them in one step of its loop
 SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next
@@ -36,314 +36,13 @@ RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones."""
+    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones.
 
-    dropped: Sequence[int]
-    limits: Sequence[Limits]
-
-
-class FollowedTopology(Protocol):
-    """The exchanges, queues and bindings of this node."""
-
-    async def prepare(self, changes: Sequence[Change]) -> Extra:
-        """Complete changes that are about to be appended. Raises: Unreachable."""
-
-    def apply(self, changes: list[Change]) -> None:
-        """Apply the next changes, the same way as every node; the first without effect ends them."""
-
-    def note_made(self, changes: Iterable[Change]) -> None:
-        """Note the queues that changes of this node have just made."""
-
-    def take_dropped(self) -> Sequence[int]:
-        """Return streams of deleted queues that no append named, and forget them."""
-
-    def clear(self) -> None:
-        """Forget everything: changes follow from the first one on."""
-
-    def snapshot(self) -> Iterable[list[Change]]:
-        """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
-
-    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Clean up what departed members left; `alive` finds out which epochs are members now."""
-
-
-class _Proposal(NamedTuple):
-    changes: list[Change]
-    done: Callable[[], None]
-    unused: int | None
-    refused: Callable[[str], None]
-
-
-class _Sent(NamedTuple):
-    """An append whose result is not known yet."""
-
-    sequence: int
-    proposals: list[_Proposal]
-    arguments: tuple[Sequence[bytes], Sequence[int | None], Extra]
-
-
-class TopologyLog:
-    """Proposes changes, applies those of all nodes, and answers when every member has applied them.
-
-    Invariant: ``applied`` is the version up to which all changes are applied here. ``reported`` follows when every
-        batch that was routed before is committed; no answer is given before every member has reported.
+    Shapes: `limits` has the arguments of set_stream by name.
     """
 
-    def __init__(
-        self,
-        database: TopologyDatabase,
-        topology: FollowedTopology,
-        *,
-        flushed: Callable[[], Awaitable[None]],
-        fail: Callable[[BaseException], None],
-        hint: Callable[[int], Awaitable[None]],
-    ) -> None:
-        """`flushed` returns when every batch that was routed before the call is committed.
-
-        `hint` tells the other nodes of a new version; it may be lost. `fail` ends the broker.
-        """
-        self._database = database
-        self._topology = topology
-        self._flushed = flushed
-        self._hint = hint
-        self.applied = 0
-        self.reported = 0
-        self._barrier = Barrier()
-        self._proposals: list[_Proposal] = []
-        self._sent: _Sent | None = None
-        self._sequence = 0
-        self._alone = 0  # how many of the next proposals are appended singly, because PostgreSQL refused one of them
-        self._is_behind = False
-        self._work = WakeUp()
-        self._to_report = WakeUp()
-        self._tasks = Tasks(fail)
-        self._takes_part = False
-        self._snapshot: asyncio.Task[None] | None = None
-
-    # -- life ---------------------------------------------------------------------------------------------------------
-
-    async def load(self) -> None:
-        """Make the topology from the log, from its beginning; call it before the node joins. Raises: Unreachable."""
-        self._topology.clear()
-        self.applied = self.reported = 0
-        await self._catch_up()
-
-    async def start(self) -> None:
-        """Take part, because the node has joined: catch up, and report. Raises: Unreachable; Fenced."""
-        await self._catch_up()
-        self._sequence = 0
-        self._is_behind = True
-        self._work.set()
-        self._to_report.set()
-        self._takes_part = True
-        for work in (self._run, self._report, self._look, self._sweep):
-            self._tasks.start(work())
-
-    async def stop(self) -> None:
-        """Take part no more, because the node leaves or is lost: nothing that waits is answered."""
-        self._takes_part = False
-        await self._tasks.stop()
-        self._proposals.clear()
-        self._alone = 0
-        self._sent = None
-        self._barrier.clear()
-
-    # -- what the node tells ------------------------------------------------------------------------------------------
-
-    def propose(
-        self,
-        changes: list[Change],
-        done: Callable[[], None],
-        *,
-        unused: int | None = None,
-        refused: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """Append changes and call `done` when every member has applied them; never while the node is no member.
-
-        If PostgreSQL refuses what they contain, `refused` is called with the reason.
-
-        They are all of one vhost, and the first of them that has no effect ends them.
-        With `unused` they are only appended if that stream has no consumers.
-        """
-        if self._takes_part:
-            self._proposals.append(_Proposal(changes, done, unused, refused))
-            self._work.set()
-
-    def heard(self, version: int) -> None:
-        """Look at the log: another node has appended this version, or may have."""
-        if version > self.applied:
-            self.look()
-
-    def look(self) -> None:
-        """Look at the log: hints may have been lost."""
-        self._is_behind = True
-        self._work.set()
-
-    def heard_applied(self, version: int, epoch: int) -> None:
-        """Note that a member has applied a version."""
-        self._barrier.applied(epoch, version)
-
-    # -- appending and catching up ------------------------------------------------------------------------------------
-
-    async def _run(self) -> None:
-        while True:
-            await self._work.wait()
-            try:
-                if self._sent is not None or self._proposals:
-                    await self._append()
-                elif self._is_behind:
-                    self._is_behind = False
-                    await self._catch_up()
-            except Unreachable:
-                self._is_behind = True
-                self._work.set()
-                await asyncio.sleep(RETRY_S)
-
-    async def _append(self) -> None:
-        """Append what was proposed so far, or again what was sent and not answered."""
-        if self._sent is None:
-            proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
-            certain = [change for one in proposals if one.unused is None for change in one.changes]
-            extra = await self._topology.prepare(certain)
-            bodies: Sequence[bytes] = [json.dumps(one.changes, separators=(",", ":")).encode() for one in proposals]
-            del self._proposals[: len(proposals)]
-            self._alone = max(0, self._alone - 1)
-            self._sequence += 1
-            self._sent = _Sent(self._sequence, proposals, (bodies, [one.unused for one in proposals], extra))
-        sequence, proposals, (bodies, unused, extra) = self._sent
-        try:
-            versions = await self._database.append(sequence, self.applied, bodies, unused, *extra)
-        except StatementRefused as error:
-            self._refuse(proposals, str(error))
-            return
-        self._sent = None
-        last = versions[-1]
-        assert last.epochs is not None
-        if len(last.epochs) > 1:
-            self._tasks.start(self._tell(last.version))
-        self._apply(versions)
-        self._topology.note_made(change for one in proposals for change in one.changes)
-        self._barrier.wait(last.version, last.epochs, lambda: _answer(proposals))
-        if self._proposals:
-            self._work.set()
-        if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
-            await self._drop(last.version, sorted(dropped))
-        if last.version % SNAPSHOT_VERSIONS == 0:
-            self._take_snapshot()
-
-    def _refuse(self, proposals: list[_Proposal], reason: str) -> None:
-        """Append the proposals of an append that was refused one by one; refuse the one that stands alone."""
-        self._sent = None
-        if len(proposals) > 1:
-            self._proposals[:0] = proposals
-            self._alone = len(proposals)
-        else:
-            proposals[0].refused(reason)
-        self._work.set()
-
-    async def _drop(self, version: int, dropped: Sequence[int]) -> None:
-        while True:
-            try:
-                await self._database.drop_streams(version, dropped)
-            except Unreachable:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
-
-    async def _catch_up(self) -> None:
-        versions = await self._database.changes_since(self.applied)
-        self._apply(versions)
-        self._topology.take_dropped()  # the nodes that appended the changes sweep these streams
-
-    def _apply(self, versions: Iterable[Version]) -> None:
-        for version, bodies, snapshot, _ in versions:
-            if snapshot is not None:
-                self._topology.clear()
-                for changes in json.loads(zlib.decompress(snapshot)):
-                    self._topology.apply(changes)
-            else:
-                assert version == self.applied + 1, f"version {version} follows {self.applied}"
-                for body in bodies:
-                    self._topology.apply(json.loads(body))
-            self.applied = version
-        self._to_report.set()
-
-    # -- beside that --------------------------------------------------------------------------------------------------
-
-    async def _report(self) -> None:
-        """Report what is applied, once every batch that was routed before is committed."""
-        while True:
-            await self._to_report.wait()
-            version = self.applied
-            if version == self.reported:
-                continue
-            await self._flushed()
-            self.reported = version
-            self._barrier.applied(self._database.epoch, version)
-            try:
-                await self._database.report(version)
-            except Unreachable:  # the next beat tells it
-                await asyncio.sleep(RETRY_S)
-
-    async def _look(self) -> None:
-        """Look at the log without a hint, and find out whether the members that answers wait for are still there."""
-        loop = asyncio.get_running_loop()
-        look_s = loop.time()
-        while True:
-            await asyncio.sleep(WAIT_S)
-            with suppress(Unreachable):
-                if self._barrier:
-                    await self._look_at_members()
-                if loop.time() >= look_s:
-                    look_s = loop.time() + LOOK_S
-                    self.look()
-                    await self._topology.look(self._alive)
-
-    async def _look_at_members(self) -> None:
-        awaited = self._barrier.awaited()
-        applied = await self._database.applied()
-        own = self._database.epoch
-        for epoch, version in applied.items():
-            if epoch != own:
-                self._barrier.applied(epoch, version)
-        self._barrier.departed(awaited.difference(applied))
-
-    async def _alive(self) -> Iterable[int]:
-        return (await self._database.applied()).keys()
-
-    async def sweep(self) -> bool:
-        """Remove rows of deleted queues whose deletion every member has applied; return whether there may be more."""
-        return await self._database.sweep_dropped()
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            with suppress(Unreachable):
-                while await self.sweep():
-                    pass
-
-    def _take_snapshot(self) -> None:
-        if self._snapshot is None or self._snapshot.done():
-            self._snapshot = self._tasks.start(self._put_snapshot(self.applied, self._topology.snapshot()))
-
-    async def _put_snapshot(self, version: int, changes: Iterable[list[Change]]) -> None:
-        body = await asyncio.get_running_loop().run_in_executor(None, _encoded, changes)
-        with suppress(Unreachable):
-            await self._database.put_snapshot(version, body)
-
-    async def _tell(self, version: int) -> None:
-        """Tell the other nodes of a new version; every node looks by itself once a second."""
-        with suppress(Unreachable):
-            await self._hint(version)
-
-
-def _answer(proposals: Iterable[_Proposal]) -> None:
-    for proposal in proposals:
-        proposal.done()
-
-
-def _encoded(changes: Iterable[list[Change]]) -> bytes:
-    return zlib.compress(json.dumps(list(changes), separators=(",", ":")).encode())
+    dropped: Sequence[int]
+    limits: Sequence[dict[str, Any]]
 
 
 class Barrier:
@@ -397,3 +96,306 @@ class Barrier:
                 break
             self._waiting.popleft()
             passed()
+
+
+class FollowedTopology(Protocol):
+    """The exchanges, queues and bindings of this node."""
+
+    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
+        """Complete changes that are about to be appended. Raises: Unreachable."""
+
+    def apply(self, changes: list[TopologyChange]) -> None:
+        """Apply the next changes, the same way as every node; the first without effect ends them."""
+
+    def note_made(self, changes: Iterable[TopologyChange]) -> None:
+        """Note the queues that changes of this node have just made."""
+
+    def take_dropped(self) -> Sequence[int]:
+        """Return streams of deleted queues that no append named, and forget them."""
+
+    def clear(self) -> None:
+        """Forget everything: changes follow from the first one on."""
+
+    def snapshot(self) -> Iterable[list[TopologyChange]]:
+        """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
+
+    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
+        """Clean up what departed members left; `alive` finds out which epochs are members now."""
+
+
+class _Proposal(NamedTuple):
+    changes: list[TopologyChange]
+    done: Callable[[], None]
+    unused: int | None
+    refused: Callable[[str], None]
+
+
+class _Sent(NamedTuple):
+    """An append whose result is not known yet."""
+
+    sequence: int
+    proposals: list[_Proposal]
+    arguments: tuple[Sequence[bytes], Sequence[int | None], Extra]
+
+
+class TopologyLog:
+    """Proposes changes, applies those of all nodes, and answers when every member has applied them.
+
+    Invariant: ``applied`` is the version up to which all changes are applied here. ``reported`` follows when every
+        batch that was routed before is committed; no answer is given before every member has reported.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        topology: FollowedTopology,
+        *,
+        flushed: Callable[[], Awaitable[None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`flushed` returns when every batch that was routed before the call is committed; `fail` ends the broker."""
+        self._database = database
+        self._topology = topology
+        self._flushed = flushed
+        self.applied = 0
+        self.reported = 0
+        self._barrier = Barrier()
+        self._proposals: list[_Proposal] = []
+        self._sent: _Sent | None = None
+        self._sequence = 0
+        self._alone = 0  # how many of the next proposals are appended singly, because PostgreSQL refused one of them
+        self._is_behind = False
+        self._work = WakeUp()
+        self._to_report = WakeUp()
+        self._tasks = Tasks(fail)
+        self._takes_part = False
+        self._snapshot: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Make the topology from the log, from its beginning; call it before the node joins. Raises: Unreachable."""
+        self._topology.clear()
+        self.applied = self.reported = 0
+        await self._catch_up()
+
+    async def start(self) -> None:
+        """Take part, because the node has joined: catch up, and report. Raises: Unreachable; Fenced."""
+        await self._catch_up()
+        self._sequence = 0
+        self._is_behind = True
+        self._work.set()
+        self._to_report.set()
+        self._takes_part = True
+        for work in (self._run, self._report, self._look, self._sweep):
+            self._tasks.start(work())
+
+    async def stop(self) -> None:
+        """Take part no more, because the node leaves or is lost: nothing that waits is answered."""
+        self._takes_part = False
+        await self._tasks.stop()
+        self._proposals.clear()
+        self._alone = 0
+        self._sent = None
+        self._barrier.clear()
+
+    # -- what the node tells ------------------------------------------------------------------------------------------
+
+    def propose(
+        self,
+        changes: list[TopologyChange],
+        done: Callable[[], None],
+        *,
+        unused: int | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Append changes and call `done` when every member has applied them; never while the node is no member.
+
+        If PostgreSQL refuses what they contain, `refused` is called with the reason.
+
+        They are all of one vhost, and the first of them that has no effect ends them.
+        With `unused` they are only appended if that stream has no consumers.
+        """
+        if self._takes_part:
+            self._proposals.append(_Proposal(changes, done, unused, refused))
+            self._work.set()
+
+    def heard(self, hint: Hint) -> None:
+        """Take a hint of another node about the topology, or the news that hints may have been lost."""
+        if hint.kind == APPLIED:
+            self.heard_applied(hint.number, hint.streams[0])
+        if hint.kind == LOOK or (hint.kind in {APPLIED, TOPOLOGY} and hint.number > self.applied):
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._is_behind = True
+        self._work.set()
+
+    def heard_applied(self, version: int, epoch: int) -> None:
+        """Note that a member has applied a version."""
+        self._barrier.applied(epoch, version)
+
+    # -- appending and catching up ------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            try:
+                if self._sent is not None or self._proposals:
+                    await self._append()
+                elif self._is_behind:
+                    self._is_behind = False
+                    await self._catch_up()
+            except Unreachable:
+                self._is_behind = True
+                self._work.set()
+                await asyncio.sleep(RETRY_S)
+
+    async def _append(self) -> None:
+        """Append what was proposed so far, or again what was sent and not answered."""
+        if self._sent is None:
+            proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
+            certain = [change for one in proposals if one.unused is None for change in one.changes]
+            extra = await self._topology.prepare(certain)
+            bodies: Sequence[bytes] = [_encoded(one.changes) for one in proposals]
+            del self._proposals[: len(proposals)]
+            self._alone = max(0, self._alone - 1)
+            self._sequence += 1
+            self._sent = _Sent(self._sequence, proposals, (bodies, [one.unused for one in proposals], extra))
+        sequence, proposals, (bodies, unused, extra) = self._sent
+        try:
+            rows = await self._database.acting(
+                "upkeep", "append", sequence, self.applied, bodies, unused, extra.dropped, extra.limits or None
+            )
+        except StatementRefused as error:
+            self._refuse(proposals, str(error))
+            return
+        self._sent = None
+        version, epochs = rows[-1]["version"], rows[-1]["epochs"]
+        if len(epochs) > 1:
+            self._tasks.start(self._database.notify(Hint(TOPOLOGY, version)))
+        self._apply(rows)
+        self._topology.note_made(change for one in proposals for change in one.changes)
+        self._barrier.wait(version, epochs, lambda: _answer(proposals))
+        if self._proposals:
+            self._work.set()
+        if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
+            await self._drop(version, sorted(dropped))
+        if version % SNAPSHOT_VERSIONS == 0:
+            self._take_snapshot()
+
+    def _refuse(self, proposals: list[_Proposal], reason: str) -> None:
+        """Append the proposals of an append that was refused one by one; refuse the one that stands alone."""
+        self._sent = None
+        if len(proposals) > 1:
+            self._proposals[:0] = proposals
+            self._alone = len(proposals)
+        else:
+            proposals[0].refused(reason)
+        self._work.set()
+
+    async def _drop(self, version: int, dropped: Sequence[int]) -> None:
+        """Let the rows of deleted queues be swept once every member has applied a version."""
+        while True:
+            try:
+                await self._database.acting("upkeep", "drop_streams", version, dropped)
+            except Unreachable:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _catch_up(self) -> None:
+        self._apply(await self._database.function("listen", "changes_since", self.applied))
+        self._topology.take_dropped()  # the nodes that appended the changes sweep these streams
+
+    def _apply(self, rows: Iterable[Any]) -> None:
+        """Apply versions: the changes of each, or all changes up to one as a compressed snapshot."""
+        for row in rows:
+            version = row["version"]
+            if snapshot := row.get("snapshot"):
+                self._topology.clear()
+                for changes in json.loads(zlib.decompress(snapshot)):
+                    self._topology.apply([change_of(change) for change in changes])
+            else:
+                assert version == self.applied + 1, f"version {version} follows {self.applied}"
+                for body in row["bodies"]:
+                    self._topology.apply([change_of(change) for change in json.loads(body)])
+            self.applied = version
+        self._to_report.set()
+
+    # -- beside that --------------------------------------------------------------------------------------------------
+
+    async def _report(self) -> None:
+        """Report what is applied, once every batch that was routed before is committed."""
+        while True:
+            await self._to_report.wait()
+            version = self.applied
+            if version == self.reported:
+                continue
+            await self._flushed()
+            self.reported = version
+            self._barrier.applied(self._database.epoch, version)
+            try:
+                await self._database.acting("listen", "report", version)
+            except Unreachable:  # the next beat tells it
+                await asyncio.sleep(RETRY_S)
+
+    async def _look(self) -> None:
+        """Look at the log without a hint, and find out whether the members that answers wait for are still there."""
+        loop = asyncio.get_running_loop()
+        look_s = loop.time()
+        while True:
+            await asyncio.sleep(WAIT_S)
+            with suppress(Unreachable):
+                if self._barrier:
+                    await self._look_at_members()
+                if loop.time() >= look_s:
+                    look_s = loop.time() + LOOK_S
+                    self._look_soon()
+                    await self._topology.look(self.applied_by_member)
+
+    async def _look_at_members(self) -> None:
+        awaited = self._barrier.awaited()
+        applied = await self.applied_by_member()
+        own = self._database.epoch
+        for epoch, version in applied.items():
+            if epoch != own:
+                self._barrier.applied(epoch, version)
+        self._barrier.departed(awaited.difference(applied))
+
+    async def applied_by_member(self) -> dict[int, int]:
+        """Return which version each member has applied, by its epoch. Raises: Unreachable."""
+        return {row["epoch"]: row["applied"] for row in await self._database.function("listen", "applied")}
+
+    async def sweep(self) -> bool:
+        """Remove rows of deleted queues whose deletion every member has applied; return whether there may be more."""
+        return bool((await self._database.acting("upkeep", "sweep_dropped"))[0][0])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with suppress(Unreachable):
+                while await self.sweep():
+                    pass
+
+    def _take_snapshot(self) -> None:
+        if self._snapshot is None or self._snapshot.done():
+            self._snapshot = self._tasks.start(self._put_snapshot(self.applied, self._topology.snapshot()))
+
+    async def _put_snapshot(self, version: int, changes: Iterable[list[TopologyChange]]) -> None:
+        body = await asyncio.get_running_loop().run_in_executor(None, _compressed, changes)
+        with suppress(Unreachable):
+            await self._database.acting("upkeep", "put_snapshot", version, body)
+
+
+def _answer(proposals: Iterable[_Proposal]) -> None:
+    for proposal in proposals:
+        proposal.done()
+
+
+def _encoded(changes: Iterable[TopologyChange]) -> bytes:
+    return json.dumps([change.to_json() for change in changes], separators=(",", ":")).encode()
+
+
+def _compressed(pieces: Iterable[list[TopologyChange]]) -> bytes:
+    return zlib.compress(b"[" + b",".join(map(_encoded, pieces)) + b"]")
