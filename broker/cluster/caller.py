@@ -77,7 +77,7 @@ class Caller:
         self.tally = CommitTally()
 
     def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
-        """Call `unused` with the producers of which numbers were not used after all: PostgreSQL refused the messages."""
+        """Call `unused` with the producers of which numbers were not used after all: their messages were refused."""
         self._unused = unused
 
     @property
