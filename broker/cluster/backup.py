@@ -18,10 +18,10 @@ from broker.cluster.connections import first_open
 from broker.cluster.errors import DatabaseRefused, Unreachable, refusal_of
 from broker.cluster.server_address import ServerAddress
 
-__all__ = ["NOT_COPIED", "SEQUENCES", "back_up", "copying", "quoted", "tables_of"]
+__all__ = ["CHUNKS", "NOT_COPIED", "back_up", "copying", "newest_numbers", "quoted", "tables_of"]
 
 NOT_COPIED: Final = "cluster"
-"""The table whose row says what the schema is; the head has of it what a copy needs."""
+"""The table with the version of the schema; the head of the file has what a restore needs of it."""
 SEQUENCES: Final = ("number_of_call", "stream_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
 ATTEMPTS: Final = 10  # a table is added between the look and the lock once per 256 MiB
@@ -53,7 +53,7 @@ class CopiedTable(NamedTuple):
 async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
     """Write the schema to a stream, and return how many tables and rows there were, and how many bytes it took.
 
-    Shapes: `told` hears how many bytes are written, of how many about.
+    Shapes: `told` is called with the bytes written so far and the approximate total.
     Raises: BackupRefused; Unreachable; DatabaseRefused; OSError of the stream.
     """
     async with copying(target) as connection, _snapshot(connection, target.schema) as tables:
@@ -78,7 +78,7 @@ async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 
 @asynccontextmanager
 async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterator[list[CopiedTable]]:
-    """Yield the tables, of which every statement sees the same moment. They are locked before it begins."""
+    """Yield the tables in one snapshot, which begins after all of them are locked."""
     for _ in range(ATTEMPTS):
         known = [table.name for table in await tables_of(connection, schema)]
         if NOT_COPIED not in known:
@@ -94,12 +94,17 @@ async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterato
 
 async def _head(connection: asyncpg.Connection) -> dict[str, object]:
     row = await connection.fetchrow("SELECT schema_version, function_version, generation, ring FROM cluster")
-    numbers = {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
-    return {"broker": __version__, "made_ms": int(time.time() * 1000), **row, "sequences": numbers}
+    made_ms = int(time.time() * 1000)
+    return {"broker": __version__, "made_ms": made_ms, **row, "sequences": await newest_numbers(connection)}
+
+
+async def newest_numbers(connection: asyncpg.Connection) -> dict[str, int]:
+    """Return the newest number of each sequence."""
+    return {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
 
 
 def _query_of(table: CopiedTable) -> str:
-    """Return what reads the rows of a table; of blocks of messages those that some message needs."""
+    """Return the query for the rows of a table; of chunks only those that a slot refers to."""
     query = f"SELECT {quoted(*table.columns)} FROM {quoted(table.name)}"  # noqa: S608 names of our own
     if table.name.startswith(CHUNKS):
         ring = int(table.name.removeprefix(CHUNKS))
@@ -108,7 +113,7 @@ def _query_of(table: CopiedTable) -> str:
 
 
 def quoted(*names: str) -> str:
-    """Return names as SQL has them."""
+    """Return names quoted for SQL."""
     return ", ".join(['"' + name.replace('"', '""') + '"' for name in names])
 
 

@@ -61,13 +61,13 @@ class NodeClients(Protocol):
         """How many connections there are."""
 
     def block(self, reason: str) -> None:
-        """Block those that publish, and tell them why."""
+        """Block publishers, and tell them why."""
 
     def unblock(self) -> None:
-        """Let them publish again."""
+        """Unblock publishers."""
 
     def drop(self, reason: str) -> None:
-        """Close all connections, and send nothing of what they were to be sent."""
+        """Close all connections and discard what was to be sent to them."""
 
 
 class BrokerNode:
@@ -135,7 +135,7 @@ class BrokerNode:
         return SharedParts(vhost, self)
 
     async def start(self, clients: NodeClients) -> None:
-        """Join the cluster. Turns act from now on as long as the node may."""
+        """Join the cluster. From now on turns run only while the node may act."""
         self.clients = clients
         try:
             await self.member.start()
@@ -160,7 +160,7 @@ class BrokerNode:
         self._tasks.start(self.definitions.run(follower))
 
     async def drain(self, timeout_s: float) -> None:
-        """Return when everything that was accepted is committed, or the time is over: nothing of it was confirmed."""
+        """Return when everything accepted is committed, or after the timeout: then the rest was never confirmed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.data.drain()
@@ -168,7 +168,7 @@ class BrokerNode:
             pass
 
     async def leave(self) -> None:
-        """Return everything, and leave the cluster."""
+        """Return what the node holds, and leave the cluster."""
         await self._stop_working()
         await self.member.leave()
         await self.data.close()
@@ -185,7 +185,7 @@ class BrokerNode:
         await self._end_epoch()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts, which forget what they were asked."""
+        """Stop the parts; questions that they were asked are dropped."""
         await self.topology.log.stop()
         await self.consumers.stop()
         await self.keeper.stop()
@@ -214,7 +214,7 @@ class BrokerNode:
     # -- what happens to the node -------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
-        """Make the topology from its log."""
+        """Build the topology from its log."""
         await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
@@ -230,7 +230,7 @@ class BrokerNode:
         self._block(reason)
 
     def activated(self) -> None:
-        """Ask PostgreSQL for messages again, and do what waited: clients may have come while no turn could act."""
+        """Ask PostgreSQL for messages again, and schedule a turn for clients that came while none could run."""
         self.data.leases.resume()
         self._turn.schedule()
 
@@ -301,11 +301,11 @@ class SharedParts:
         self._node = node
 
     def producers(self, *arguments: Any) -> SharedProducers:
-        """Return what knows the numbered producers that this node has claimed."""
+        """Return the numbered producers that this node has claimed."""
         return SharedProducers(*arguments, claims=self._node.claims)
 
     def replies(self, vhost: str) -> SharedReplies:
-        """Return what knows the consumers of direct replies."""
+        """Return the consumers of direct replies."""
         return SharedReplies(self._node.mailbox, vhost)
 
     def kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
@@ -321,15 +321,15 @@ class SharedParts:
         return self._node.data.stream_of(queue, level, number, ports, persists_all)
 
     def committer(self, *_: object) -> SharedCommitter:
-        """Return what confirms publishes and transactions."""
+        """Return the committer, which confirms publishes and transactions."""
         return SharedCommitter(self._node.data.caller)
 
     def journal(self, _record: Callable[[dict[str, Any]], None]) -> SharedJournal:
-        """Return what proposes changes of the topology."""
+        """Return the journal, which proposes changes of the topology."""
         return SharedJournal(self._node.topology, self._vhost)
 
     def store(self, _recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
-        """Return what adds messages to the batch of the node."""
+        """Return the store, which adds messages to the batch of the node."""
         return SharedStore(self._node.data.streams, lambda mark: producer_key(self._vhost, producer_of(mark)))
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:

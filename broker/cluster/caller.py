@@ -1,4 +1,4 @@
-"""The caller: commits one batch after the other, and confirms what a committed batch has.
+"""The caller: commits one batch after another, and confirms their publishes and transactions.
 
 Only the answer to a call confirms, and it says what full queues refused: no queue of a node decides that.
 While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB,
@@ -82,7 +82,7 @@ class Caller:
 
     @property
     def busy(self) -> bool:
-        """Whether a call runs, or something waits for one that will follow at once."""
+        """Whether a call runs, or will follow at once."""
         return self._tasks.busy or self._urgent or bool(self._waiting) or self._streams.batch.publishes
 
     @property
@@ -227,7 +227,7 @@ class Caller:
     def _dead_letter(
         self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut
     ) -> None:
-        """Dead-letter what a full queue refused, if PostgreSQL says so; nothing of what is taken completely or not."""
+        """Dead-letter what full queues refused, if PostgreSQL says so, except for atomic work."""
         for row in rows:
             share = batch.sent[row.place]
             stream = self._streams.by_number.get(share.slot.stream)
@@ -346,5 +346,5 @@ class SharedCommitter:
         self._failure = failure
 
     def close(self) -> None:
-        """Confirm nothing more: the vhost is deleted."""
+        """Confirm nothing any more, because the vhost is deleted."""
         self.abort(self._failure or ValueError("the vhost was deleted"))

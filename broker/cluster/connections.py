@@ -74,7 +74,7 @@ WHERE a.application_name = current_setting('application_name')
 
 
 class Identity(NamedTuple):
-    """Which history of which database a server has. A fail-over changes the timeline, a restored copy too."""
+    """The database of a server and its history. A fail-over changes the timeline, and so does a restored copy."""
 
     system: int
     timeline: str
@@ -123,7 +123,7 @@ class Connections:
 
     @property
     def backends(self) -> list[Backend]:
-        """The server processes behind the connections."""
+        """The server processes of the connections."""
         return [lane.backend for lane in self._lanes.values()]
 
     def ended(self, reason: str) -> None:
@@ -140,7 +140,7 @@ class Connections:
         self.ended("PostgreSQL closed the connection")
 
     async def close(self) -> None:
-        """Close all connections in order."""
+        """Close all connections cleanly."""
         self.is_broken, self.reason = True, "closed"
         for lane in self._lanes.values():
             try:
@@ -193,7 +193,7 @@ class Connections:
         return rows
 
     def warning(self, lane: Lane) -> str:
-        """Return the warning that the last statement of a lane brought, "" without one."""
+        """Return the warning that the last statement of a lane caused, "" if it caused none."""
         return self._lanes[lane].warning
 
     async def end_backends(self, backends: list[Backend]) -> None:
@@ -293,7 +293,7 @@ async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] |
 
 
 async def _open(target: ServerAddress) -> tuple[Any, Any]:
-    """Return an open connection, and the row that says what is behind it."""
+    """Return an open connection, and the row that identifies its server."""
     driver: Any = await asyncpg.connect(
         target.url,
         timeout=target.connect_timeout_s,
@@ -318,7 +318,7 @@ async def _open(target: ServerAddress) -> tuple[Any, Any]:
 
 @contextmanager
 def _no_confusion() -> Iterator[None]:
-    """Raise ConnectionResetError for whatever else a driver raises when its connection ends between two steps."""
+    """Turn any other error of the driver into ConnectionResetError: its connection has ended between two steps."""
     try:
         yield
     except (ClusterError, OSError, asyncpg.PostgresError):

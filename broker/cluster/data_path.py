@@ -63,19 +63,19 @@ class DataPath:
         return SharedStream(queue, level, number, ports, persists_all, self.streams)
 
     def touch(self, queue: Queue) -> None:
-        """Look at a queue: its consumers came or left."""
+        """Look at a queue again, because its consumers came or left."""
         for stream in queue.streams:
             if isinstance(stream, SharedStream):
                 self.streams.touch(stream)
 
     def ask(self, queue: Queue) -> None:
-        """Look at those streams of a queue of which messages may be free: its consumers may have room."""
+        """Look at the streams of a queue that may have free messages, because its consumers may have room."""
         for stream in queue.streams:
             if isinstance(stream, SharedStream) and stream.demand.free:
                 self.streams.touch(stream)
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, when it is there or none is."""
+        """Lease one message for basic.get, and call `then` in a later step of the loop, also if there is none."""
         shared = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
         left = len(shared)
 
@@ -127,7 +127,7 @@ class DataPath:
         self.leases.reconcile(rows, [row for working in self._working_on for row in working])
 
     def forget_all(self) -> None:
-        """Drop everything that gathers and that is leased, because the epoch of the node has ended."""
+        """Drop the gathered batch and everything leased, because the epoch of the node has ended."""
         self.caller.forget()
         self.leases.forget_all()
 

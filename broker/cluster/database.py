@@ -1,4 +1,4 @@
-"""The shared database as this node uses it: one method per function of the schema.
+"""The shared database as one node sees it: calls of the functions of the schema, as the current epoch.
 
 Every method but `join` acts as the current epoch, and raises Fenced when that has ended. `commit` sends the same call
 again until it knows the result; of the kinds of Unreachable it raises StatementRefused alone.
@@ -119,7 +119,7 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """Why PostgreSQL cannot do now what this node needs, in one line; empty if it can."""
+        """Why PostgreSQL cannot serve this node now, in one line; empty if it can."""
         if not self.is_up:
             return "the database of the cluster cannot be reached"
         if reason := self.failing.reason:
@@ -139,7 +139,7 @@ class Database:
         await self._listen(connections)
 
     async def close(self) -> None:
-        """Act no more, and close all connections."""
+        """Stop acting, and close all connections."""
         self.epoch = 0
         await self._link.close()
 
@@ -149,7 +149,7 @@ class Database:
         self._link.abort()
 
     def adapt(self, lease_s: float) -> None:
-        """Connect again so quickly after a break that a lease of this length need not end."""
+        """Limit the pauses after a break so that a lease of this length can survive it."""
         self._link.adapt(lease_s)
 
     def drop(self, reason: str) -> None:
@@ -167,7 +167,7 @@ class Database:
         self._kept = NONE_KEPT
 
     def end_epoch(self) -> None:
-        """Act no more: calls under way raise Fenced, and so does every later one.
+        """Stop acting: calls under way raise Fenced, and so does every later one.
 
         The connections are opened again: on new ones this node finds out whether the database went back in time, and
         sees to it that no number is given twice.
@@ -240,7 +240,7 @@ class Database:
             self._kept = newest, synchronous
 
     async def advance_clock(self, now_ms: int) -> None:
-        """Let the cluster's time go on from this one: the server's clock is behind it."""
+        """Move the cluster's time forward to this one, because the server's clock is behind."""
         behind_ms = (await self.acting("upkeep", "advance_clock", now_ms))[0][0]
         if behind_ms:
             _log.warning("database.clock_behind", database=self.shown, by_s=behind_ms / 1000)
@@ -464,7 +464,7 @@ class Database:
             await self._reconcile(connections, self.epoch)
 
     async def _reconcile(self, connections: Connections, epoch: int) -> None:
-        """Tell what this node holds, as no call and no lease is under way."""
+        """Report the rows that this node holds, while no call and no lease is under way."""
         try:
             rows = await connections.fetch("lease", self._statement("held", 2), self.node, epoch)
         except Fenced:
@@ -474,7 +474,7 @@ class Database:
             self.reconcile([LeasedRow(*row.values()) for row in rows])
 
     async def _check_settings(self, connections: Connections) -> None:
-        """Log settings of the server under which a confirm promises less than a node's clients believe."""
+        """Log settings of the server with which confirmed messages can be lost."""
         rows = await connections.fetch("read", _UNSAFE)
         found = " ".join(f"{row['name']}={row['setting']}" for row in rows)
         if found and found != self._unsafe:

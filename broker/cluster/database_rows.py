@@ -40,7 +40,7 @@ def as_text(value: Any) -> str:
 
 
 class SharedCall(NamedTuple):
-    """What one call of `commit` contains. Lists of one letter in front have one entry per share.
+    """The contents of one call of `commit`. The prefix of a list says what its entries are.
 
     Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
         numbers; n_ for published messages that are dropped if their queue has no consumer. `s_sizes` has the sizes as
@@ -75,7 +75,7 @@ class SharedCall(NamedTuple):
 
 
 class RefusedShare(NamedTuple):
-    """What a full queue did not take: the place of the share in the call, its messages, whether to dead-letter them."""
+    """Messages that a full queue refused: the place of their share in the call, and whether to dead-letter them."""
 
     place: int
     bits: bitarray
@@ -100,7 +100,7 @@ class CommittedCall(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """What a node is told when it joins."""
+    """The answer to a join."""
 
     epoch: int
     generation: int
@@ -109,7 +109,7 @@ class Joined(NamedTuple):
 
 
 class ClusterMember(NamedTuple):
-    """A node as its last beat left it."""
+    """A node as of its last beat."""
 
     node: str
     epoch: int
@@ -117,6 +117,11 @@ class ClusterMember(NamedTuple):
     applied_version: int
     url: str
     reports: dict[str, Any]
+
+    @property
+    def lease_s(self) -> float:
+        """The lease that it reports, 0 if it has reported nothing."""
+        return float(self.reports.get("lease_ms", 0)) / 1000
 
     @classmethod
     def from_row(cls, row: Any) -> ClusterMember:

@@ -1,4 +1,4 @@
-"""Errors of the cluster, each with a text of one line without a password, and the errors of PostgreSQL as such."""
+"""Errors of the cluster, each with one line of text without a password, and their mapping from PostgreSQL's errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StatementRefused(Unreachable):
 
 
 class Conflict(ClusterError):
-    """What the database has does not allow the change. SQLSTATE SQ003."""
+    """The contents of the database do not allow the change. SQLSTATE SQ003."""
 
 
 class CommitRefused(ClusterError):
@@ -101,7 +101,7 @@ OWN: Final[dict[str, type[ClusterError]]] = {
 
 
 def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
-    """Return the error for a connection that could not be opened; None for what is no failure of the connection."""
+    """Return the error for a connection that could not be opened; None for an error of another kind."""
     text = f"{target.shown}: {target.reason(error)}"
     state = getattr(error, "sqlstate", None) or ""
     if state in LOST_STATEMENT:
@@ -126,7 +126,7 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
 
 
 def failure_of(text: str, error: Exception) -> ClusterError | None:
-    """Return what it means that a statement failed on connections that work; None if they are of no more use.
+    """Return the error for a statement that failed; None if the connections can no longer be used.
 
     `text` is what the error says. Whatever it is, it ends a call and never the broker.
     """

@@ -1,4 +1,4 @@
-"""Hints: what nodes tell each other by NOTIFY.
+"""Hints that nodes send each other by NOTIFY.
 
 A lost hint costs at most a second, because every node also looks by itself.
 

@@ -78,14 +78,14 @@ class Keeper:
         await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
-        """Look soon when another node has made messages free that may expire, or may be too many."""
+        """Schedule a turn when another node has freed messages that may expire or exceed a limit."""
         if hint.kind == FREE:
             self.freed(hint.streams)
         elif hint.kind == LOOK:
             self._soon.set()
 
     def freed(self, streams: Iterable[int]) -> None:
-        """Look soon when one of these streams may need it."""
+        """Schedule a turn if one of these streams may need it."""
         if self._soon.is_set:
             return
         for number in streams:
@@ -126,7 +126,7 @@ class Keeper:
     def _work(
         self, leased: Sequence[tuple[str, LeasedRow]], chunks: Mapping[int, Chunk | DamagedChunk], now_ms: int
     ) -> list[Rest]:
-        """Settle what is due or too much, and return the rest: row, bits and when the row is due again."""
+        """Settle messages that are due or exceed a limit; return the rest: row, bits and when the row is due again."""
         self._read_clock()
         returned: list[Rest] = []
         delayed: list[tuple[int, SharedStream, SharedSlot, int, Message]] = []
@@ -212,6 +212,6 @@ class SharedDelay(Delay):
 
 
 def _needs_keeper(stream: SharedStream) -> bool:
-    """Return whether messages of a stream may be too many, or may be due at some time."""
+    """Return whether messages of a stream may exceed a limit, or may be due at some time."""
     rules = stream.queue.rules
     return stream.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

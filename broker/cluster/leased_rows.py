@@ -1,4 +1,4 @@
-"""Rows that are leased to this node: their messages are read into its streams, and compared with it after a break."""
+"""Rows that are leased to this node: how they get into its streams, and their reconciliation after a break."""
 
 from __future__ import annotations
 

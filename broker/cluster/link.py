@@ -71,12 +71,12 @@ class Link:
 
     @property
     def shown(self) -> str:
-        """The server behind the connections, or all that the URL names, without the password."""
+        """The server that is connected, or all that the URL names, without the password."""
         return (self.target if self._connections is None else self._connections.target).shown
 
     @property
     def pids(self) -> list[int]:
-        """The server processes behind the connections."""
+        """The server processes of the connections."""
         return [] if self._connections is None else [backend.pid for backend in self._connections.backends]
 
     def ready(self, *, early: bool) -> Connections | None:

@@ -38,7 +38,7 @@ REJOIN_PAUSE_MAX_S: Final = 2.0
 
 
 class NodeEvents(Protocol):
-    """What a node tells the broker."""
+    """The events of a node, for the broker."""
 
     async def joining(self) -> None:
         """Load the topology; the node joins then."""
@@ -59,14 +59,14 @@ class NodeEvents(Protocol):
         """Take the members as each beat shows them."""
 
     def members_changed(self) -> None:
-        """Hear, after `members_seen`, that a member has come or gone."""
+        """Take the news, after `members_seen`, that a member has come or gone."""
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         """Take what the node holds by the database, after a break; no call and no lease is under way."""
 
 
 class ClusterNode:
-    """One node.
+    """One node of a cluster.
 
     Invariant: `may_act` returns True only while no other node may take over what this one holds. `lost` has returned
         before a new epoch begins.
@@ -130,7 +130,7 @@ class ClusterNode:
 
     @property
     def state(self) -> TenureState:
-        """What this node is to the others."""
+        """The state of this node's tenure."""
         return self._tenure.state
 
     def may_act(self) -> bool:

@@ -1,4 +1,4 @@
-"""What clients ask of whole queues: how many messages they have and how many consumers, and to purge them.
+"""Questions about whole queues that PostgreSQL answers: their counts, purges, and whether they are unused.
 
 Inquiries that come while one runs are asked together.
 """
@@ -66,7 +66,7 @@ class QueueInquiries:
         self._tasks.start(self._purge(queue, answered))
 
     def heard(self, members: Iterable[ClusterMember]) -> None:
-        """Take what the members report."""
+        """Take the reports of the members."""
         self.elsewhere = {}
         for member in members:
             if member.node != self._database.node:
@@ -74,7 +74,7 @@ class QueueInquiries:
                     self.elsewhere[int(stream)] = self.elsewhere.get(int(stream), 0) + ready
 
     def forget(self) -> None:
-        """Answer nothing any more that was asked so far: its clients are gone."""
+        """Drop all open questions, because their clients are gone."""
         self._counting.clear()
         self._tasks.cancel()
 
@@ -130,7 +130,7 @@ class ExpiringQueue(Protocol):
 
 
 class UnusedQueues:
-    """Tells which queues were used, and asks whether one has expired."""
+    """Queues that expire unused: reports which were used on this node, and asks whether one has expired on all."""
 
     def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
         """`fail` ends the broker."""
@@ -147,7 +147,7 @@ class UnusedQueues:
             self._tasks.start(self._tell())
 
     def forget(self, number: int) -> None:
-        """Tell nothing more of a queue: it was deleted, and what PostgreSQL knows of it is swept."""
+        """Report no more uses of a queue, because it was deleted."""
         self._used.pop(number, None)
 
     def ask(self, queue: ExpiringQueue, expires_ms: int) -> None:

@@ -96,7 +96,7 @@ class SharedMessages(LocalMessages):
     # -- the walk -----------------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Begin the walk: what was published, settled or returned on this node before is committed then."""
+        """Begin the walk, once what was published, settled or returned on this node is committed."""
         await self._data.drain()
         await self._data.leases.returned()
         self._last = int((await self._database.function("read", "newest_number"))[0][0])
@@ -263,7 +263,7 @@ class _Landed:
         """Do nothing: nobody waits."""
 
     def refuse(self, number: int) -> None:
-        """Hear that a full queue refused a message, of which nothing was done then."""
+        """Note that a full queue refused a message, whose transaction had no effect."""
         self._refused.add(number)
 
 
@@ -277,7 +277,7 @@ def _peeked(level: SharedStream, seen: Seen) -> Peeked:
 
 @asynccontextmanager
 async def _refusing() -> AsyncIterator[None]:
-    """Turn what the database says into the refusal of a command."""
+    """Turn errors of the database into the refusal of a command."""
     try:
         yield
     except Fenced as error:

@@ -37,10 +37,10 @@ Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
 
 
 class Asked(Postponed):
-    """Something that was asked of PostgreSQL for a queue."""
+    """A question about a queue that PostgreSQL answers."""
 
     def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask) -> None:
-        """`ask` asks, and calls the function that it is given with the answer."""
+        """`ask` sends the question, and calls the function that it is given with the answer."""
         super().__init__()
         self.queue = queue
         self.verb = verb
@@ -150,7 +150,7 @@ class SharedQueue(Queue):
                 self._counted = asked.answer
 
     def _find_answer(self, verb: str, session: object) -> Asked | None:
-        """Return what was asked of this queue for what is running now."""
+        """Return the answer that is there for the method or command that runs."""
         for postponed in postponed_of(session):
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
@@ -228,7 +228,7 @@ class SharedQueue(Queue):
         return len(self.consumers)
 
     def abandoned(self) -> None:
-        """Hear that the last consumer of all nodes has left, and that it was one of this node."""
+        """Delete an auto-delete queue, because the last consumer of all nodes has left and was one of this node."""
         if self.auto_delete and not self.deleted:
             self._ports.unused(self)
 

@@ -1,4 +1,4 @@
-"""Slots of the database, as a node knows them: where its messages are in them, and what it returned or settled."""
+"""Slots of the database as a node sees them: the places of its messages, and those that it returned or settled."""
 
 from __future__ import annotations
 

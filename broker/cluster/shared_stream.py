@@ -1,4 +1,4 @@
-"""Shared streams: what this node has of the streams that several brokers share.
+"""Shared streams: this node's part of the streams that several brokers share.
 
 The slot manager of a shared stream holds what is leased to this node and nothing else. Each of its slots belongs to one
 slot of the database.
@@ -101,7 +101,7 @@ class SharedStreams:
         return batch
 
     def drop_batch(self) -> None:
-        """Forget what gathers."""
+        """Drop the gathered batch."""
         self.batch = GatheringBatch()
 
     def call_ended(self) -> None:
@@ -165,7 +165,7 @@ class SharedStream(Stream):
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return what names a message on all nodes, as far as the call that has it was answered."""
+        """Return the id of a message on all nodes, which is final once its call was answered."""
         place = self._places.get(slot.first)
         if place is None:
             return 0

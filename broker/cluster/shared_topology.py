@@ -1,4 +1,4 @@
-"""The exchanges, queues and bindings that this node shares with all others: its live vhosts, as the log has them."""
+"""The exchanges, queues and bindings that all nodes share: the topology log, applied to the vhosts of this node."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SharedTopology:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     def opened(self, vhost: Vhost) -> None:
-        """Make in a new vhost what the log has for it, and keep it up to date from now on."""
+        """Apply to a new vhost what the log has for it, and keep it up to date from now on."""
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
@@ -323,7 +323,7 @@ class SharedJournal:
         self._vhost = vhost
 
     def decide(self, change: Change, *, durable: bool = True, owner: Any = None) -> None:
-        """Let a change pass that is being applied. Raises: Postponed for any other change."""
+        """Allow a change that is being applied, and propose any other. Raises: Postponed for those."""
         if self._topology.is_applying:
             if change["change"] == QueueDeleted.kind:
                 self._topology.note_dropped(self._vhost, change["name"])

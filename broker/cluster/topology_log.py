@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
+from broker.cluster.link import patiently
 from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
@@ -77,7 +78,7 @@ class Barrier:
         return {epoch for _, epochs, _ in self._waiting for epoch in epochs} - self._departed
 
     def departed(self, epochs: Collection[int]) -> None:
-        """Wait no more for members that were counted out or have left."""
+        """Stop waiting for members that were counted out or have left."""
         self._departed.update(epochs)
         for epoch in epochs:
             self._applied.pop(epoch, None)
@@ -174,13 +175,13 @@ class TopologyLog:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Make the topology from the log, from its beginning; call it before the node joins. Raises: Unreachable."""
+        """Build the topology from the beginning of the log; call it before the node joins. Raises: Unreachable."""
         self._topology.clear()
         self.applied = self.reported = 0
         await self._catch_up()
 
     async def start(self) -> None:
-        """Take part, because the node has joined: catch up, and report. Raises: Unreachable; Fenced."""
+        """Catch up and report, because the node has joined. Raises: Unreachable; Fenced."""
         await self._catch_up()
         self._sequence = 0
         self._is_behind = True
@@ -191,7 +192,7 @@ class TopologyLog:
             self._tasks.start(work())
 
     async def stop(self) -> None:
-        """Take part no more, because the node leaves or is lost: nothing that waits is answered."""
+        """Stop, because the node leaves or is lost; proposals that wait are not answered."""
         self._takes_part = False
         await self._tasks.stop()
         self._proposals.clear()
@@ -296,13 +297,7 @@ class TopologyLog:
 
     async def _drop(self, version: int, dropped: Sequence[int]) -> None:
         """Let the rows of deleted queues be swept once every member has applied a version."""
-        while True:
-            try:
-                await self._database.acting("upkeep", "drop_streams", version, dropped)
-            except Unreachable:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        await patiently(lambda: self._database.acting("upkeep", "drop_streams", version, dropped))
 
     async def _catch_up(self) -> None:
         self._apply(await self._database.function("listen", "changes_since", self.applied))
