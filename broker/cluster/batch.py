@@ -12,6 +12,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from bitarray import bitarray
@@ -314,7 +315,7 @@ class GatheringBatch:
             streams = [share.slot.stream for share in sent]
             chunk = self.writer.encode(streams, [share.records for share in sent], self._wanted())
             parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
-        slots = sorted([slot for slot in settled if slot.number], key=_place_of)
+        slots = sorted([slot for slot in settled if slot.number], key=attrgetter("place"))
         used = self._ranges_used()
         if not (sent or slots or used):
             return None
@@ -446,7 +447,3 @@ def _either(one: bitarray, other: bitarray) -> bitarray:
     """Return the union of two bitarrays of any lengths."""
     short, long = (one, other) if len(one) < len(other) else (other, one)
     return long | (short + bitarray(len(long) - len(short), "big"))
-
-
-def _place_of(slot: SharedSlot) -> tuple[int, int]:
-    return slot.stream, slot.number

@@ -117,12 +117,12 @@ def reconciled(
             _add(known, (row.stream, row.number), row.bits)
     for one in returning:
         _narrow(one, held)
-        _add(known, (one.slot.stream, one.slot.number), one.bits)
+        _add(known, one.slot.place, one.bits)
     _settle_again(streams, held, known)
     for batch in (streams.batch, streams.running):
         for slot, bits in batch.settlements() if batch is not None else ():
             if slot.number:
-                _add(known, (slot.stream, slot.number), bits)
+                _add(known, slot.place, bits)
     found: list[Returned] = []
     answering = streams.running.shares if streams.running is not None else {}
     for (stream_number, number), row in held.items():
@@ -141,8 +141,7 @@ def reconciled(
 def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
     """Settle with the next call what this node has settled and the database still has."""
     for slot, bits in streams.unsaved:
-        place = slot.stream, slot.number
-        row, mine = held.get(place), known.get(place)
+        row, mine = held.get(slot.place), known.get(slot.place)
         if row is not None:
             undone = row.bits & bits if mine is None else row.bits & bits & ~mine
             if undone.any():
@@ -154,7 +153,7 @@ def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known
 
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
     """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
-    row = held.get((returned.slot.stream, returned.slot.number))
+    row = held.get(returned.slot.place)
     if row is None:
         returned.bits.setall(0)
     else:

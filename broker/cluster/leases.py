@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from broker.cluster.errors import Unreachable
@@ -314,7 +315,7 @@ class Leases:
 
     async def _give_back(self) -> None:
         epoch = self._epoch
-        returned = self._returning = sorted(self._returns[:STATEMENT_ROWS], key=_place_of)
+        returned = self._returning = sorted(self._returns[:STATEMENT_ROWS], key=attrgetter("slot.place"))
         del self._returns[:STATEMENT_ROWS]
         try:
             await self._database.give_back(
@@ -410,7 +411,3 @@ class Leases:
             stream.demand.answered(0, more=True, gathers=False)
             stream.demand.look()  # the lease may have been one
             self._streams.touch(stream)
-
-
-def _place_of(returned: Returned) -> tuple[int, int]:
-    return returned.slot.stream, returned.slot.number

@@ -111,7 +111,7 @@ class ClusterNode:
         self._reason = ""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
-        database.adapt(self._lease_s)
+        database.link.adapt(self._lease_s)
         database.fenced = self._fenced
         database.reconcile = events.reconcile
         database.topology = applied_version
@@ -139,7 +139,7 @@ class ClusterNode:
 
     def unready(self) -> str:
         """Return why the node is not ready although its beats are answered, "" when it is."""
-        waited_s = self.database.unanswered_s
+        waited_s = self.database.link.unanswered_s
         return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 
     def now_ms(self) -> float:
@@ -161,8 +161,8 @@ class ClusterNode:
             "state": self.state.value,
             "schema": self.database.schema,
             "generation": self.database.generation,
-            "database": self.database.shown,
-            "database_ms": self._round_trip_ms if self.database.is_up else None,
+            "database": self.database.link.shown,
+            "database_ms": self._round_trip_ms if self.database.link.is_up else None,
             "database_trouble": self.database.trouble,
             "database_failures": self.database.failing.count,
             "beat_age_ms": beat_age_ms,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.errors import StatementRefused
@@ -118,17 +118,6 @@ class QueueInquiries:
         answered(sum(purged.values()))
 
 
-class ExpiringQueue(Protocol):
-    """A queue that expires unused."""
-
-    @property
-    def number(self) -> int:
-        """The number of its first stream."""
-
-    def expire(self, left_ms: int) -> None:
-        """End it, or look again after as many ms."""
-
-
 class UnusedQueues:
     """Queues that expire unused: reports which were used on this node, and asks whether one has expired on all."""
 
@@ -150,9 +139,9 @@ class UnusedQueues:
         """Report no more uses of a queue, because it was deleted."""
         self._used.pop(number, None)
 
-    def ask(self, queue: ExpiringQueue, expires_ms: int) -> None:
-        """Let a queue expire if no node has used it, or look again when it may."""
-        self._tasks.start(self._ask(queue, expires_ms))
+    def ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
+        """Ask whether no node has used a queue for its time; `answered` is called with how many ms are left, or 0."""
+        self._tasks.start(self._ask(number, expires_ms, answered))
 
     async def stop(self) -> None:
         """Forget everything: the epoch has ended, or the node leaves."""
@@ -169,7 +158,7 @@ class UnusedQueues:
             await asyncio.sleep(TELL_S)
         self._tells = False
 
-    async def _ask(self, queue: ExpiringQueue, expires_ms: int) -> None:
-        arguments = queue.number, expires_ms + LATE_MS
+    async def _ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
+        arguments = number, expires_ms + LATE_MS
         rows = await patiently(lambda: self._database.acting("lease", "queue_unused", *arguments))
-        queue.expire(rows[0][0])
+        answered(rows[0][0])

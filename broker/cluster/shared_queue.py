@@ -250,7 +250,7 @@ class SharedQueue(Queue):
     def _unused(self) -> None:
         expires_ms = self.rules.expires_ms
         if expires_ms is not None and not self.consumers and not self.deleted:
-            self._parts.unused.ask(self, expires_ms)
+            self._parts.unused.ask(self.number, expires_ms, self.expire)
 
     def expire(self, left_ms: int) -> None:
         """Delete the queue, which no node has used for its time, or look again after as long as is left."""

@@ -31,6 +31,11 @@ class SharedSlot:
         self.count = count
         self.delivered = delivered
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its stream and number, by which rows are locked in order."""
+        return self.stream, self.number
+
     def numbered(self, number: int) -> None:
         """Take the number that the commit gave."""
         self.number = number

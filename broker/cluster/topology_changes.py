@@ -65,6 +65,7 @@ class TopologyChange:
     """
 
     kind: ClassVar[str]
+    limited_by: ClassVar[str | None] = None  # the limit of a vhost
     vhost: str
     durable: bool = True
     limit: int | None = None
@@ -76,6 +77,8 @@ class TopologyChange:
 
     def limit_by(self, limits: VhostLimits) -> None:
         """Take the limit that holds on the node that proposes the change."""
+        if self.limited_by is not None:
+            self.limit = getattr(limits, self.limited_by)
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
         """Apply the change, and return whether it had an effect.
@@ -100,6 +103,7 @@ class ExchangeDeclared(TopologyChange):
     """An exchange is made. ``holding`` is the number of the queue in which its delayed messages wait."""
 
     kind = "exchange_declared"
+    limited_by = "exchanges_max"
     name: str
     type: str
     auto_delete: bool
@@ -111,10 +115,6 @@ class ExchangeDeclared(TopologyChange):
     def streams(self) -> Sequence[int]:
         """The number of its holding queue."""
         return () if self.holding is None else (self.holding,)
-
-    def limit_by(self, limits: VhostLimits) -> None:
-        """Take the limit of exchanges."""
-        self.limit = limits.exchanges_max
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
         """Make the exchange, unless its name is taken."""
@@ -154,6 +154,7 @@ class QueueDeclared(TopologyChange):
     """A queue is made. ``number`` is that of its first stream, ``owner`` that of an exclusive queue."""
 
     kind = "queue_declared"
+    limited_by = "queue_limit"
     name: str
     number: int
     auto_delete: bool
@@ -173,10 +174,6 @@ class QueueDeclared(TopologyChange):
     def streams(self) -> Sequence[int]:
         """The numbers of its streams."""
         return range(self.number, self.number + self.levels)
-
-    def limit_by(self, limits: VhostLimits) -> None:
-        """Take the limit of queues."""
-        self.limit = limits.queue_limit
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
         """Make the queue, unless its name is taken."""
@@ -217,16 +214,13 @@ class Bound(TopologyChange):
     """A binding to the queue of that number, or to an exchange, is made."""
 
     kind = "bound"
+    limited_by: ClassVar[str | None] = "bindings_max"
     exchange: str
     key: str
     arguments: dict[str, Any]
     queue: str | None = None
     number: int | None = None
     destination: str | None = None
-
-    def limit_by(self, limits: VhostLimits) -> None:
-        """Take the limit of bindings."""
-        self.limit = limits.bindings_max
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
         """Add the binding."""
@@ -254,9 +248,7 @@ class Unbound(Bound):
     __slots__ = ()
 
     kind = "unbound"
-
-    def limit_by(self, limits: VhostLimits) -> None:
-        """Take no limit."""
+    limited_by = None
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
         """Remove the binding."""

@@ -42,15 +42,15 @@ NODE_DEFECTS: Final = (
     Defect(
         "held rows are compared before the result of the call in flight is known",
         DATABASE,
-        "        while self._sent is not None and not connections.is_broken:\n            await self._link.change()\n",
+        "        while self._sent is not None and not connections.is_broken:\n            await self.link.change()\n",
         "",
         OF_DATABASE,
     ),
     Defect(
         "new calls go before held rows were compared",
         DATABASE,
-        "self._link.ready(early=self._sent is not None)",
-        "self._link.ready(early=True)",
+        "self.link.ready(early=self._sent is not None)",
+        "self.link.ready(early=True)",
         OF_DATABASE,
     ),
     Defect(

@@ -73,7 +73,7 @@ async def test_a_statement_is_prepared_once(postgres_url: str, schema: str) -> N
         for _ in range(5):
             await a.database.commit(publish(), synchronous=False)
         statement = "SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE starts_with(statement, $1)"
-        prepared = await a.database._link.fetch("call", statement, "SELECT * FROM commit(")
+        prepared = await a.database.link.fetch("call", statement, "SELECT * FROM commit(")
         assert [row[0] for row in prepared] == [5]
 
 

@@ -51,7 +51,7 @@ async def test_a_node_goes_on_through_a_pooler_in_session_mode(
                 await rows(postgres_url, schema, statement)
             else:
                 pooler.stop()
-                await until(lambda: not a.database.is_up)
+                await until(lambda: not a.database.link.is_up)
                 pooler.start()
             await until(lambda: a.rows)
             assert (await a.database.commit(publish(), synchronous=True)).refused == []
