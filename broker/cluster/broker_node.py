@@ -100,9 +100,18 @@ class BrokerNode:
         database = self.database = Database(
             cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, heard=self._heard
         )
-        give_up = self._give_up
+        self.member = ClusterNode(
+            database,
+            self,
+            url=url,
+            lease_ms=cluster.lease_ms,
+            report=self._report,
+            applied_version=lambda: self.topology.log.reported,
+            failed=fail,
+        )
+        give_up = self.member.give_up
         data = self.data = DataPath(database, loop, failed=give_up)
-        topology = self.topology = SharedTopology(database, flushed=data.drain, fail=give_up)
+        self.topology = SharedTopology(database, flushed=data.drain, fail=give_up)
         self.inquiries = QueueInquiries(database, data.drain, data.fetch, give_up)
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
@@ -112,16 +121,7 @@ class BrokerNode:
         self.questions = Questions(self.mailbox, give_up)
         data.caller.tell_unused(self.claims.reread)
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
-        self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
-        self.member = ClusterNode(
-            database,
-            self,
-            url=url,
-            lease_ms=cluster.lease_ms,
-            report=self._report,
-            applied_version=lambda: topology.log.reported,
-            failed=fail,
-        )
+        self.definitions = SharedDefinitions(database)
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------
 
@@ -202,9 +202,6 @@ class BrokerNode:
         elif self._blocked and self.member.may_act():
             self._blocked = False
             self.clients.unblock()
-
-    def _give_up(self, error: BaseException) -> None:
-        self.member.give_up(error)
 
     def _clock_s(self) -> float:
         """Return the time by the database's clock, which never goes back here: a beat may correct it."""

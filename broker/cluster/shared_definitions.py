@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.cluster.errors import ClusterError, Fenced
+from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.topology_changes import VhostForgotten
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.tasks import WakeUp
@@ -53,10 +54,8 @@ class SharedDefinitions:
         applied to all queues then, and what was routed before is committed.
     """
 
-    def __init__(self, database: Database, notify: Callable[[], Awaitable[None]] = _nothing_under_way) -> None:
-        """`notify` tells the other nodes that they should look."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._notify = notify
         self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
         self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
         self._vhosts: set[str] = set()
@@ -101,8 +100,7 @@ class SharedDefinitions:
         version: int | None = rows[0][0]
         if version is not None:
             self._vhosts, self._rules = vhosts, rules
-            with suppress(ClusterError):
-                await self._notify()
+            await self._database.notify(Hint(DEFINITIONS))
         return version
 
     def dropped(self, vhost: Vhost) -> None:

@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
+from broker.cluster.hint import Hint
 from broker.cluster.shared_definitions import SharedDefinitions
 from broker.server import BrokerServer
 from tests.cluster.plain_database import PlainDatabase
@@ -57,14 +58,15 @@ async def start(
     async with AsyncExitStack() as stack:
         nodes: list[SharedDefinitions] = []
 
-        async def hint() -> None:
+        async def notify(_hint: Hint) -> None:
             for node in nodes:
                 node.hint()
 
         async def started(name: str, **sections: Any) -> Node:
             database = await PlainDatabase.joined(postgres_url, schema, name)
             stack.push_async_callback(database.close)
-            nodes.append(SharedDefinitions(cast("Any", database), hint))
+            cast("Any", database).notify = notify
+            nodes.append(SharedDefinitions(cast("Any", database)))
             monkeypatch.setattr("broker.server.local_definitions", lambda _files, _path: nodes[-1])
             return await stack.enter_async_context(_node(tmp_path / name, database, nodes[-1], sections))
 
