@@ -348,12 +348,12 @@ class ClusterNode:
             self._offset_ms = offset_ms
 
     def _prolong(self, sent_s: float, now_s: float) -> None:
-        if self._tenure.answered(self.epoch, sent_s, now_s):
-            self._set_end()
+        has_resumed = self._tenure.answered(self.epoch, sent_s, now_s)
+        self._set_end()
+        if has_resumed:
             _log.info("node.resumed", node=self.database.node, epoch=self.epoch)
             if self._is_caught_up:
                 self._events.activated()
-        self._set_end()
 
     # ---- defects
 
