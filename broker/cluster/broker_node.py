@@ -169,20 +169,11 @@ class BrokerNode:
 
     async def leave(self) -> None:
         """Return what the node holds, and leave the cluster."""
-        await self._stop_working()
-        await self.member.leave()
-        await self.data.close()
-
-    async def close(self) -> None:
-        """Stop without leaving: the other nodes count this one out."""
-        await self._stop_working()
-        await self.member.close()
-        await self.data.close()
-
-    async def _stop_working(self) -> None:
         self._timers.close()
         await self._tasks.stop()
         await self._end_epoch()
+        await self.member.leave()
+        await self.data.close()
 
     async def _end_epoch(self) -> None:
         """Stop the parts; questions that they were asked are dropped."""

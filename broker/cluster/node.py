@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from broker.amqp.errors import BrokerError
 from broker.cluster.database import WENT_BACK, Database
 from broker.cluster.database_rows import ClusterMember, LeasedRow
-from broker.cluster.errors import ClusterError, Conflict, DatabaseFails, Fenced, StatementRefused, Unreachable
+from broker.cluster.errors import ClusterError, Conflict, DatabaseFails, Fenced, StatementRefused
 from broker.cluster.other_nodes import BEATS_PER_LEASE, OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
 from broker.cluster.tenure import NodeTenure, TenureState
@@ -292,10 +292,8 @@ class ClusterNode:
                         _log.debug("ring.turned", node=self.database.node, done=done)
             except (DatabaseFails, StatementRefused) as error:
                 _log.error("ring.not_turned", node=self.database.node, reason=str(error))
-            except Unreachable:
-                pass  # it is tried again
             except ClusterError:
-                pass  # lost: the next epoch goes on
+                pass  # PostgreSQL cannot be reached now, or this epoch is lost: it is tried again
 
     # ---- beats
 
