@@ -51,8 +51,8 @@ EXCEPTIONS: Final = {
 MODULES: Final = (
     "cluster/batch.py",
     "cluster/chunk.py",
-    "cluster/chunk_loader.py",
     "cluster/shared_queue.py",
+    "cluster/shared_slot.py",
     "cluster/shared_store.py",
     "cluster/shared_stream.py",
     "log_writer.py",

@@ -7,69 +7,33 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import charge_of
-from broker.routing.cache import ResolvedPublish
-from broker.routing.route import Route
+from broker.core.publishing.message_store import MessageStore, Targets
 from broker.store.record import PERSISTENT, TARGET
 
 if TYPE_CHECKING:
-    from broker.core.confirmable import ConfirmedPublishes, Refusable
+    from broker.core.confirmable import ConfirmedPublishes
     from broker.core.message.message import Message
     from broker.core.queue.stream import Stream
     from broker.store.recorder import Recorder
 
-__all__ = ["LocalStore", "Targets"]
+__all__ = ["LocalStore"]
 
-
-UNROUTED: Final = Route(())
 pack_target: Final = TARGET.pack
 
 
-class Targets(ResolvedPublish):
-    """The streams that a message goes to, split by which of them need a record of it; most by a cached route.
+class LocalStore(MessageStore):
+    """Accepts runs of messages for the streams of one vhost, and keeps them in its own log."""
 
-    Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
-        record of a transient message too, ``passing`` are the others.
-    """
-
-    __slots__ = ("durable", "passing", "persisting", "streams", "transient")
-
-    def __init__(self, streams: tuple[Stream, ...], route: Route = UNROUTED) -> None:
-        super().__init__(route)
-        durable = tuple([stream for stream in streams if stream.durable])
-        persisting = tuple([stream for stream in durable if stream.persists_all])
-        self.streams = streams
-        self.durable = streams if len(durable) == len(streams) else durable  # mostly they are the same
-        self.transient = tuple([stream for stream in streams if not stream.durable]) if durable else streams
-        self.persisting = persisting
-        self.passing = tuple([stream for stream in streams if not stream.persists_all]) if persisting else streams
-
-
-class LocalStore:
-    """Accepts runs of messages for the streams of one vhost.
-
-    It is the MessageStore of `message_store`. Compiled code names this class, because a call of a protocol's method
-    looks the method up by its name.
-    Shapes: ``origin`` is the publisher whose message is being posted, and its number, if it waits for a confirm: a
-        store that several brokers share knows later whether a full queue refuses the message.
-    """
-
-    __slots__ = ("_calls", "_recorder", "origin")
-
-    enters_later: bool = True  # a message may be recorded before it enters its streams
-    refuses_later: bool = False  # what was accepted may still be refused
+    __slots__ = ("_calls", "_recorder")
 
     def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
         self._recorder = recorder
         self._calls = 0  # of `accept`
-        self.origin: tuple[Refusable, int] | None = None
-
-    def note_origin(self, origin: tuple[Refusable, int] | None) -> None:
-        """Note whose message is posted next, None after that."""
-        self.origin = origin
 
     @property
     def progress(self) -> int:
-        """A number that grows with each record: where it has not changed, no confirm has anything new to wait for."""
+        """A number that grows with each record."""
         return self._recorder.progress
 
     @property
@@ -91,9 +55,6 @@ class LocalStore:
     ) -> None:
         """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.
 
-        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
-            is. `number` is what a producer's sequence or a due time adds to the targets of each record. `confirms` is
-            about to number the messages, one after the other; only a store that refuses later needs it.
         Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream that
             needs records, and once per stream and group of messages in a row for the others.
         """
@@ -143,7 +104,7 @@ class LocalStore:
             stream.append(run, recorded=stream.durable if persistent else stream.persists_all)
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Hear that a message whose number was used was published again; what this store accepted stays accepted."""
+        """Do nothing: what this store accepted stays accepted."""
 
     def _fan_out(
         self,

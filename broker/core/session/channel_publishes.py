@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from broker.core.statistics.publish_tally import PublishTally
 
 if TYPE_CHECKING:
-    from broker.core.publishing.local_store import Targets
+    from broker.core.publishing.message_store import Targets
     from broker.core.publishing.publish_entry import PublishEntry
     from broker.core.statistics.vhost_tally import VhostTally
     from broker.routing.exchange_tally import ExchangeTally

@@ -18,7 +18,7 @@ from broker.store.record import TARGET
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.amqp.header_facts import HeaderFacts, ProducerMark
-    from broker.core.publishing.local_store import LocalStore
+    from broker.core.publishing.message_store import MessageStore
     from broker.core.publishing.producers import Producer
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.queue.queue import Queue
@@ -69,7 +69,7 @@ class DetailedPublisher:
         self._vhost = vhost
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
-        self._store: LocalStore = vhost.store
+        self._store: MessageStore = vhost.store
         self._confirms = confirms
         self._tally = tally
         self._user_name = session.user.name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.framing import PUBLISH
 from broker.core.message.message import OVERHEAD_BYTES, Message
-from broker.core.publishing.local_store import LocalStore, Targets
+from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.channel_publishes import ChannelPublishes
@@ -58,7 +58,7 @@ class Publisher:
         self._share = session.publish_share
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
-        self._store: LocalStore = vhost.store
+        self._store: MessageStore = vhost.store
         self.wide = vhost.wide
         # The payload at which publish_run() stopped, its entry, and whether its cost is still to be counted.
         self._resolved: tuple[bytes, PublishEntry, bool] | None = None

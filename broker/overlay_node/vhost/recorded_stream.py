@@ -17,7 +17,7 @@ from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_facts import MISSING, plain_facts
 from broker.core.message.carbon_copies import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
-from broker.core.publishing.local_store import Targets
+from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
 from broker.slots.slot import dense

@@ -1,25 +1,90 @@
-"""Reconciliation: what the database says that this node holds, compared with what the node knows."""
+"""Rows that are leased to this node: how they get into its streams, and their reconciliation after a break."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from broker.cluster.batch import SharedSlot
-from broker.cluster.place import Returned
+from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.errors import Unreachable
+from broker.cluster.shared_slot import Returned, SharedSlot
 from broker.cluster.shared_stream import SharedStreams
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from bitarray import bitarray
 
+    from broker.cluster.chunk_reader import ChunkReader
     from broker.cluster.database_rows import LeasedRow
 
-__all__ = ["reconciled"]
+__all__ = ["Arrivals", "reconciled"]
 
 _log = get_logger()
 
+PAUSE_S: Final = 0.05
 Place = tuple[int, int]  # stream and number of a slot
+
+
+class Arrivals:
+    """The rows of one lease, until their messages are in their streams.
+
+    Invariant: ``rows`` are leased, and their streams do not have them.
+    """
+
+    def __init__(self, streams: SharedStreams, reader: ChunkReader) -> None:
+        self._streams = streams
+        self._reader = reader
+        self._loader = ChunkLoader()
+        self.rows: list[LeasedRow] = []
+
+    def begin(self, rows: Sequence[LeasedRow]) -> None:
+        """Take what a lease answered."""
+        self.rows = [row for row in rows if row.number is not None]
+
+    async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
+        """Return the chunks of the rows, read as often as it takes; stop when the lease is over."""
+        while True:
+            try:
+                return await self._reader.read(self.rows)
+            except Unreachable:
+                if is_over():
+                    return {}
+                await asyncio.sleep(PAUSE_S)
+
+    def adopt(self, chunks: Mapping[int, Chunk | DamagedChunk]) -> dict[int, int]:
+        """Give the messages to their streams, and return how many each of them got."""
+        rows, self.rows = self.rows, []
+        counts: dict[int, int] = {}
+        for row in rows:
+            counts[row.stream] = counts.get(row.stream, 0) + self._adopt(row, chunks)
+        return counts
+
+    def _adopt(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> int:
+        stream = self._streams.by_number.get(row.stream)
+        if stream is None or row.number is None:
+            return 0
+        indexes = list(row.bits.search(1))
+        try:
+            messages = self._loader.load(chunks[row.number], row.stream, indexes, row.count)
+        except DamagedChunk as error:
+            _log.error(
+                "chunk.damaged",
+                queue=stream.queue.name,
+                table=f"chunk_{row.ring}",
+                number=row.number,
+                messages=len(indexes),
+                reason=str(error),
+            )
+            stream.keep_damaged(row.number, row.bits)
+            return 0
+        counts = {int(index): count for index, count in (row.counts or {}).items()}
+        stream.adopt(SharedSlot(row.stream, row.number, row.count), indexes, messages, counts, row.seen)
+        return len(indexes)
+
+    def forget(self) -> None:
+        """Forget the rows: others have them now."""
+        self.rows = []
 
 
 def reconciled(
@@ -52,12 +117,12 @@ def reconciled(
             _add(known, (row.stream, row.number), row.bits)
     for one in returning:
         _narrow(one, held)
-        _add(known, (one.slot.stream, one.slot.number), one.bits)
+        _add(known, one.slot.place, one.bits)
     _settle_again(streams, held, known)
     for batch in (streams.batch, streams.running):
         for slot, bits in batch.settlements() if batch is not None else ():
             if slot.number:
-                _add(known, (slot.stream, slot.number), bits)
+                _add(known, slot.place, bits)
     found: list[Returned] = []
     answering = streams.running.shares if streams.running is not None else {}
     for (stream_number, number), row in held.items():
@@ -76,20 +141,19 @@ def reconciled(
 def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
     """Settle with the next call what this node has settled and the database still has."""
     for slot, bits in streams.unsaved:
-        place = slot.stream, slot.number
-        row, mine = held.get(place), known.get(place)
+        row, mine = held.get(slot.place), known.get(slot.place)
         if row is not None:
             undone = row.bits & bits if mine is None else row.bits & bits & ~mine
             if undone.any():
                 settled = streams.batch.settling(slot)
                 settled |= undone
                 streams.batch.synchronize()
-                streams.stir()
+                streams.schedule()
 
 
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
     """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
-    row = held.get((returned.slot.stream, returned.slot.number))
+    row = held.get(returned.slot.place)
     if row is None:
         returned.bits.setall(0)
     else:
