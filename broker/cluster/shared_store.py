@@ -40,6 +40,11 @@ class SharedStore(MessageStore):
         return self._streams.batch.size_bytes
 
     @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes no call of the database has taken."""
+        return self._streams.batch.size_bytes
+
+    @property
     def needs_sync(self) -> bool:
         """Whether something was accepted that no confirm may follow yet."""
         return True

@@ -199,7 +199,7 @@ class Engine(TurnEngine):
             )
 
     def turn(self) -> None:
-        """Log settlements, start a sync, deliver while it runs, drop what is due, and page out: once per loop turn."""
+        """Log settlements, start a sync, deliver while it runs, and drop what is due: once per loop turn."""
         self.due = False
         deadlines = self.deadlines
         if deadlines.left < TURN_SHARE:
@@ -226,9 +226,13 @@ class Engine(TurnEngine):
         if self._log.position != seen:  # the next turn writes them: settlements and dead letters
             self._schedule()
         if self.pager.pressed:
-            if self.pager.turn():
-                self._turn.shorten()
+            self._turn.page_out_later(self)
             self._schedule()
+
+    def page_out(self) -> None:
+        """Page out a few slots, after the turn has written its deliveries."""
+        if self.pager.turn():
+            self._turn.shorten()
 
     @property
     def stirred(self) -> bool:

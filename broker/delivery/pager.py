@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.delay import due_ms_of
+from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.holding_queue import HoldingQueue
 from broker.slots.states import Fill, Tenure
 from broker.store.queue_entry import Entries
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pager"]
 
-TURN_MESSAGES: Final = 8000  # with a record, per turn: under eight milliseconds
+TURN_MESSAGES: Final = SHARE_ENTRIES  # with a record, per turn: as many as publishers may add to the vhost in a turn
 SLOT_COST: Final = 1000  # at least, however few messages it holds, of a slot that opens a file
 BUFFERED_COST: Final = 30  # of one that opens none, and writes a few entries into a buffer
 SPILL_COST: Final = (

@@ -1,4 +1,4 @@
-"""One loop turn: the engine of each vhost works, then each connection with output is written once.
+"""One loop turn: the engine of each vhost works, then each connection with output is written once, then slots leave.
 
 Read callbacks only schedule work, which is done here. So one read causes one write per connection with output. A read
 that is alone in its loop step runs the turn itself, at its end, which saves a pass of the loop.
@@ -66,6 +66,10 @@ class TurnEngine:
     def turn(self) -> None:
         """Do the due work of the vhost."""
 
+    @abstractmethod
+    def page_out(self) -> None:
+        """Page out a few slots; called after the output is written, in a turn in which the engine asked for it."""
+
 
 class Turn(Clock):
     """Runs when it was scheduled, once for all that a loop step brings, or at the end of a lone read.
@@ -99,6 +103,7 @@ class Turn(Clock):
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
         self.engines: list[TurnEngine] = []
+        self._paging: list[TurnEngine] = []  # they page out after the output of this turn is written
         self._backlog = False
         self._check_backlog: Callable[[], bool] = _no_backlog
         self._may_act: Callable[[], bool] | None = None
@@ -174,6 +179,11 @@ class Turn(Clock):
         """Check the backlog of unwritten records after this turn."""
         self._backlog = True
 
+    def page_out_later(self, engine: TurnEngine) -> None:
+        """Have an engine page out after this turn has written its output: no delivery waits for files."""
+        if engine not in self._paging:
+            self._paging.append(engine)
+
     def shorten(self) -> None:
         """Halve the share of input after this turn, which had much other work: the next one may have too."""
         self._short = True
@@ -188,7 +198,7 @@ class Turn(Clock):
         self.schedule()
 
     def run(self) -> None:
-        """Run the engines that have work, then write each connection with output once."""
+        """Run the engines that have work, write each connection with output once, then page out."""
         self.scheduled = False
         if self._reads:
             self._lone_reads = LONE_READS if self._reads == 1 else 0
@@ -214,6 +224,10 @@ class Turn(Clock):
                     self._touched[:0] = touched[place:]
                     return
                 outlet.flush()
+            if self._paging:
+                paging, self._paging = self._paging, []
+                for engine in paging:
+                    engine.page_out()
             self.left_bytes = self._share_bytes // 2 if self._short else self._share_bytes
             self._short = False
             if self._paused:

@@ -12,11 +12,13 @@ from broker.net.stop import Stop
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
     from broker.core.alarms import Alarms
+    from broker.core.publishing.message_store import MessageStore
     from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["PublisherThrottle", "ThrottledConnection"]
 
-STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
+STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
+COUNTED_PART: Final = 8  # from this part of it on, each connection's unwritten records are counted
 
 
 class ThrottledConnection(Hashable, Protocol):
@@ -29,11 +31,35 @@ class ThrottledConnection(Hashable, Protocol):
     def go(self, reason: int) -> None: ...
 
 
-class PublisherThrottle:
-    """Blocks publishers while an alarm is raised, and pauses them while too much waits to be written.
+class Unwritten:
+    """The unwritten records of one store, by the connection that published them.
 
+    Units: ``total_bytes`` is counted since the last commit took records, or since counting began.
+    """
+
+    __slots__ = ("bytes_of", "total_bytes")
+
+    def __init__(self) -> None:
+        self.bytes_of: dict[ThrottledConnection, int] = {}
+        self.total_bytes = 0
+
+    def add(self, transport: ThrottledConnection, appended_bytes: int) -> int:
+        """Count records of a connection, and return how many bytes it has."""
+        counted_bytes = self.bytes_of[transport] = self.bytes_of.get(transport, 0) + appended_bytes
+        self.total_bytes += appended_bytes
+        return counted_bytes
+
+
+class PublisherThrottle:
+    """Blocks publishers while an alarm is raised, and pauses those whose records fill the memory of what is unwritten.
+
+    A publisher is paused when it has more unwritten than is left of the limit for all. So one greedy publisher fills
+    about half of it, two a third each, and what is left is for those who publish little. One that publishes transient
+    messages has nothing unwritten. A commit takes all records, and its publishers are resumed.
     Units: ``backlog_max_bytes`` is how much may wait in memory to be written to the log.
-    Invariant: connections that only consume are never stopped here.
+    Invariant: connections that only consume are never stopped here. Beyond the limit each publisher is paused after one
+        read that adds a record.
+    Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.
     """
 
     def __init__(
@@ -45,10 +71,12 @@ class PublisherThrottle:
         self._alarms = alarms
         self._pending_bytes = pending_bytes
         self._backlog_max_bytes = backlog_max_bytes
+        self._left_bytes = backlog_max_bytes
         self._publishers: set[ThrottledConnection] = set()
-        self._lagging: set[ThrottledConnection] = set()
-        self.watching = False  # whether `published` has to hear of each read: an alarm is active, or `_behind`
-        self._behind = False  # the backlog exceeded its limit at the end of the last turn
+        self._paused: set[ThrottledConnection] = set()
+        self._unwritten: dict[MessageStore, Unwritten] = {}
+        self.watching = False  # whether `published` has to hear of each read: an alarm is active, or records are counted
+        self._counts = False  # the backlog was large enough at the end of the last turn
 
     @property
     def alarmed(self) -> bool:
@@ -60,29 +88,44 @@ class PublisherThrottle:
         """The connections that an alarm blocks."""
         return frozenset(self._alarms.blocked)
 
-    def published(self, transport: ThrottledConnection) -> None:
-        """Block or pause a connection that was just read and publishes, or has begun its first message."""
+    @property
+    def paused(self) -> int:
+        """How many publishers wait for a commit to take their records."""
+        return len(self._paused)
+
+    def published(self, transport: ThrottledConnection, appended_bytes: int = 0) -> None:
+        """Block or pause a connection that was just read and publishes, or has begun its first message.
+
+        Shapes: `appended_bytes` is how much the read added to the records that no commit has taken.
+        """
         if self._alarms.alarms:
             self._block([transport])
-        elif self._behind:
-            self._lagging.add(transport)
-            transport.stop(Stop.STORE)
+        if self._counts and appended_bytes > 0:
+            self._count(transport, appended_bytes)
         self._publishers.add(transport)
 
     def turn(self) -> bool:
-        """Resume paused publishers once the store has caught up, and return whether some still wait for that."""
+        """Resume paused publishers whose records were taken, and return whether the next turn has to look again.
+
+        Cost: O(stores); O(n) publishers of a store whose records were taken.
+        """
         pending_bytes = self._pending_bytes()
-        self._behind = pending_bytes > self._backlog_max_bytes
-        if self._lagging and pending_bytes <= self._backlog_max_bytes // 2:
-            lagging, self._lagging = self._lagging, set()
-            for transport in lagging:
+        self._left_bytes = self._backlog_max_bytes - pending_bytes
+        self._counts = pending_bytes > self._backlog_max_bytes // COUNTED_PART
+        if not self._counts:
+            self._unwritten.clear()
+        else:
+            self._note_taken()
+        if self._paused and pending_bytes <= self._backlog_max_bytes // 2:
+            paused, self._paused = self._paused, set()
+            for transport in paused:
                 transport.go(Stop.STORE)
-        self.watching = self._behind or self.alarmed
-        return self._behind or bool(self._lagging)
+        self.watching = self._counts or self.alarmed
+        return self._counts or bool(self._paused)
 
     def alarms_changed(self) -> None:
         """Block every publisher when an alarm was raised, and unblock them when none is left."""
-        self.watching = self._behind or self.alarmed
+        self.watching = self._counts or self.alarmed
         self._block(list(self._publishers))
         for transport in self._alarms.unblock():
             _tell(transport, commands.Connection.Unblocked())
@@ -91,8 +134,33 @@ class PublisherThrottle:
     def forget(self, transport: ThrottledConnection) -> None:
         """Forget a closed connection."""
         self._publishers.discard(transport)
-        self._lagging.discard(transport)
+        self._paused.discard(transport)
+        for unwritten in self._unwritten.values():
+            unwritten.bytes_of.pop(transport, None)
         self._alarms.forget(transport)
+
+    def _count(self, transport: ThrottledConnection, appended_bytes: int) -> None:
+        """Count what a publisher added, and pause it when it has more than is left for all."""
+        vhost = transport.session.vhost
+        assert vhost is not None
+        unwritten = self._unwritten.get(vhost.store)
+        if unwritten is None:
+            unwritten = self._unwritten[vhost.store] = Unwritten()
+        self._left_bytes -= appended_bytes
+        if unwritten.add(transport, appended_bytes) > self._left_bytes and transport not in self._paused:
+            self._paused.add(transport)
+            transport.stop(Stop.STORE)
+
+    def _note_taken(self) -> None:
+        """Forget the records that a commit has taken since the last turn, and resume their publishers."""
+        taken = [store for store, unwritten in self._unwritten.items() if store.unwritten_bytes < unwritten.total_bytes]
+        for store in taken:
+            publishers = self._unwritten.pop(store).bytes_of
+            if self._left_bytes > 0:
+                resumed = [transport for transport in publishers if transport in self._paused]
+                self._paused.difference_update(resumed)
+                for transport in resumed:
+                    transport.go(Stop.STORE)
 
     def _block(self, publishers: list[ThrottledConnection]) -> None:
         """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""

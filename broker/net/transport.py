@@ -318,6 +318,8 @@ class Transport(Outlet):
         """Feed the connection, and stop reading when it left whole frames."""
         connection = self.connection
         turn = self._turn
+        throttle = self._throttle
+        before_bytes = self.session.unwritten_bytes if throttle.watching else 0
         if not turn.scheduled:
             turn.schedule()
         if not connection.feed(data, budget_bytes):
@@ -341,9 +343,11 @@ class Transport(Outlet):
         amid_message = len(data) <= SMALL_READ_BYTES and connection.amid_message and not self._stops
         if self._prompt_ack.after_read(turn.now_ms, connection.out_bytes > 0, amid_message):
             acknowledge(self._socket.get_extra_info("socket"))
-        throttle = self._throttle
         if self.session.publishing:
-            if throttle.watching or not self._publishes:
+            if throttle.watching:
+                self._publishes = True
+                throttle.published(self, self.session.unwritten_bytes - before_bytes)
+            elif not self._publishes:
                 self._publishes = True
                 throttle.published(self)
         elif throttle.watching and throttle.alarmed and connection.unfinished_bytes:

@@ -75,6 +75,7 @@ class QueueLogs:
         self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, with the log position of their deletion
         self._missing: set[tuple[int, int]] = set()  # chunks that were missing at the start
         self.written = 0
+        self._newest: tuple[tuple[int, int], File] | None = None  # the file that was written last, open until a sync
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
@@ -242,6 +243,7 @@ class QueueLogs:
         """Bring everything written so far for lasting queues to the disk."""
         with self._lock:
             touched = sorted(self._touched)
+            self._close_newest()  # an idle vhost has none open, and one that was removed meanwhile is made anew
         for queue_number, chunk in touched:
             file: File | None = None
             with self._lock:  # the loop may remove chunks at any time
@@ -249,6 +251,7 @@ class QueueLogs:
                 pieces = self._buffer.pieces(queue_number, chunk)
                 if pieces:
                     self._write_file(queue_number, chunk, pieces)
+                self._close_newest()
                 if self._sync and chunk in self._chunks.get(queue_number, ()):
                     file = self._files.open(self._path(queue_number, chunk), write=True)
             if file is not None:
@@ -291,6 +294,8 @@ class QueueLogs:
     def close(self) -> None:
         """Close the files."""
         self._readers.close()
+        with self._lock:
+            self._close_newest()
 
     def _with_neighbours(self, queue_number: int, chunk: int, first: int, end: int, block: bytes) -> tuple[int, bytes]:
         """Return the entries first <= id < end of a chunk together with those of the groups that they would cut, and
@@ -335,19 +340,36 @@ class QueueLogs:
         """Write pieces to the file of a chunk, which is no longer in the buffer then."""
         key = (queue_number, chunk)
         path = self._path(queue_number, chunk)
-        file = self._files.open(path, create=True)
+        file = self._open(key, path)
         try:
             if key not in self._begun:
                 # Also in an existing file: after a power loss its beginning may be missing.
                 file.write_at(0, _header(queue_number, chunk))
             for at, block in pieces:
                 file.write_at(at, block)
-        finally:
-            file.close()
+        except StoreFailed:
+            self._close_newest()
+            raise
         self.written += len(pieces)
         self._begun.add(key)
         self._chunks.setdefault(queue_number, {})[chunk] = path
         self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
+
+    def _open(self, key: tuple[int, int], path: Path) -> File:
+        """Return the file of a chunk, which stays open: the next slots of its queue are mostly written to it, too."""
+        if self._newest is not None and self._newest[0] == key:
+            return self._newest[1]
+        self._close_newest()
+        file = self._files.open(path, create=True)
+        self._newest = (key, file)
+        return file
+
+    def _close_newest(self) -> None:
+        """Close the file that was written last. Raises: StoreFailed."""
+        if self._newest is not None:
+            file = self._newest[1]
+            self._newest = None
+            file.close()
 
     def _is_one(self, queue_number: int, chunk: int) -> bool:
         """Return whether a chunk has its header. Cost: a read, unless this process began it."""
@@ -365,6 +387,8 @@ class QueueLogs:
 
     def _remove(self, queue_number: int, chunk: int) -> None:
         path = self._path(queue_number, chunk)
+        if self._newest is not None and self._newest[0] == (queue_number, chunk):
+            self._close_newest()
         self._files.remove(path)
         self._readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
         self._begun.discard((queue_number, chunk))

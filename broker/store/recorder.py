@@ -75,6 +75,11 @@ class Recorder:
         """Whether a record was appended that no confirm may follow yet."""
         return self._log.needs_sync
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes were appended that no batch has taken."""
+        return self._log.pending_bytes
+
     def transaction(self) -> AbstractContextManager[None]:
         """Return a context in which all records count together or not at all after a crash; see MessageLog.group()."""
         return self._log.group()

@@ -80,8 +80,6 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._fail = fail
         self._tasks = Tasks(fail)
         self._by_name: dict[str, Vhost] = {}
-        self._pending_bytes = 0
-        self._counted_at = -1
         self._sealed = sealed
         self._shared = shared
         self._leave: list[Callable[[Engine], Awaitable[None]]] = []
@@ -242,12 +240,8 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     def pending_bytes(self) -> int:
         """Return how many bytes wait in memory for the log files. Cost: O(vhosts), once a turn."""
-        if self._counted_at != self._turn.count:
-            self._counted_at = self._turn.count
-            shared_bytes = 0 if self._shared is None else self._shared.pending_bytes
-            own_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
-            self._pending_bytes = own_bytes + shared_bytes
-        return self._pending_bytes
+        shared_bytes = 0 if self._shared is None else self._shared.pending_bytes
+        return shared_bytes + sum([engine.store.log.pending_bytes for engine in self.engines.values()])
 
     def save_space(self, on: bool) -> None:
         """Keep one checkpoint of each vhost only while the disk has little space, two otherwise."""

@@ -41,6 +41,11 @@ class LocalStore(MessageStore):
         """Whether something was accepted that no confirm may follow yet."""
         return self._recorder.needs_sync
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes of records no commit has taken."""
+        return self._recorder.unwritten_bytes
+
     def transaction(self) -> AbstractContextManager[None]:
         """Return a context in which all that is accepted and settled counts together or not at all after a crash."""
         return self._recorder.transaction()

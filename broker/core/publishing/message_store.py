@@ -73,6 +73,11 @@ class MessageStore:
     def needs_sync(self) -> bool:
         """Whether something was accepted that no confirm may follow yet."""
 
+    @property
+    @abstractmethod
+    def unwritten_bytes(self) -> int:
+        """How much was accepted that no commit has taken."""
+
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
         """Return a context in which all that is accepted and settled counts together or not at all."""

@@ -82,6 +82,11 @@ class SessionOfConnection(SessionClient):
         self.user = verdict
         self.connection.admit()
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes of the vhost's records no commit has taken: what a read adds to them is this client's."""
+        return 0 if self.vhost is None else self.vhost.store.unwritten_bytes
+
     def open(self, vhost: str) -> None:
         """Open a vhost for this connection.
 
