@@ -26,10 +26,10 @@ from broker.amqp.framing import (
     LARGE_BYTES,
     PUBLISH,
     Octets,
+    PublishRun,
 )
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.output import UNDECIDED, ConnectionOutput, Withheld
-from broker.amqp.publish_run import PublishRun
 from broker.amqp.wire import PROPERTIES_AT
 
 BODY_SIZE: Final = struct.Struct(">Q")

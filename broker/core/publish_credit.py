@@ -28,11 +28,11 @@ class PublishCredit:
     A message counts once for each queue that it enters. A queue lags when the workers have not delivered all that its
     consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
     A queue whose consumers have no room lags only while it is awaited: they take much, and will soon have room again.
-    Units: queue entries. ``serial`` counts the turns of the workers. ``lags`` is set when a message enters a queue that
-        lags; whoever publishes clears it before.
+    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message has entered a queue
+        that lags.
     """
 
-    __slots__ = ("_lagging", "_schedule", "_waiting", "lags", "serial")
+    __slots__ = ("_lagging", "_schedule", "_waiting", "lagged", "serial")
 
     def __init__(self, schedule: Callable[[], None] = _nothing) -> None:
         """Call `schedule` when a publisher begins to wait: a turn of the workers has to follow."""
@@ -40,7 +40,7 @@ class PublishCredit:
         self._waiting: deque[CreditShare] = deque()
         self._lagging: deque[CreditShare] = deque()
         self.serial = 0
-        self.lags = False
+        self.lagged = 0
 
     @property
     def busy(self) -> bool:
@@ -99,18 +99,23 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return how many entries are left for a publish or a run of publishes; it makes one in any case. HOT."""
-        credit = self.credit
-        credit.lags = False  # hot: written here
-        if self.serial != credit.serial:
-            self.serial = credit.serial
+        """Return how many entries are left for a publish or a run of publishes; it makes one in any case.
+
+        While ``serial`` is that of the credit, the answer is ``left``.
+        """
+        if self.serial != self.credit.serial:
+            self.serial = self.credit.serial
             self.left = PIECE_ENTRIES if self.lagging else SHARE_ENTRIES
         return self.left
 
-    def end(self, left: int) -> None:
-        """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to."""
+    def end(self, left: int, lagged: int) -> None:
+        """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to.
+
+        `lagged` is that of the credit before the publish: nothing need be ended when it has not changed and `left` is
+        noted.
+        """
         self.left = left
-        lags = self.credit.lags
+        lags = self.credit.lagged != lagged
         if (left <= 0 or lags) and not self._connection.held:
             self.lagging = lags
             self._connection.hold()

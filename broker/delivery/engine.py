@@ -208,7 +208,7 @@ class Engine(TurnEngine):
             self.vhost.ports.log_settlements()
         if self._commits or self._log.waiting:
             self._commits = not self._parts.lasting
-            if self.committer.turn(0 if self._delivers else self._turn.count):
+            if self.committer.turn(self._turn.count, not self._delivers):
                 self._turn.note_backlog()
         seen = self._log.position
         if self._delivers:
@@ -346,12 +346,16 @@ class Engine(TurnEngine):
     def _schedule_commit(self) -> None:
         """Include the committer in the next turn."""
         self._commits = True
-        self._schedule()
+        self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
 
     def _schedule_delivery(self) -> None:
         """Include the workers in the next turn."""
         self._delivers = True
-        self._schedule()
+        self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
 
     def _record(self, change: dict[str, Any]) -> None:
         self.store.recorder.record_topology(self._turn.now_ms, change)

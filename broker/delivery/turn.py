@@ -195,7 +195,7 @@ class Turn(Clock):
             self._reads = 0
         if self.dead:
             return
-        if not self.acts:
+        if self._may_act is not None and not self._may_act():
             for outlet in self._touched:
                 outlet.greet()
             return

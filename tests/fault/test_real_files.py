@@ -204,7 +204,7 @@ def test_blocks_of_any_size_pass_the_page_cache(
         [],
     ):
         blocks = [random.randbytes(size) for size in sizes]
-        assert writer.write(written, end, blocks) == expected.write_blocks_at(end, blocks)
+        assert writer.write_direct(written, end, blocks) == expected.write_blocks_at(end, blocks)
         end += sum(sizes)
         written.sync()
         assert written.size() == end

@@ -17,6 +17,7 @@ from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
+from broker.store.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamPorts
@@ -29,7 +30,6 @@ __all__ = ["Stream"]
 
 _log = get_logger()
 
-_NONE: Final[list[Message]] = []
 BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
 
 
@@ -39,14 +39,11 @@ class Stream:
     Shapes: ``before_next`` is called once, with the stream, before the next message gets its id, and may append another
         one.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
-        stream with ``persists_all`` has a record in the log, whatever its delivery mode. ``_gathered`` holds
-        messages only while a call of the store collects them for the stream.
+        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
     __slots__ = (
         "_first_id",
-        "_gathered",
-        "_gathering",
         "_pending",
         "_ports",
         "_recorder",
@@ -75,8 +72,6 @@ class Stream:
         )
         self.tally = DeliveryTally()
         self.before_next: Callable[[Stream], None] | None = None
-        self._gathered = _NONE
-        self._gathering = 0  # the number of the call that collects them
         self.durable = queue.durable
         self.persists_all = persists_all and queue.durable
         self.deleted = False
@@ -134,21 +129,6 @@ class Stream:
         if call is not None:
             call(self)
 
-    def gather(self, call: int, runs: list[tuple[Stream, list[Message]]]) -> list[Message]:
-        """Return the list in which a call of the store collects messages for the stream, which is new in `runs`. HOT.
-
-        A dictionary of lists would cost several times as much for queues with one message each.
-        """
-        if self._gathering != call:
-            self._gathering = call
-            self._gathered = []
-            runs.append((self, self._gathered))
-        return self._gathered
-
-    def end_gathering(self) -> None:
-        """Forget the collected messages, which are appended now."""
-        self._gathered = _NONE
-
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
@@ -159,31 +139,32 @@ class Stream:
         """
         if self.before_next is not None:  # not called yet: the messages have no record
             self.go_before()
+        self._wake()
         manager = self.manager
         slot = manager.open
         at = slot.length
         if not manager.append(messages, charge_bytes or charge_of(messages)):
             manager.append_at_border(messages, [message.charge for message in messages])
         if self.durable:
-            if recorded and slot is manager.open:
-                self._recorder.keep(slot, messages)
-            else:
+            segment = messages[0].position >> OFFSET_BITS
+            if not recorded or slot is not manager.open:
                 self._note_records(slot, at, recorded=recorded)
-        self._appended()
+            elif segment not in slot.segments or segment != messages[-1].position >> OFFSET_BITS:
+                self._recorder.keep(slot, messages)
 
     def append_one(self, message: Message) -> None:
         """Put a message without a record at the end, as `append` does. HOT."""
         if self.durable or self.before_next is not None or not self.manager.append_one(message, message.charge):
             self.append([message])
         else:
-            self._appended()
+            self._wake()
 
-    def _appended(self) -> None:
-        """Have what was appended delivered in this loop turn, if there are consumers."""
+    def _wake(self) -> None:
+        """Have what is appended delivered in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
-                self._ports.credit.lags = True  # hot: written here
+                self._ports.credit.lagged += 1  # hot: written here
             if not queue.awake:
                 queue.wake_worker()
 
