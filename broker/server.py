@@ -40,7 +40,7 @@ from broker.net.control_verbs import control_verbs
 from broker.net.control_verbs.unacked import answering
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
-from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
+from broker.net.publisher_throttle import STORE_BACKLOG_MAX_BYTES, PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
 from broker.opened_data import open_data
 from broker.overlay_node.part import OverlayPart
@@ -139,7 +139,7 @@ class BrokerServer:
             self.usage = Usage(users)
             self.alarms = Alarms(watermarks(settings))
             self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes)
-            self.turn.check_backlog_by(self._throttle.turn)
+            self.turn.check_backlog_by(self._throttle.turn, STORE_BACKLOG_MAX_BYTES)
             logins = logins_of(settings.auth, users, self._passwords.check)
             self.listener = Listener(
                 settings,

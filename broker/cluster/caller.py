@@ -328,9 +328,9 @@ class SharedCommitter:
         """Commit what was gathered so far as soon as no call runs."""
         self._caller.commit_soon()
 
-    def turn(self, _number: int, _alone: bool) -> bool:
-        """Return whether anything waits for a commit. Calls start by themselves."""
-        return self._caller.busy
+    def turn(self, _number: int, _alone: bool) -> int:
+        """Return how many bytes wait for a commit. Calls start by themselves."""
+        return self._caller.pending_bytes
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed.

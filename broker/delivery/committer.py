@@ -126,7 +126,7 @@ class EngineCommitter(Protocol):
     def tally(self) -> CommitTally: ...
     def wait(self, waiter: Confirmable, /) -> None: ...
     def sync_soon(self) -> None: ...
-    def turn(self, number: int, alone: bool, /) -> bool: ...
+    def turn(self, number: int, alone: bool, /) -> int: ...
     async def drain(self) -> None: ...
     def check(self) -> None: ...
     def abort(self, failure: BaseException, /) -> None: ...
@@ -187,11 +187,11 @@ class Committer:
         self.urgent = True
         self._schedule()
 
-    def turn(self, number: int, alone: bool) -> bool:
+    def turn(self, number: int, alone: bool) -> int:
         """Confirm what needs no disk, and start a sync when something waits for one and none is running.
 
-        Returns whether records wait for a later sync. `number` is that of the turn; it is `alone` when the turn has no
-        other work.
+        Returns how many bytes of records wait, or are being written; more where a segment ends. `number` is that of the
+        turn, which is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
@@ -202,7 +202,7 @@ class Committer:
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
         if self._batch is not None:
-            return True
+            return self._log.position - self._log.written
         if for_disk or self.urgent:
             appended_bytes = self._log.position - self._seen
             self._seen += appended_bytes
@@ -218,7 +218,7 @@ class Committer:
                 self._schedule()
         elif self._log.waiting and self._lazy is None:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
-        return self._log.waiting
+        return self._log.position - self._log.written if self._log.waiting else 0
 
     async def drain(self) -> None:
         """Return when everything appended so far is written and synced.

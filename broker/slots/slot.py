@@ -16,14 +16,14 @@ from bitarray import bitarray
 from broker.slots.acks import Acks
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["Slot", "single"]
+__all__ = ["ONES", "Slot", "single"]
 
-_ONES: Final = [range(index, index + 1) for index in range(1024)]
+ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 
 def single(index: int) -> range:
     """Return an index as a range: most queues of many get one message at a time, and making a range takes long."""
-    return _ONES[index] if index < len(_ONES) else range(index, index + 1)
+    return ONES[index] if index < len(ONES) else range(index, index + 1)
 
 
 # What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.

@@ -28,7 +28,7 @@ class CountedCommitter:
         self._committer = Committer(*arguments)
         self.turns = 0
 
-    def turn(self, number: int, alone: bool) -> bool:
+    def turn(self, number: int, alone: bool) -> int:
         """Count the call."""
         self.turns += 1
         return self._committer.turn(number, alone)

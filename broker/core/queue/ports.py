@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
@@ -15,15 +15,8 @@ from broker.store.store import VhostStore
 
 __all__ = ["QueuePorts", "StreamPorts"]
 
-S = TypeVar("S", bound="LoggingStream")
+S = TypeVar("S")
 Q = TypeVar("Q")
-
-
-class LoggingStream(Protocol):
-    """A stream as the end of a loop turn sees it."""
-
-    def log_settlements(self) -> None:
-        """Append one record for all messages that were settled in this loop turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,14 +39,6 @@ class StreamPorts(Generic[S]):
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)
     credit: PublishCredit = field(default_factory=PublishCredit)
-
-    def log_settlements(self) -> None:
-        """Append the records of what was settled since the last call: one for each stream."""
-        if self.settled:
-            settled = self.settled[:]
-            self.settled.clear()
-            for stream in settled:
-                stream.log_settlements()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -45,7 +45,6 @@ class Queue(StreamOwner):
         "operator_policy",
         "plain",
         "policy",
-        "prioritized",
         "serving",
         "stream",
         "streams",
@@ -56,7 +55,6 @@ class Queue(StreamOwner):
     # What every message reads or writes comes first, so that it lies in few cache lines.
     worker: QueueWorker[Queue]
     stream: Stream
-    prioritized: bool
     deleted: bool
     serving: bool
     timed: bool  # some message may expire; once true it stays true, because a look costs little

@@ -18,6 +18,7 @@ from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 from broker.store.segment import OFFSET_BITS
+from broker.store.spill import SPILLED_SEGMENT
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamPorts
@@ -200,7 +201,11 @@ class Stream:
         if self.deleted:
             return
         if self.durable:
-            self._note_settled(slot, single(index))
+            if slot.mixed:
+                self._note_settled(slot, single(index))
+            else:
+                message_id = slot.first + index
+                self._note_ids(range(message_id, message_id + 1))
         self.manager.settle_one(slot, index)
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
@@ -351,18 +356,22 @@ class Stream:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Note messages whose settlement, if they have a record, is logged at the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
+        first = slot.first
         if not logged:
             return
-        first = slot.first
+        if isinstance(logged, range):
+            self._note_ids(range(first + logged.start, first + logged.stop))
+        else:
+            self._note_ids([first + index for index in logged])
+
+    def _note_ids(self, ids: Sequence[int]) -> None:
+        """Note settled messages by their ids; ranges that meet become one."""
         pending = self._pending
         if not pending:
             self._ports.settled.append(self)
-        if not isinstance(logged, range):
-            pending.append([first + index for index in logged])
-            return
-        ids = range(first + logged.start, first + logged.stop)
-        if pending:
+        elif isinstance(ids, range):
             last = pending[-1]
             if isinstance(last, range) and last.stop == ids.start:
                 pending[-1] = range(last.start, ids.stop)
@@ -397,6 +406,7 @@ class Stream:
 
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store
-        store.let_go(slot.segments)
+        for segment in slot.segments:
+            (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)

@@ -214,9 +214,9 @@ class CommitRoom:
         self.committer.turn(0, False)
 
     def quiet_turn(self, number: int) -> None:
-        """Run a turn without other work."""
+        """Run a turn without other work; 0 is the number of one with other work."""
         self.scheduled = 0
-        self.committer.turn(number, True)
+        self.committer.turn(number, number > 0)
 
     def end_write(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
         """End the running write."""
