@@ -10,7 +10,7 @@ from typing import Any
 from broker.amqp.errors import BrokerError
 from broker.event_log import get_logger
 from broker.settings import Settings
-from broker.settings_change import changes, merged
+from broker.settings.change import changes, merged
 
 __all__ = ["NotReloaded", "Reload", "SettingsSource"]
 

@@ -50,7 +50,7 @@ async def drop(broker: BrokerServer) -> None:
     broker._fail(RuntimeError("dropped by the test"))
     broker.listener.refuse_new()
     broker._timers.close()
-    await broker._control.close()
+    await broker.entrance.control.close()
     for transport in list(broker.listener.transports):
         transport.abort()
 
@@ -62,7 +62,7 @@ async def drop(broker: BrokerServer) -> None:
         if engine._checkpoint is not None:
             engine._checkpoint.cancel()
         engine.close()
-    broker._folder.close()
+    broker.data.folder.close()
 
 
 async def talk(broker: BrokerServer, work: Callable[..., Value], *arguments: Any) -> Value:

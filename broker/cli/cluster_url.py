@@ -11,8 +11,8 @@ from pydantic import SecretStr, ValidationError
 from broker.cli.rabbitmq_variables import read
 from broker.cli.settings_layers import SettingsError
 from broker.settings import Settings
-from broker.settings_cluster import Cluster
-from broker.settings_problem import problem_lines
+from broker.settings.cluster import Cluster
+from broker.settings.problem import problem_lines
 
 __all__ = ["with_cluster_url"]
 

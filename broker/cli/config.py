@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from broker.cli.settings_layers import load
 from broker.settings import limits, sections
-from broker.settings_fields import reload_of
+from broker.settings.fields import reload_of
 
 __all__ = ["check", "documented", "example"]
 

@@ -18,7 +18,7 @@ from broker.cli.client_variables import CLIENT_VARIABLES
 from broker.cli.rabbitmq_node import node_layer, node_variable_of
 from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
 from broker.settings import PREFIX, Settings, sections
-from broker.settings_problem import nearest, problem_lines
+from broker.settings.problem import nearest, problem_lines
 
 __all__ = ["SettingsError", "load"]
 

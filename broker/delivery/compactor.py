@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
-    from broker.settings_storage import Store
+    from broker.settings.storage import Store
     from broker.store.store import VhostStore
 
 __all__ = ["Compactor"]

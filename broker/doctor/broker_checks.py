@@ -11,7 +11,7 @@ from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.perf.faults import Fault
 from broker.perf.peer import Address, PeerConnection
 from broker.settings import Settings
-from broker.settings_change import Change, changes
+from broker.settings.change import Change, changes
 
 __all__ = ["broker_findings", "guest_logs_in", "settings_findings", "settings_of"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User, Users
-    from broker.settings_access import Http
+    from broker.settings.access import Http
 
 __all__ = ["LoginSessions", "same_login"]
 

@@ -15,7 +15,7 @@ from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.core.auth.users import Users
-    from broker.settings_access import Auth
+    from broker.settings.access import Auth
 
 __all__ = ["PasswordThreads", "logins_of"]
 

@@ -16,7 +16,7 @@ from broker.core.auth.peer import Peer, TlsFacts
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from broker.settings_access import Tls
+    from broker.settings.access import Tls
 
 __all__ = ["TlsContext", "TlsUnusable", "peer_of"]
 

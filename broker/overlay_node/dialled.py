@@ -21,7 +21,7 @@ from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.overlay_node.overlay_link import OverlayLink
-    from broker.settings_overlay import Neighbour
+    from broker.settings.overlay import Neighbour
 
 __all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "Dialler", "NeighbourAddress"]
 

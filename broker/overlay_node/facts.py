@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.overlay.packets import Vector
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.leaf_driver import LeafDriver
-    from broker.settings_overlay import Neighbour, OverlayBroker
+    from broker.settings.overlay import Neighbour, OverlayBroker
 
 __all__ = ["explain", "overlay_facts", "overlay_flows"]
 

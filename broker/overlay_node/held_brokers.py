@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broker.overlay.peers import Outgoing
     from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings import Settings
-    from broker.settings_overlay import OverlayBroker
+    from broker.settings.overlay import OverlayBroker
     from broker.store.files import Files
     from broker.vhosts.vhosts import Vhosts
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.overlay.sink import Delivery
     from broker.overlay.timing import Timing
     from broker.overlay_node.leaf_file import LeafFile
-    from broker.settings_overlay import Overlay
+    from broker.settings.overlay import Overlay
 
 __all__ = ["LeafDriver"]
 

@@ -17,7 +17,7 @@ from broker.overlay_node.overlay_link import Carrier, LinkEvents, OverlayLink
 if TYPE_CHECKING:
     from broker.overlay.packets import Packet
     from broker.settings import Settings
-    from broker.settings_overlay import Neighbour, OverlayBroker
+    from broker.settings.overlay import Neighbour, OverlayBroker
 
 __all__ = ["Links"]
 

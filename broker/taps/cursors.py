@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.core.deadlines import Clock
-    from broker.settings_storage import TapSettings
+    from broker.settings.storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts

@@ -13,7 +13,7 @@ from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
-    from broker.settings_storage import TapSettings
+    from broker.settings.storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.taps.slot_snapshots import Snapshots
     from broker.taps.slot_writer import SlotWriter

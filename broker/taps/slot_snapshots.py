@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
     from broker.delivery.engine import Engine
-    from broker.settings_storage import TapSettings
+    from broker.settings.storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.slot_files.snapshot_folder import SnapshotSlot
     from broker.taps.slot_rows import Piece

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.queue.tap_queue import TapQueue
     from broker.delivery.engine import Engine
-    from broker.settings_storage import TapSettings
+    from broker.settings.storage import TapSettings
     from broker.slot_files.seal_log import Seal
     from broker.slot_files.slot_folder import SlotFolder
     from broker.store.store import VhostStore

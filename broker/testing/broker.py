@@ -19,7 +19,7 @@ from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
 from broker.server import BrokerServer as Server
 from broker.settings import Settings
-from broker.settings_problem import problem_lines
+from broker.settings.problem import problem_lines
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.testing import log

@@ -22,7 +22,7 @@ from broker.zeromq.topic_form import TopicForm
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
-    from broker.settings_zmq import ZmqEndpoint
+    from broker.settings.zmq import ZmqEndpoint
 
 __all__ = ["Bridge", "BridgeContext"]
 

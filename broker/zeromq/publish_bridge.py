@@ -22,7 +22,7 @@ from broker.zeromq.exchange_watch import ExchangeWatch
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.settings_zmq import ZmqPublish
+    from broker.settings.zmq import ZmqPublish
 
 __all__ = ["PublishBridge"]
 

@@ -19,7 +19,7 @@ from broker.zeromq.exchange_watch import ExchangeWatch
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.settings_zmq import ZmqSubscribe
+    from broker.settings.zmq import ZmqSubscribe
 
 __all__ = ["SubscribeBridge"]
 

@@ -195,7 +195,7 @@ class Life:
         broker.listener.refuse_new()
         self._hang_up()
         broker._timers.close()
-        await broker._control.close()
+        await broker.entrance.control.close()
         broker.taps.abort()
         for engine in broker.engines.values():
             if engine._checkpoint is not None:

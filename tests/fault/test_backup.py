@@ -276,7 +276,7 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
         closed = tmp_path / "data" / "vhosts" / "closed" / "log"  # like a damaged one that was not opened
         closed.mkdir(parents=True)
         (closed / "0000000001.log").write_bytes(b"damaged")
-        backups = Backups(broker._folder, broker.administration, broker.taps)
+        backups = Backups(broker.data.folder, broker.administration, broker.taps)
         await backups.take(target, lambda step, _done, _total: steps.add(step))
         seals = broker.taps.view.seals
         assert not (tmp_path / "data" / STAGING).exists()
@@ -343,7 +343,7 @@ async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("broker.administration.backups.REPEAT_S", 0.01)
     heard: asyncio.Queue[str] = asyncio.Queue()
     async with running_broker(tmp_path / "data", disk) as broker:
-        backups = Backups(broker._folder, broker.administration, broker.taps)
+        backups = Backups(broker.data.folder, broker.administration, broker.taps)
         taking = asyncio.create_task(backups.take(target, lambda step, _done, _total: heard.put_nowait(step)))
         await asyncio.to_thread(disk.reached.wait, DEADLINE_S)
         for _ in range(20):  # although nothing continues, the client gets the error
@@ -406,7 +406,7 @@ async def die_in_backup(n: int) -> bool:
     life = Life(disk, new_history(), Random(n))
     assert await life.begin()
     await life.say(fill, "filler")
-    backups = Backups(life.broker._folder, life.broker.administration, life.broker.taps)
+    backups = Backups(life.broker.data.folder, life.broker.administration, life.broker.taps)
     disk.lose_at = disk.calls + n
     try:
         await backups.take(TARGET, lambda _step, _done, _total: None)

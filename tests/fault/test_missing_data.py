@@ -18,7 +18,7 @@ from broker.amqp.errors import BrokerError
 from broker.cli.control_client import ask
 from broker.server import BrokerServer
 from broker.settings import Server, Settings
-from broker.settings_storage import Store
+from broker.settings.storage import Store
 from broker.store.damage import MissingData, StoreFailed
 from broker.store.data_folder import BEGUN
 from tests.broker_process import BrokerProcess

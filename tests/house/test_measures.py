@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.house.imports import circles, import_graph
-from tools.house.sources import doubled_classes, foreign_writes, hot_writes
+from tools.house.sources import foreign_writes, hot_writes
 from tools.house.tracer import Step, Tracer, files, functions, reentries
 
 
@@ -114,12 +114,6 @@ def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
     write(tmp_path, flusher=source)
     assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["slot.first"]
     assert [write.split()[-1] for write in hot_writes(tmp_path)] == ["slot.length"]
-
-
-def test_a_class_name_may_stand_once(tmp_path: Path) -> None:
-    """Two classes of one name are reported with their files."""
-    write(tmp_path, queue="class Run: ...\nclass Queue: ...", stream="class Run: ...")
-    assert doubled_classes(tmp_path) == {"Run": ["broker/core/queue.py", "broker/core/stream.py"]}
 
 
 def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:

@@ -439,13 +439,13 @@ async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypat
             folder = broker.settings.server.data_dir
             ask(folder, "import_definitions", definitions=document)
 
-        heard = broker._control._verbs["import_definitions"]
+        heard = broker.entrance.control._verbs["import_definitions"]
 
         def listening(request: Any) -> Any:
             request.asker.tell = meddle
             return heard(request)
 
-        monkeypatch.setitem(broker._control._verbs, "import_definitions", listening)
+        monkeypatch.setitem(broker.entrance.control._verbs, "import_definitions", listening)
         with pytest.raises(Unanswered, match=r"inequivalent arg 'durable' for queue 'q299'"):
             await asyncio.to_thread(take_it)
         assert list(vhost.queues) == ["q299"]

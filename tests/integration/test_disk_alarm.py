@@ -131,13 +131,13 @@ async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
             assert (checkpoints(), before > 2) == (2, True)
             assert engine.checkpointer.changed  # without an alarm another one would free the space
             disk.free = GIB // 2
-            broker._alarm_watch.measure()
+            broker.clients.alarm_watch.measure()
             await wait_until_async(one, "the older checkpoint is gone")
             await engine.checkpointer.take()
             assert (checkpoints(), len(engine.store.log.segments)) == (1, 1)
             assert not engine.checkpointer.changed
             disk.free = 10 * GIB
-            broker._alarm_watch.measure()
+            broker.clients.alarm_watch.measure()
             await engine.checkpointer.take()
             assert checkpoints() == 2
     (given_up,) = [event for event in events if event["event"] == "checkpoint.given_up"]

@@ -54,9 +54,9 @@ async def test_a_publisher_that_an_alarm_blocks(tmp_path: Path) -> None:
         with capture_logs() as events:
             broker.alarms.measure("disk", 0)
             transport.session.publishing = True
-            broker._throttle.published(transport)
+            broker.clients.throttle.published(transport)
         broker.alarms.measure("disk", 1 << 60)
-        broker._throttle.alarms_changed()
+        broker.clients.throttle.alarms_changed()
     (event,) = events
     facts = {"event": "connection.blocked", "conn": transport.session.name, "user": "guest", "reason": "low on disk"}
     assert facts.items() <= event.items()

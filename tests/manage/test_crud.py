@@ -271,7 +271,7 @@ async def test_a_protected_vhost_is_not_deleted(tmp_path: Path) -> None:
         refused = await api.expect(412, "DELETE", "vhosts/shop")
         assert refused["error"] == "precondition_failed"
         with pytest.raises(ControlRefused, match="protected from deletion"):
-            await broker._managed.verbs["delete_vhost"](Request({"name": "shop"}))
+            await broker.entrance.managed.verbs["delete_vhost"](Request({"name": "shop"}))
         assert (await api.expect(200, "GET", "vhosts/shop"))["protected_from_deletion"]
         await api.expect(204, "DELETE", "vhosts/shop/deletion/protection")
         await api.expect(204, "DELETE", "vhosts/shop")

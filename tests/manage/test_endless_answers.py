@@ -55,7 +55,7 @@ async def broker_with(endless: Endless, folder: Path, **http: Any) -> AsyncItera
     """Provide a broker with this route alone."""
     async with running_broker(folder, http={"enabled": True, "port": 0, **http}) as broker:
         route = ApiRoute("GET", "/api/endless", Needs.MANAGEMENT, endless.respond)
-        broker.manage._gates["http"].open(application(broker._managed, [route]))
+        broker.manage._gates["http"].open(application(broker.entrance.managed, [route]))
         yield broker
 
 

@@ -81,7 +81,7 @@ async def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:
 async def test_logins_are_counted_by_protocol_and_network(tmp_path: Path) -> None:
     """Failures and successes are counted apart; an administrator can begin anew."""
     async with managed(tmp_path) as (broker, api):
-        path = f"auth/attempts/{broker._managed.node_name}"
+        path = f"auth/attempts/{broker.entrance.managed.node_name}"
         intruder = Api(broker, ("guest", "wrong"))
         await intruder.expect(401, "GET", "whoami")
         intruder.close()

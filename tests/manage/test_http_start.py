@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -13,12 +14,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.amqp.errors import BrokerError
-from broker.managing import ManagePart
 from broker.net.address import AddressTaken, CannotListen, bind
-from broker.opened_data import open_data
+from broker.parts.http import Http as HttpPart
+from broker.parts.part import Shared
+from broker.parts.ports import Ports
 from broker.server import BrokerServer
 from broker.settings import Settings
-from broker.settings_access import Http, Metrics
+from broker.settings.access import Http, Metrics
+from broker.store.data_folder import DataFolder
+from broker.store.files import Files
 from tests.broker_process import PACKAGE, BrokerProcess
 from tests.http_talk import Web, ask
 from tests.in_process import RESERVE_BYTES, running_broker
@@ -41,57 +45,72 @@ def left_to_itself(port: int) -> Settings:
     return Settings().model_copy(update={"http": http, "metrics": metrics})
 
 
-def test_a_taken_port_is_only_a_warning_where_nobody_asked_for_it() -> None:
+def part_of(settings: Settings) -> HttpPart:
+    """Return the part of a broker that has no AMQP port."""
+    shared = Shared(settings, Files(), Path(), time.time, fail=lambda _: None)
+    return HttpPart(shared, Ports(shared))
+
+
+async def test_a_taken_port_is_only_a_warning_where_nobody_asked_for_it() -> None:
     """A second broker on a machine starts as before; the event says what its HTTP lacks."""
     with taken_port() as port:
         with capture_logs() as events:
-            part = ManagePart(left_to_itself(port))
+            part = part_of(left_to_itself(port))
+            await part.open()
         assert not part.is_on
         assert [(event["event"], event["port"]) for event in events] == [("http.off", "http")]
         assert events[0]["log_level"] == "warning" and f"port {port} on 127.0.0.1 is in use" in events[0]["reason"]
         for asked in ({"enabled": True, "port": port}, {"port": port}, {"host": "127.0.0.1", "port": port}):
             with pytest.raises(AddressTaken, match=r"another one: http\.port"):
-                ManagePart(Settings(http=asked, metrics={"enabled": False}))
+                await part_of(Settings(http=asked, metrics={"enabled": False})).open()
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_a_port_that_another_broker_takes_between_two_steps(asked: bool) -> None:
+async def test_a_port_that_another_broker_takes_between_two_steps(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two brokers that start together both bind the port, and one listens: the other one has no HTTP and says so."""
+
+    def bind_second(*arguments: Any) -> list[socket.socket]:
+        bound = bind(*arguments)
+        other[0].listen()
+        return bound
+
+    monkeypatch.setattr("broker.parts.http.bind", bind_second)
     other = bind("127.0.0.1", 0)
     with other[0]:
         port = other[0].getsockname()[1]
         settings = Settings(http={"port": port}, metrics={"enabled": False}) if asked else left_to_itself(port)
-        part = ManagePart(settings)
-        other[0].listen()
+        part = part_of(settings)
         try:
             with capture_logs() as events, pytest.raises(CannotListen) if asked else nullcontext():
-                await part.listen(None, dict)
+                await part.open()
         finally:
-            part.close_ports()
+            await part.close()
         assert part.port() == 0
     assert [event["event"] for event in events] == ([] if asked else ["http.off"])
 
 
-def test_a_port_that_was_bound_is_released_when_the_next_one_is_taken() -> None:
+async def test_a_port_that_was_bound_is_released_when_the_next_one_is_taken() -> None:
     """A start that fails leaves nothing behind."""
     with taken_port() as port:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             free = probe.getsockname()[1]
         with pytest.raises(AddressTaken):
-            ManagePart(Settings(http={"port": free}, metrics={"port": port}))
+            await part_of(Settings(http={"port": free}, metrics={"port": port})).open()
         socket.create_server(("127.0.0.1", free)).close()
 
 
-def test_without_the_extra_a_broker_serves_unless_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_a_broker_serves_unless_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for HTTP is told which extra to install; nobody else has to know."""
-    monkeypatch.setattr("broker.managing.find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr("broker.parts.http.find_spec", lambda name: None if name == "uvicorn" else object())
     with capture_logs() as events:
-        assert not ManagePart(left_to_itself(0)).is_on
+        part = part_of(left_to_itself(0))
+        await part.open()
+    assert not part.is_on
     assert [(event["event"], event["log_level"]) for event in events] == [("http.off", "info")]
     for name in ("http", "metrics"):
         settings = Settings(**{"http": {"enabled": False}, "metrics": {"enabled": False}, name: {"enabled": True}})
         with pytest.raises(BrokerError, match=rf"{name} needs slotmq\[manage\]: no module uvicorn"):
-            ManagePart(settings)
+            await part_of(settings).open()
 
 
 def test_a_start_without_the_extra_that_was_asked_for_ends_with_2(tmp_path: Path) -> None:
@@ -126,13 +145,15 @@ async def test_a_broker_that_recovers_lives_and_is_not_ready(tmp_path: Path, mon
     monkeypatch.setattr(broker.recovery, "facts", lambda: {"percent": 7})
     came = []
 
-    def opening(*arguments: Any) -> Any:
+    open_folder = DataFolder.open
+
+    def opening(*arguments: Any, **options: Any) -> DataFolder:
         came.extend([Web(broker.manage.port("http")), Web(broker.manage.port("metrics"), None)])
         for web in came:
             web.connection.connect()
-        return open_data(*arguments)
+        return open_folder(*arguments, **options)
 
-    monkeypatch.setattr("broker.server.open_data", opening)
+    monkeypatch.setattr("broker.parts.data.DataFolder.open", opening)
     await broker.recover()
     web, metrics = came
     try:

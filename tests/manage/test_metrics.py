@@ -221,7 +221,7 @@ async def test_a_scrape_of_many_queues_lets_the_loop_go_on(tmp_path: Path, monke
             asyncio.get_running_loop().call_soon(turn)
 
         asyncio.get_running_loop().call_soon(turn)
-        managed = broker._managed
+        managed = broker.entrance.managed
         for text, least in (
             (scrape.Scrape(managed).aggregated(), 10),
             (scrape.Scrape(managed).detailed(["queue_coarse_metrics", "queue_metrics"], None), 10 * 12),

@@ -36,9 +36,9 @@ async def test_the_other_nodes_of_a_cluster_have_rows(tmp_path: Path) -> None:
         {"node": "n3", "state": "silent"},
     ]
     async with managed_broker(tmp_path / "data") as broker:
-        own = broker._managed.node_name
+        own = broker.entrance.managed.node_name
         cluster = cast("ClusterMembership", SimpleNamespace(facts=lambda: {"nodes": [{"node": own}, *others]}))
-        rows = node_rows(replace(broker._managed, cluster=cluster))
+        rows = node_rows(replace(broker.entrance.managed, cluster=cluster))
     assert [(row["name"], row["running"], row["sockets_used"]) for row in rows[1:]] == [
         ("n2", True, 4),
         ("n3", False, 0),

@@ -475,10 +475,11 @@ class Scene:
 
     def _vhost(self, v: str) -> None:
         self.root("PUT", f"/api/vhosts/{v}", {})
+        node = self.broker.server.entrance.managed.node_name
         given = (
             f"vhost={v} v={v} queue={v}.q exchange={v}.x destination={v}.y policy={v}.p component=c name=name "
             f"tap={v}.t limit=max-queues cursor=c user=someone properties=k n=0 flag=f leaf=l within=1 unit=weeks "
-            f"port={self.broker.port} protocol=amqp pattern=x node={self.broker.server._managed.node_name} file=main.js"
+            f"port={self.broker.port} protocol=amqp pattern=x node={node} file=main.js"
         )
         self.words[v] = dict(word.split("=") for word in given.split())
         for path, body in (
@@ -651,7 +652,7 @@ def test_a_verb(scene: Scene, row: Row) -> None:
 
 def test_every_route_and_verb_has_a_row(scene: Scene) -> None:
     """What is added has to be entered by hand."""
-    managed = scene.broker.server._managed
+    managed = scene.broker.server.entrance.managed
     routes = [*http_routes(managed, FileReads(Files())), *metrics_routes()]
     paths = {re.sub("^GET /page/.*", "GET /page/{file}", f"{route.method} {route.path}") for route in routes}
     assert paths == {f"{row.method} {row.path}" for row in rows(ROUTES)}

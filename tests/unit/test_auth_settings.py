@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from broker.settings import Settings
-from broker.settings_access import Auth
+from broker.settings.access import Auth
 
 
 @pytest.mark.parametrize(

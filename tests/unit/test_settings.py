@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from broker.cli.config import documented
 from broker.settings import Settings, limits, sections
-from broker.settings_change import changes, merged
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, reload_of
+from broker.settings.change import changes, merged
+from broker.settings.fields import AT_ONCE, NEXT_CONNECTION, reload_of
 
 DOCUMENTED = Path(__file__).parents[2] / "config" / "slotmq.toml"
 UNITS = ("_bytes", "_ms", "_s")

@@ -12,7 +12,7 @@ import pytest
 from broker.amqp.errors import BrokerError
 from broker.server import BrokerServer
 from broker.settings import Server, Settings
-from broker.settings_storage import Store
+from broker.settings.storage import Store
 from tests.broker_process import BrokerProcess
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.mortal_files import MortalFiles

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import signal
 import subprocess
 import sys
 
 from tools.house import imports, paths, sources
-from tools.house.architecture import PAGE, page_with_tables
 from tools.house.measures import measure, measure_revision, table
+from tools.house.path_tables import path_table
 
-LISTS = ("circles", "classes", "writes")
+LISTS = ("circles", "writes")
 
 
 def main() -> int:
@@ -27,14 +26,17 @@ def main() -> int:
     path.add_argument("name", choices=paths.PATHS)
     listed = commands.add_parser("list", help="print what a measure counts")
     listed.add_argument("name", choices=LISTS)
-    page = commands.add_parser("architecture", help="write the tables of ARCHITECTURE.md")
-    page.add_argument("--check", action="store_true", help="only print how the page differs; the exit code is 1 if so")
+    tables = commands.add_parser("architecture", help="print a table of each path: its files and functions")
+    tables.add_argument("names", nargs="*", metavar="PATH", help=f"all unless given: {', '.join(paths.PATHS)}")
     options = parser.parse_args()
     if options.command == "path":
         for step in paths.walk(options.name):
             print("*" if step.outermost else " ", step.file, step.function)
     elif options.command == "architecture":
-        return _write_page(check=options.check)
+        if unknown := set(options.names) - set(paths.PATHS):
+            parser.error(f"no such path: {', '.join(sorted(unknown))}")
+        for name in options.names or paths.PATHS:
+            print(f"## {name}\n\n{path_table(name)}\n")
     elif options.command == "list":
         print("\n".join(_listed(options.name)))
     else:
@@ -42,21 +44,9 @@ def main() -> int:
     return 0
 
 
-def _write_page(*, check: bool) -> int:
-    page = PAGE.read_text()
-    wanted = page_with_tables(page)
-    if check:
-        sys.stdout.writelines(difflib.unified_diff(page.splitlines(True), wanted.splitlines(True), PAGE.name, "traced"))
-        return int(page != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
 def _listed(name: str) -> list[str]:
     if name == "writes":
         return sources.foreign_writes(paths.ROOT)
-    if name == "classes":
-        return [f"{name}: {', '.join(files)}" for name, files in sources.doubled_classes(paths.ROOT).items()]
     graphs = [imports.import_graph(paths.ROOT, package) for package in imports.packages(paths.ROOT)]
     return [" ".join(circle) for graph in graphs for circle in imports.circles(graph)]
 

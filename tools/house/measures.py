@@ -32,7 +32,6 @@ def measure() -> Measures:
     for package in imports.packages(paths.ROOT):
         circles = imports.circles(imports.import_graph(paths.ROOT, package))
         found[f"{package}: modules in circles"] = sum(map(len, circles))
-    found["class names that stand twice"] = len(sources.doubled_classes(paths.ROOT))
     found["writes to fields of others"] = len(sources.foreign_writes(paths.ROOT))
     found["... marked as hot"] = len(sources.hot_writes(paths.ROOT))
     by_package = sources.lines(paths.ROOT)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["doubled_classes", "foreign_writes", "hot_writes", "lines"]
+__all__ = ["foreign_writes", "hot_writes", "lines"]
 
 BESIDE: Final = ("pipeline", "perf", "cli", "testing")
 """The packages outside the daemon. In the daemon only the owner of a field writes it."""
@@ -16,16 +16,6 @@ BESIDE: Final = ("pipeline", "perf", "cli", "testing")
 
 HOT: Final = "# hot: written here"
 """The comment of a line that writes a field of another object because a call would cost too much there."""
-
-
-def doubled_classes(root: Path) -> dict[str, list[str]]:
-    """Return the files of each class name that several classes of the package share."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for path in sorted((root / "broker").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(str(path.relative_to(root)))
-    return {name: files for name, files in sorted(places.items()) if len(files) > 1}
 
 
 def foreign_writes(root: Path) -> list[str]:

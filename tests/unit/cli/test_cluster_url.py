@@ -14,7 +14,7 @@ from broker.cli.main import build_parser
 from broker.cli.serve import flags
 from broker.cli.settings_layers import SettingsError, load
 from broker.settings import Settings
-from broker.settings_change import changes
+from broker.settings.change import changes
 
 URL = "postgresql://slotmq:hush@127.0.0.1:5432/slotmq"
 

@@ -15,7 +15,7 @@ from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, credentials_of
 from broker.manage.refusal import HttpRefused
 from broker.manage.sessions import LoginSessions
-from broker.settings_access import Http
+from broker.settings.access import Http
 from tests.deadline import DEADLINE_S
 
 

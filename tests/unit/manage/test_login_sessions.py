@@ -10,7 +10,7 @@ from broker.core.auth.password import argon2_hash
 from broker.core.auth.users import User, Users
 from broker.manage import sessions
 from broker.manage.sessions import LoginSessions
-from broker.settings_access import Http
+from broker.settings.access import Http
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings_fields import Milliseconds, SettingsSection, number
+from broker.settings.fields import Milliseconds, SettingsSection, number
 
 __all__ = ["Cluster"]
 

@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from broker.settings_fields import SettingsSection, number
+from broker.settings.fields import SettingsSection, number
 
 __all__ = ["Zmq", "ZmqEndpoint", "ZmqPublish", "ZmqSubscribe"]
 

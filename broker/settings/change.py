@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from broker.settings import Settings, sections
-from broker.settings_fields import reload_of
+from broker.settings.fields import reload_of
+from broker.settings.settings import Settings, sections
 
 __all__ = ["Change", "changes", "in_force", "merged"]
 

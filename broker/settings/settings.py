@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from broker.settings_access import Auth, Http, HttpPort, Metrics, Tls
-from broker.settings_cluster import Cluster
-from broker.settings_fields import (
+from broker.settings.access import Auth, Http, HttpPort, Metrics, Tls
+from broker.settings.cluster import Cluster
+from broker.settings.fields import (
     AT_ONCE,
     NEXT_CONNECTION,
     GiB,
@@ -28,9 +28,9 @@ from broker.settings_fields import (
     number,
     text,
 )
-from broker.settings_overlay import Overlay
-from broker.settings_storage import Memory, Slots, Store, TapSettings
-from broker.settings_zmq import Zmq
+from broker.settings.overlay import Overlay
+from broker.settings.storage import Memory, Slots, Store, TapSettings
+from broker.settings.zmq import Zmq
 
 __all__ = ["PREFIX", "Settings", "SettingsSection", "limits", "sections"]
 

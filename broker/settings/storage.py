@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from broker.settings_fields import AT_ONCE, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
+from broker.settings.fields import AT_ONCE, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Memory", "Slots", "Store", "TapSettings"]
 

@@ -1,49 +1,55 @@
-"""How a broker meets ØMQ programs, if its settings say so. Without them nothing of ØMQ is imported."""
+"""The ØMQ bridges, if the settings name any. Otherwise nothing of ØMQ is imported."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import BrokerError
+from broker.parts.part import Part, Shared
 
 if TYPE_CHECKING:
-    from broker.net.listener import Listener
-    from broker.overlay_node.part import OverlayPart
-    from broker.settings import Settings
-    from broker.vhosts.vhosts import Vhosts
+    from broker.parts.clients import Clients
+    from broker.parts.data import Data
+    from broker.parts.overlay import Overlay
     from broker.zeromq.bridges import Bridges
 
-__all__ = ["ZmqPart"]
+__all__ = ["Zmq"]
 
 
-class ZmqPart:
-    """The ØMQ bridges of this process, if there are any."""
+class Zmq(Part):
+    """The ØMQ bridges of this process; none without `[[zmq.publish]]` and `[[zmq.subscribe]]`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Shared, data: Data, clients: Clients, overlay: Overlay) -> None:
+        self._shared = shared
+        self._data = data
+        self._clients = clients
+        self._overlay = overlay
         self.bridges: Bridges | None = None
 
-    def open(self, settings: Settings, vhosts: Vhosts, listener: Listener, overlay: OverlayPart) -> None:
+    async def open(self) -> None:
         """Open the endpoints. Raises: BrokerError."""
+        settings = self._shared.settings
         if not settings.zmq.is_on:
             return
         try:
             from broker.zeromq.bridges import Bridges  # noqa: PLC0415 - other brokers need no pyzmq
         except ImportError as error:
             raise BrokerError(f"zmq.publish and zmq.subscribe need slotmq[zmq]: {error}") from error
-        self.bridges = Bridges(settings, vhosts, listener.attach, overlay.follow_interest)
+        attach = self._clients.listener.attach
+        self.bridges = Bridges(settings, self._data.vhosts, attach, self._overlay.follow_interest)
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Connect the bridges; the listener serves clients by now."""
         if self.bridges is not None:
             self.bridges.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on what has come, and end; later calls do nothing."""
+        """Pass on what has come, and end."""
         bridges, self.bridges = self.bridges, None
         if bridges is not None:
             await bridges.stop(timeout_s)
 
-    def abort(self) -> None:
+    async def close(self) -> None:
         """Close the endpoints at once."""
         bridges, self.bridges = self.bridges, None
         if bridges is not None:

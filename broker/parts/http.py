@@ -1,16 +1,16 @@
-"""How a broker answers over HTTP, if it is to. Without HTTP it loads nothing of what the extra brings."""
+"""HTTP: the API, the page and the metrics, if the settings ask for them. Otherwise nothing of the extra is imported."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
 from broker.event_log import get_logger
 from broker.net.address import CannotListen, bind, close
+from broker.parts.part import Part, Shared
 
 if TYPE_CHECKING:
     from broker.manage.gate import Gate
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.samples import Samples
     from broker.manage.v1.file_reads import FileReads
-    from broker.net.tls import TlsContext
+    from broker.parts.ports import Ports
     from broker.settings import Settings
-    from broker.settings_access import HttpPort
+    from broker.settings.access import HttpPort
 
-__all__ = ["NEEDED", "ManagePart"]
+__all__ = ["NEEDED", "Http"]
 
 PORTS: Final = ("http", "metrics")
 NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # what the extra brings
@@ -31,25 +31,29 @@ EXTRA: Final = "slotmq[manage]"
 _log = get_logger()
 
 
-class ManagePart:
-    """The HTTP API and the metrics of this process, where they are to be.
+class Http(Part):
+    """The ports of the HTTP API and of the metrics, and their clients.
 
-    Invariant: what the settings ask for is there, or the broker does not start; what "auto" leaves out is logged.
+    Invariant: a port that the settings ask for is open, or the start fails; one that "auto" leaves out is logged.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Bind the ports. Raises: BrokerError without the extra; AddressTaken; CannotListen."""
-        self._settings = settings
+    def __init__(self, shared: Shared, ports: Ports) -> None:
+        self._shared = shared
+        self._ports = ports
         self._bound: dict[str, list[socket.socket]] = {}
         self._listeners: dict[str, ManageListener] = {}
         self._gates: dict[str, Gate] = {}
         self._reads: FileReads | None = None
         self._samples: Samples | None = None
+
+    async def open(self) -> None:
+        """Bind the ports and answer probes. Raises: BrokerError without the extra; AddressTaken; CannotListen."""
         try:
             for name in PORTS:
-                self._bind(name, getattr(settings, name))
+                self._bind(name, getattr(self._shared.settings, name))
+            await self._listen()
         except BaseException:
-            self.close_ports()
+            await self.close()
             raise
 
     def _bind(self, name: str, port: HttpPort) -> None:
@@ -64,7 +68,7 @@ class ManagePart:
             return
         setting = f"{name}.host" if port.host else "server.host"
         try:
-            self._bound[name] = bind(self._settings.host_of(port), port.port, f"{name}.port", setting)
+            self._bound[name] = bind(self._shared.settings.host_of(port), port.port, f"{name}.port", setting)
         except BrokerError as error:
             if port.is_asked_for:
                 raise
@@ -94,18 +98,17 @@ class ManagePart:
         listener = self._listeners.get(name)
         return 0 if listener is None else listener.clients
 
-    async def listen(self, tls: TlsContext | None, progress: Callable[[], Mapping[str, Any]]) -> None:
-        """Begin to answer probes; `progress` tells how far recovery is. Raises: CannotListen."""
+    async def _listen(self) -> None:
         if not self.is_on:
             return
         from broker.manage.gate import Gate  # noqa: PLC0415 - a start without HTTP is shorter
         from broker.manage.listener import ManageListener  # noqa: PLC0415 - as above
 
+        settings = self._shared.settings
         for name, bound in list(self._bound.items()):
-            port: HttpPort = getattr(self._settings, name)
-            gate = Gate(progress)
-            host = self._settings.host_of(port)
-            listener = ManageListener(gate, self._settings, host, tls if port.tls else None)
+            port: HttpPort = getattr(settings, name)
+            gate = Gate(self._shared.recovery.facts)
+            listener = ManageListener(gate, settings, settings.host_of(port), self._ports.tls if port.tls else None)
             try:
                 await listener.start(bound)
             except CannotListen as error:  # another process, which had bound the port too, began to listen first
@@ -121,8 +124,8 @@ class ManagePart:
         """Answer everything from now on."""
         if not self.is_on:
             return
-        from broker.manage.app import application, http_routes, metrics_routes  # noqa: PLC0415 - as in `listen`
-        from broker.manage.v1.file_reads import FileReads  # noqa: PLC0415 - as in `listen`
+        from broker.manage.app import application, http_routes, metrics_routes  # noqa: PLC0415 - as above
+        from broker.manage.v1.file_reads import FileReads  # noqa: PLC0415 - as above
 
         self._reads = FileReads(broker.files)
         self._samples = broker.samples
@@ -135,7 +138,7 @@ class ManagePart:
         if self._samples is not None:
             self._samples.tick()
 
-    def take_settings(self, settings: Settings) -> None:
+    async def take_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
         for listener in self._listeners.values():
             listener.take_settings(settings)
@@ -150,7 +153,7 @@ class ManagePart:
         for listener in self._listeners.values():
             listener.refuse_new()
 
-    async def close(self, timeout_s: float) -> None:
+    async def end_clients(self, timeout_s: float) -> None:
         """Wait until all clients have their answers, and break off those that take too long."""
         if self._samples is not None:
             await self._samples.close()
@@ -163,8 +166,8 @@ class ManagePart:
         for listener in self._listeners.values():
             listener.abort()
 
-    def close_ports(self) -> None:
-        """Release the ports of a broker that does not start."""
+    async def close(self) -> None:
+        """Release the ports."""
         self.refuse_new()
         self.abort()
         for bound in self._bound.values():

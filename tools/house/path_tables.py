@@ -1,4 +1,4 @@
-"""The tables of ARCHITECTURE.md, generated from the traces of the four paths."""
+"""A table of each traced path: its files and functions, with the first line of their docstrings."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ from typing import Final
 from tools.house import paths
 from tools.house.tracer import Step, functions
 
-__all__ = ["PAGE", "page_with_tables"]
+__all__ = ["path_table"]
 
-PAGE: Final = paths.ROOT / "ARCHITECTURE.md"
 ROWS_MAX: Final = 45
 """The maximum of rows: a longer table has a row for each file, and one still longer a row for each folder."""
-MARKED: Final = re.compile(r"(<!-- path: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-
-
-def page_with_tables(page: str) -> str:
-    """Return the page with the table between each pair of marks regenerated."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{path_table(found[2])}\n\n{found[4]}", page)
 
 
 def path_table(name: str) -> str:

@@ -1,53 +1,54 @@
-"""How a broker takes part in an overlay, if its settings say so. Without them nothing of the overlay is imported."""
+"""The overlay's brokers of this process, if the settings name any. Otherwise nothing of the overlay is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from broker.parts.part import Part, Shared
+
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.links import Links
-    from broker.settings import Settings
-    from broker.store.data_folder import DataFolder
-    from broker.vhosts.vhosts import Vhosts
+    from broker.parts.data import Data
 
-__all__ = ["OverlayPart"]
+__all__ = ["Overlay"]
 
 
-class OverlayPart:
+class Overlay(Part):
     """The overlay's brokers of this process, and the links to their neighbours; neither without an overlay."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Shared, data: Data) -> None:
+        self._shared = shared
+        self._data = data
         self.brokers: HeldBrokers | None = None
         self._links: Links | None = None
 
-    async def start(
-        self, settings: Settings, vhosts: Vhosts, folder: DataFolder, fail: Callable[[BaseException], None]
-    ) -> None:
+    async def open(self) -> None:
         """Take up the streams and let neighbours connect, if there is an overlay.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
-        if not settings.overlay.is_on:
+        shared, vhosts = self._shared, self._data.vhosts
+        if not shared.settings.overlay.is_on:
             return
-        from broker.overlay_node.held_brokers import HeldBrokers  # noqa: PLC0415 - as above
-        from broker.overlay_node.links import Links  # noqa: PLC0415 - other brokers start sooner without it
+        from broker.overlay_node.held_brokers import HeldBrokers  # noqa: PLC0415 - other brokers start sooner without
+        from broker.overlay_node.links import Links  # noqa: PLC0415 - as above
 
-        self.brokers = HeldBrokers(settings, vhosts, folder.files, folder.path, fail)
-        self._links = Links(settings, self.brokers)
+        self.brokers = HeldBrokers(shared.settings, vhosts, shared.files, shared.path, shared.fail)
+        self._links = Links(shared.settings, self.brokers)
         await self.brokers.start()
         for engine in vhosts.engines.values():
             self._accept(engine)
         vhosts.follow(self._accept)
 
-    def connect(self) -> None:
-        """Open the links; clients may connect by now."""
+    async def start(self) -> None:
+        """Open the links."""
         if self._links is not None:
             self._links.start()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout_s: float) -> None:
         """Close the links and end."""
         if self._links is not None and self.brokers is not None:
             await self._links.stop()

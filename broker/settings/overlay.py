@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings_fields import GiB, KiB, Milliseconds, SettingsSection, Size, number
+from broker.settings.fields import GiB, KiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Neighbour", "Overlay", "OverlayBroker"]
 

@@ -1,10 +1,10 @@
-"""The tables of ARCHITECTURE.md are generated from traces."""
+"""`tools.house architecture` prints a table of each traced path."""
 
 from pathlib import Path
 
 import pytest
 
-from tools.house import architecture, paths
+from tools.house import path_tables, paths
 from tools.house.tracer import Step
 
 SOURCE = '''"""A queue. More of it."""
@@ -52,9 +52,5 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("traced")
 def test_a_table_has_each_function_once(rows_max: int, rows: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A short path has a row per function, a longer one per file, and the longest per folder."""
-    monkeypatch.setattr(architecture, "ROWS_MAX", rows_max)
-    page = architecture.page_with_tables("Before.\n<!-- path: publish -->\nold\n<!-- end -->\nAfter.\n")
-    lines = page.splitlines()
-    assert (lines[:3], lines[-3:]) == (["Before.", "<!-- path: publish -->", ""], ["", "<!-- end -->", "After."])
-    assert lines[5:-3] == rows
-    assert architecture.page_with_tables(page) == page
+    monkeypatch.setattr(path_tables, "ROWS_MAX", rows_max)
+    assert path_tables.path_table("publish").splitlines()[2:] == rows

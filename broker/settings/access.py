@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
+from broker.settings.fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
 __all__ = ["Auth", "Http", "HttpPort", "Metrics", "Tls"]
 

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from broker.settings import PREFIX, Settings, limits, sections
+from broker.settings.settings import PREFIX, Settings, limits, sections
 
 __all__ = ["nearest", "problem_lines"]
 

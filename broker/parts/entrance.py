@@ -1,0 +1,133 @@
+"""The entrance of a broker: where clients, HTTP clients and commands come in while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.administration.backups import Backups
+from broker.manage.managed_broker import ManagedBroker
+from broker.manage.samples import Samples
+from broker.manage.totals import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
+from broker.net.control import ControlSocket
+from broker.net.control_verbs import control_verbs
+from broker.net.control_verbs.unacked import answering
+from broker.parts.part import Part, Shared
+from broker.settings.change import in_force
+from broker.vhosts.broker_statistics import BrokerStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Any
+
+    from broker.parts.clients import Clients
+    from broker.parts.data import Data
+    from broker.parts.definitions import Definitions
+    from broker.parts.http import Http
+    from broker.parts.overlay import Overlay
+    from broker.parts.ports import Ports
+
+__all__ = ["Entrance"]
+
+
+class Entrance(Part):
+    """Lets clients in: the AMQP listener, the HTTP ports and the control socket.
+
+    `facts` returns what `slotmq status` shows, `unready` why the broker takes no work now.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        ports: Ports,
+        http: Http,
+        data: Data,
+        clients: Clients,
+        definitions: Definitions,
+        overlay: Overlay,
+        *,
+        zmq: Callable[[], list[dict[str, Any]]],
+        facts: Callable[[], Mapping[str, Any]],
+        unready: Callable[[], Sequence[str]],
+        reload: Callable[[], Awaitable[Mapping[str, Any]]],
+        stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
+    ) -> None:
+        self._shared = shared
+        self._ports = ports
+        self._http = http
+        self._data = data
+        self._clients = clients
+        self._definitions = definitions
+        self._overlay = overlay
+        self._zmq = zmq
+        self._facts = facts
+        self._unready = unready
+        self._reload = reload
+        self._stop = stop
+        self.statistics: BrokerStatistics
+        self.control: ControlSocket
+        self.managed: ManagedBroker
+
+    async def open(self) -> None:
+        """Make the verbs, and what the HTTP API reads."""
+        shared, data, clients = self._shared, self._data, self._clients
+        administration, rehearsal = self._definitions.administration, self._definitions.rehearsal
+        node, settings = data.node, shared.settings
+        verbs = control_verbs(
+            administration,
+            rehearsal,
+            clients.listener,
+            data.taps,
+            Backups(data.folder, administration, data.taps),
+            self._facts,
+            reload=self._reload,
+            settings=lambda: in_force(shared.settings),
+            stop=self._stop,
+            cluster=None if node is None else node.member,
+            ask_nodes=None if node is None else node.questions.ask,
+            overlay=self._overlay,
+            zmq=self._zmq,
+        )
+        if node is not None:
+            node.questions.answer_by(answering(verbs, settings.cluster.node))
+        self.control = ControlSocket(shared.path, verbs)
+        self.statistics = BrokerStatistics(data.vhosts, clients.usage)
+        totals = BrokerTotals(shared.path, data.vhosts, clients.listener, self.statistics, shared.files)
+        self.managed = ManagedBroker(
+            settings=lambda: shared.settings,
+            administration=administration,
+            rehearsal=rehearsal,
+            listener=clients.listener,
+            taps=data.taps,
+            logins=clients.logins,
+            permissions=clients.permissions,
+            verbs=verbs,
+            facts=self._facts,
+            unready=self._unready,
+            down=lambda: sorted(data.vhosts.offline),
+            ports=self._http.ports,
+            incarnation=data.folder.incarnation,
+            files=shared.files,
+            cluster=None if node is None else node.member,
+            overlay=self._overlay,
+            zmq=self._zmq,
+            statistics=self.statistics,
+            samples=Samples(settings.http.sample_interval_ms, TOTAL_NUMBERS, TOTAL_COUNTERS, totals.read),
+        )
+
+    async def start(self) -> None:
+        """Accept clients and commands."""
+        bound = self._ports.bound
+        await self._clients.listener.start(bound.amqp, bound.tls)
+        if self._shared.settings.server.control_socket:
+            await self.control.start()
+        self._http.serve(self.managed)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Accept no more clients, and read nothing more from those that are connected."""
+        self._clients.listener.refuse_new()
+        self._clients.listener.stop_reading()
+        self._http.refuse_new()
+
+    async def close(self) -> None:
+        """Close the control socket, which reported until now what the stop waits for."""
+        await self.control.close()

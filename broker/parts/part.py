@@ -1,0 +1,60 @@
+"""A part of a broker, with a life of its own, and what all parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.stopping import Stopping
+from broker.vhosts.recovery_watch import RecoveryWatch
+
+if TYPE_CHECKING:
+    from broker.delivery.turn import Turn
+    from broker.settings import Settings
+    from broker.store.files import Files
+
+__all__ = ["Part", "Shared"]
+
+
+class Part:
+    """A part of a broker. The broker opens and starts its parts in their order, and stops and closes them in reverse.
+
+    Invariant: a part uses only parts that come before it. One whose `open` failed has released what it acquired.
+    """
+
+    async def open(self) -> None:
+        """Acquire what the part needs, and recover; no client is answered yet."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+
+    async def stop(self, timeout_s: float) -> None:
+        """Finish accepted work; clients and readers have this long to end."""
+
+    async def close(self) -> None:
+        """Release everything at once, after `stop` or without one."""
+
+    async def take_settings(self, settings: Settings) -> None:
+        """Apply changed settings, none of which needs a restart."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all parts of a broker share.
+
+    Units: `clock` returns seconds since 1970 and never goes back.
+    Invariant: `settings` are those in force; `path` is absolute; `served` says that all parts were started; `turn` is
+        there when the data folder's clock has been resumed.
+    """
+
+    settings: Settings
+    files: Files
+    path: Path
+    clock: Callable[[], float]
+    fail: Callable[[BaseException], None]
+    recovery: RecoveryWatch = field(default_factory=RecoveryWatch)
+    stopping: Stopping = field(default_factory=Stopping)
+    served: bool = False
+    turn: Turn = field(init=False)
