@@ -7,7 +7,7 @@ import pytest
 from tools.house import paths, tracer
 
 LONGEST = {"publish": (55, 18, 16), "deliver": (60, 22, 24), "policy": (164, 36, 88)}
-"""By path: the functions that run, their files, and the returns to a file that was left. Lower them, never raise them."""
+"""By path: the functions that run, their files, and the returns to a file that was left. Only lower them."""
 
 
 @pytest.mark.interpreted("the functions are traced, which compiled ones cannot be")
