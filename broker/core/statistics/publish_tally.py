@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.core.publishing.local_store import Targets
-    from broker.core.publishing.publish_entry import PublishEntry
     from broker.routing.exchange_tally import ExchangeTally
 
 __all__ = ["SIZE_BOUNDS", "ChannelPublishes", "PublishTally", "SizeTally"]
@@ -132,15 +130,15 @@ class ChannelPublishes(PublishTally):
         bodies: list[bytes],
         start: int,
         stop: int,
-        targets: list[Targets],
-        stops: list[int],
+        reached: int,
+        routed: int,
         confirming: bool,
     ) -> None:
         """Count the publishes of a run from one place up to another, and where they went. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. ``targets[n]`` is the PublishEntry of the messages up to place
-            ``stops[n]``; messages that no entry took went nowhere.
-        Cost: one step for each entry; one for all messages of one size, or a length for each message.
+        Shapes: headers and bodies as in a PublishRun. `reached` of the publishes went to some queue; `routed` counts
+            each once for each of its queues.
+        Cost: one step for all messages of one size, or a length for each message.
         """
         count = stop - start
         vhost = self._vhost
@@ -149,20 +147,6 @@ class ChannelPublishes(PublishTally):
         if confirming:
             self.publish_confirm += count
             vhost.publish_confirm += count
-        routed = 0
-        reached = 0
-        begun = 0
-        for place in range(len(targets)):
-            entry = cast("PublishEntry", targets[place])
-            reach = entry.reach
-            messages = stops[place] - begun
-            begun = stops[place]
-            tally = entry.tally
-            tally.publish_in += messages  # hot: written here
-            tally.publish_out += messages * reach  # hot: written here
-            if reach:
-                reached += messages
-                routed += messages * reach
         self.routed += routed
         vhost.routed += routed
         if reached < count:

@@ -21,7 +21,7 @@ def test_a_run_counts_as_its_messages(sizes: list[int]) -> None:
         for stop in range(start + 1, len(sizes) + 1):
             run, single = SizeTally(), SizeTally()
             channel = ChannelPublishes(PublishTally(), run)
-            channel.published_run(headers, bodies, start, stop, [], [], confirming=False)
+            channel.published_run(headers, bodies, start, stop, 0, 0, confirming=False)
             for size in sizes[start:stop]:
                 single.count(size, 1)
             assert (run.counts, run.total_bytes) == (single.counts, single.total_bytes)
