@@ -1,6 +1,6 @@
 """The goals of the benchmark, and the figures of two other brokers on another machine.
 
-Those figures were measured there in 2026-11 beside SlotMQ: docs/performance.md has all of them. A goal is judged as it
+Those figures were measured there in 2026-11 beside SlotMQ; docs/performance.md has newer ones. A goal is judged as it
 stands, whatever the machine.
 """
 
@@ -16,7 +16,6 @@ FLOORS = {
     **dict.fromkeys(("S1-1024", "S2-1024", "S3-1024", "S4-1024", "S5-10k", "S5-100k"), 10.0),
 }
 """The minimum ratio to RabbitMQ's messages per broker CPU-second."""
-PEERS_ELSEWHERE = "RabbitMQ 4.3.6 / LavinMQ 2.9.1 elsewhere"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Fills docs/performance.md with the tables of a stored run."""
+"""Fills docs/performance.md and docs/figures.md with the tables of a stored run."""
 
 from __future__ import annotations
 

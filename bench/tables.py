@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.columns import Column, columns, is_usual, kind, number, rate, size
-from bench.goals import PEERS_ELSEWHERE
+from bench.columns import columns, is_usual, kind, number, rate
 from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
 from bench.topics.tables import table
 
@@ -28,57 +26,6 @@ def _cost(measured: Measured) -> str:
     return table(["", *(f"{broker}, CPU-us / messages/s" for broker in brokers), *ratios], lines)
 
 
-def _limits(measured: Measured) -> str:
-    """Return the lower bounds for any broker, and SlotMQ's figures beside them."""
-    lines = []
-    for scenario in measured.titles:
-        relay, append = measured.figures(CEILING, scenario), measured.append.get(scenario, {})
-        least, own = measured.least.get(scenario, {}), measured.figures(measured.ours, scenario)
-        if (relay or append or least) and kind(scenario) not in ("full", "tls", "lone"):
-            lines.append(
-                [
-                    scenario,
-                    _known(own.get("cpu_us"), number),
-                    _known(relay.get("cpu_us"), number),
-                    _known(relay.get("per_s"), rate),
-                    _append(append),
-                    _known(_calls(least), number),
-                    _known(_calls(own), number),
-                    _known(_calls(measured.figures(PEER, scenario)), number),
-                ]
-            )
-    head = ["", f"{measured.ours}, CPU-us", "bare relay, CPU-us", "bare relay, messages/s"]
-    head += ["append + fdatasync, messages/s (CPU-us; messages a sync)", "reads + writes, least"]
-    return table([*head, f"those of {measured.ours}", f"those of {PEER}"], lines)
-
-
-def _footprint(measured: Measured) -> str:
-    """Return peak memory and disk."""
-    lines = [
-        [
-            scenario,
-            *(
-                f"{_known(figures.get('peak_rss_bytes'), size)} / {_known(figures.get('disk_bytes'), size)}"
-                for figures in (measured.figures(broker, scenario) for broker in measured.brokers)
-            ),
-        ]
-        for scenario, _ in _usual(measured)
-    ]
-    return table(["", *(f"{broker}, peak RSS / disk" for broker in measured.brokers)], lines)
-
-
-def _cores(measured: Measured) -> str:
-    """Return how much of a core SlotMQ used at the measured rate, and the loop's share of it."""
-    lines = []
-    for scenario, title in _usual(measured):
-        figures = measured.figures(measured.ours, scenario)
-        if figures.get("loop_cpu_us") and "per_s" in figures:
-            cores = figures["cpu_us"] * figures["per_s"] / 1e6
-            share = min(1.0, figures["loop_cpu_us"] / figures["cpu_us"])
-            lines.append([f"{scenario}: {title}", rate(figures["per_s"]), f"{cores:.2f}", f"{share:.0%}"])
-    return table(["", "messages/s", "cores used", "of that on the loop's thread"], lines)
-
-
 def _other(measured: Measured) -> str:
     """Return a table for each scenario with figures of its own."""
     tables = []
@@ -94,46 +41,6 @@ def _other(measured: Measured) -> str:
                     f"{scenario}: {title}\n\n{table(['', *(column.title for column in shown)], lines)}",
                 )
     return "\n\n".join(tables)
-
-
-def _of_kind(measured: Measured, wanted: str) -> str:
-    """Return one table of all scenarios of a kind, a line for each broker."""
-    lines = []
-    shown: Sequence[Column] = ()
-    for scenario, title in measured.titles.items():
-        if kind(scenario) == wanted:
-            shown = columns(scenario)
-            brokers = [name for name in (*measured.brokers, CEILING) if measured.figures(name, scenario)]
-            for rank, broker in enumerate(brokers):
-                cells = (column.cell(measured.figures(broker, scenario)) for column in shown)
-                lines.append(["" if rank else title, _shown(broker), *cells])
-    return table(["", "", *(column.title for column in shown)], lines) if lines else ""
-
-
-def _floors(measured: Measured) -> str:
-    lines = [
-        [one.scenario, f"{one.floor:.0f}", f"{one.found:.1f}", "holds" if one.holds else "**broken**"]
-        for one in measured.standings()
-    ]
-    return table(["", "at least, times RabbitMQ", "found", ""], lines)
-
-
-def _goals(measured: Measured) -> str:
-    lines = []
-    for one in measured.verdicts():
-        goal = one.goal
-        look: Callable[[float], str] = size if goal.of_size else rate if goal.more_is_better else number
-        lines.append(
-            [
-                goal.scenario,
-                f"`{goal.figure}`",
-                look(goal.wanted),
-                look(one.found),
-                one.text,
-                f"{look(goal.rabbitmq)} / {look(goal.lavinmq)}" if goal.rabbitmq and goal.lavinmq else "",
-            ]
-        )
-    return table(["", "", "goal", "found", "", PEERS_ELSEWHERE], lines)
 
 
 def machine(content: Mapping[str, Any]) -> str:
@@ -213,16 +120,6 @@ def _times(measured: Measured, broker: str, scenario: str) -> str:
     return "-" if times is None else f"{times:.1f}"
 
 
-def _append(figures: Mapping[str, float]) -> str:
-    if not figures:
-        return "-"
-    return f"{figures['per_s']:,.0f} ({number(figures['cpu_us'])}; {figures['batch']:,.0f})"
-
-
-def _calls(figures: Mapping[str, float]) -> float | None:
-    return figures["reads"] + figures["writes"] if "reads" in figures else None
-
-
 def _known(value: float | None, look: Callable[[float], str]) -> str:
     return "-" if value is None else look(value)
 
@@ -233,13 +130,7 @@ def _shown(broker: str) -> str:
 
 TABLES: dict[str, Callable[[Measured], str]] = {
     "cost": _cost,
-    "limits": _limits,
-    "footprint": _footprint,
-    "cores": _cores,
     "other": _other,
-    **{wanted: partial(_of_kind, wanted=wanted) for wanted in ("full", "large", "lone", "tls")},
-    "floors": _floors,
-    "goals": _goals,
 }
 """The tables by the names of their places on the page."""
 

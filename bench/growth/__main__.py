@@ -19,14 +19,13 @@ import compiled_build
 from bench import machine
 from bench.brokers import PROJECT
 from bench.choices import choices
-from bench.growth import page, picture, race, sharing, tables
+from bench.growth import picture, race, sharing, tables
 from bench.growth.curves import PANELS, curves
 from bench.growth.plan import FULL, QUICK
 from bench.growth.race import Track
 from bench.packages import compiled_package, package_at
-from bench.places import page_at
 from bench.plot import NoPicture
-from bench.results import RESULTS, keep, leave, load
+from bench.results import keep, leave, load
 
 PARTS = (*PANELS, "fairness")
 _LIMIT_S = 660.0  # a measurement that runs then may finish: under twelve minutes in all
@@ -41,7 +40,9 @@ def main() -> int:
         if not options.kept.is_file():
             print(f"{options.kept} is not there", file=sys.stderr)
             return 2
-        return _show(options.kept, options.page or Path("docs/performance.md"))
+        content = load(options.kept)
+        print(tables.summary(content))
+        return _draw(options.plot, content)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _OPEN_FILES), hard), hard))
     begun = time.monotonic()
@@ -52,9 +53,7 @@ def main() -> int:
     name = keep(content, options.json, "growth")
     print(tables.summary(content))
     print(f"Kept in {name}; this took {content['seconds']:.0f} s.")
-    if options.page:
-        return _show(options.json or RESULTS / name, options.page) or bool(track.failures)
-    return 1 if track.failures else 0
+    return _draw(options.plot, content) or int(bool(track.failures))
 
 
 def _measure(parts: Sequence[str], track: Track, *, compiled: bool) -> dict[str, Any]:
@@ -96,20 +95,15 @@ def _package(options: argparse.Namespace) -> tuple[Path, bool]:
         return PROJECT, False
 
 
-def _show(kept: Path, target: Path) -> int:
-    """Draw a stored run beside a page, and fill the page's section with its tables."""
-    content = load(kept)
+def _draw(target: Path | None, content: dict[str, Any]) -> int:
+    """Draw a run where the command line asks for it, and return the exit code."""
+    if target is None:
+        return 0
     try:
-        drawn = picture.draw(target.parent / "growth.svg", content)
+        _tell(f"Written: {picture.draw(target, content).name}")
     except NoPicture as error:
         print(error, file=sys.stderr)
         return 1
-    try:
-        target.write_text(page.filled(target.read_text(), content, kept.name))
-    except (OSError, page.NoSection) as error:
-        print(f"{target}: {error}", file=sys.stderr)
-        return 1
-    _tell(f"Written: {target.name}, {drawn.name}")
     return 0
 
 
@@ -122,8 +116,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--package", type=package_at, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go; they take up to 3 GB")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
-    parser.add_argument("--page", type=page_at, help="fill the section of this page and draw the picture beside it")
-    parser.add_argument("--kept", type=Path, help="measure nothing, show this run (on docs/performance.md or --page)")
+    parser.add_argument("--plot", type=Path, help="draw the picture, such as docs/growth.svg")
+    parser.add_argument("--kept", type=Path, help="measure nothing, show this run")
     options = parser.parse_args()
     if options.dir and not options.dir.is_dir():
         parser.error(f"--dir: {options.dir} is no folder")

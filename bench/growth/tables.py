@@ -1,13 +1,12 @@
-"""The tables of the growth bench: cost over size, flatness, and the light client's latency beside each pressure."""
+"""The texts of the growth bench: cost over size, flatness, and the light client's latency beside each pressure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from bench.growth.curve import FLAT, growth, medians, worst
 
-LIGHT_P99_MS = 20.0  # the goal beside one publisher at full speed
 SHARE_LEAST = 0.8  # relative to the average of the others: less is unfair
 
 
@@ -45,28 +44,3 @@ def verdict(curve: Mapping[str, Any]) -> str:
     if ratio <= FLAT:
         return f"flat within {max(0.0, ratio - 1):.0%}"
     return f"{ratio:.1f} times at {size:,}"
-
-
-def cost_table(curves: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table in Markdown: a curve in each row, its costs by size, and the verdict."""
-    lines = ["| | CPU-µs per message at | |", "|---|---|---|"]
-    for curve in curves:
-        at = ", ".join(f"{size:,}: {cost:.2f}" for size, cost in medians(curve["cells"], "cpu_us").items())
-        lines.append(f"| {curve['panel']}: {curve['title']} | {at} | {verdict(curve)} |")
-    return "\n".join(lines)
-
-
-def light_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table in Markdown: the light client's latencies, and the smallest share of a member."""
-    lines = [
-        "| beside | p50 | p99 | longest | the others' messages/s | least share of one |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        rate = f"{row['confirmed_per_s']:,.0f}" if "confirmed_per_s" in row else ""
-        shares = [f"{part} {row[name]:.2f}" for name, part in _SHARES.items() if name in row]
-        lines.append(
-            f"| {row['title']} | {row['p50_ms']:.2f} ms | {row['p99_ms']:.2f} ms | {row['max_ms']:.2f} ms | {rate} "
-            f"| {', '.join(shares)} |"
-        )
-    return "\n".join(lines)

@@ -179,7 +179,7 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--plot", type=Path, help="draw the picture, such as docs/overlay-figures.svg")
-    parser.add_argument("--page", type=page_at, help="fill in the tables of a page, such as docs/overlay-figures.md")
+    parser.add_argument("--page", type=page_at, help="fill in the tables of a page, such as docs/figures.md")
     parser.add_argument("--kept", type=Path, help="measure nothing, show this run")
     return parser.parse_args(words)
 

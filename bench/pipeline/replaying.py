@@ -12,11 +12,11 @@ from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
 from bench.publisher import LoadPublisher, PublisherPace
 from bench.tape import publish_tape
+from broker.client.address import AmqpAddress
 from broker.perf.peer import PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
 from broker.pipeline.selection import Selection
-from broker.pipeline.sink.amqp_address import AmqpAddress
 
 PLAIN = "a plain publisher"
 REPLAY = "replay: a lake to a broker"

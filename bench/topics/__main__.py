@@ -22,6 +22,7 @@ from bench.topics import blog, caching, claims, hostility, page, pictures, sizes
 from bench.topics.cell import INTERPRETED, NoAnswer, Package, compiled_package
 from bench.topics.plan import PARTS, QUICK, WHOLE
 from bench.topics.stage import Stage
+from bench.topics.tables import goals_table
 from broker import compiled
 
 _LIMIT_S = 600.0
@@ -77,6 +78,8 @@ def main() -> int:
         content = _replaced(load(options.into), content)
         options.json = options.into
     kept = keep(content, options.json, "topics-quick" if options.quick else "topics")
+    if "sizes" in parts:
+        _tell(goals_table(parts))
     _tell(f"Every figure is in {kept}; this took {time.monotonic() - begun:.0f} s.")
     if options.page:
         return _show(options.json or RESULTS / kept, options.page) or bool(failures)

@@ -1,4 +1,4 @@
-"""Fills docs/topic-index.md with the tables of a stored run of the topic engines."""
+"""Fills docs/topic-index.md and docs/figures.md with the tables of a stored run of the topic engines."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.topics import article
 from bench.topics.goals import goals
 
 Parts = dict[str, Any]
@@ -24,60 +23,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _claims(parts: Parts) -> str:
-    rows = parts["claims"]["rows"]
-    names = [name for name in rows[0]["us"] if name != "conventional"]
-    return table(
-        ["subscriptions", "conventional, us", *names],
-        [
-            [
-                f"{row['size']:,}",
-                number(row["us"]["conventional"]),
-                *(number(row["ratios"].get(name)) for name in names),
-            ]
-            for row in rows
-        ],
-    )
-
-
-def _million(parts: Parts) -> str:
-    theirs = {"trie": "trie", "dfa": "lazy DFA"}
-    found = parts["blog"]["million"]
-    return table(
-        ["engine", "here, s", "the article, s", "times the one that splits once"],
-        [
-            [
-                row["engine"] + (f" ({row['stopped']})" if row["stopped"] else ""),
-                number(row["million_s"]),
-                number(article.MILLION_S.get(theirs.get(row["engine"], ""))),
-                number(_us(found, "split-once") / row["us"]),
-            ]
-            for row in found["rows"]
-        ],
-    )
-
-
-def _us(million: Parts, engine: str) -> float:
-    return next(float(row["us"]) for row in million["rows"] if row["engine"] == engine)
-
-
-def _bindings(parts: Parts) -> str:
-    rows = parts["blog"]["bindings"]["rows"]
-    names = list(rows[0]["us"])
-    return table(
-        ["bindings", *(f"{name}, us" for name in names), "conventional : trie", "split-once : trie"],
-        [
-            [
-                f"{row['size']:,}",
-                *(number(row["us"][name]) for name in names),
-                number(row["us"]["conventional"] / row["us"]["trie"]),
-                number(row["us"]["split-once"] / row["us"]["trie"]),
-            ]
-            for row in rows
-        ],
-    )
 
 
 def _by_size(parts: Parts, cell: Callable[[Parts], str]) -> str:
@@ -101,46 +46,6 @@ def _match(parts: Parts) -> str:
             steps.setdefault(entry["size"], []).append(entry["figures"]["step_ns"])
     spreads = [f"{min(found):.0f} to {max(found):.0f}" for _, found in sorted(steps.items())]
     return f"{lines}\n| *the machine: a step of a fixed loop, ns* | | {' | '.join(spreads)} |"
-
-
-def _bytes(parts: Parts) -> str:
-    return _by_size(parts, lambda entry: f"{entry['bytes_per_pattern']:,.0f}")
-
-
-def _changes(parts: Parts) -> str:
-    def cell(entry: Parts) -> str:
-        figures = entry["figures"]
-        add = f"{number(figures['add_us'])} ({number(figures['add_worst_us'])})"
-        return f"{add}, {number(figures['remove_us'])} ({number(figures['remove_worst_us'])})"
-
-    return _by_size(parts, cell)
-
-
-def _hostile(parts: Parts) -> str:
-    rows = parts["hostile"]["rows"]
-    families = list(dict.fromkeys(row["family"] for row in rows))
-    kinds = list(dict.fromkeys((row["engine"], row["form"]) for row in rows))
-    found = {(row["engine"], row["form"], row["family"]): row for row in rows}
-    lines = []
-    for family in families:
-        cells = [found.get((engine, form, family), {}) for engine, form in kinds]
-        lines.append(
-            [f"`{family}`", *(f"{number(one.get('p99_us'))} / {one.get('visited_most', 0):,}" for one in cells)]
-        )
-    return table(["family", *(f"{engine}, {form}" for engine, form in kinds)], lines)
-
-
-def _cache(parts: Parts) -> str:
-    names = {
-        "hit_us": "a hit, us",
-        "empty_call_us": "a call that does nothing, us",
-        "thrash_us": "a key that never returns, us",
-        "uncached_us": "the same without a cache, us",
-    }
-    rows = parts["cache"]["rows"]
-    lines = [[title, *(f"{row[name]:.3f}" for row in rows)] for name, title in names.items()]
-    lines.append(["routes held after the last key", *(f"{row['entries_after']:,}" for row in rows)])
-    return table(["", *(row["form"] for row in rows)], lines)
 
 
 def _broker(parts: Parts) -> str:
@@ -168,7 +73,8 @@ def _ours(cells: dict[str, Parts | None]) -> list[Parts | None]:
     return [cell for name, cell in cells.items() if name != "RabbitMQ"] if "RabbitMQ" in cells else []
 
 
-def _goals(parts: Parts) -> str:
+def goals_table(parts: Parts) -> str:
+    """Return the goals, each with what was found."""
     return table(
         ["what", "to reach", "by `auto`", "", "the best there is"],
         [[goal.what, goal.wanted, goal.found, goal.verdict, goal.best] for goal in goals(parts)],
@@ -176,15 +82,7 @@ def _goals(parts: Parts) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[Parts], str]]] = {
-    "claims": ("claims", _claims),
-    "million": ("blog", _million),
-    "bindings": ("blog", _bindings),
     "match": ("sizes", _match),
-    "bytes": ("sizes", _bytes),
-    "changes": ("sizes", _changes),
-    "hostile": ("hostile", _hostile),
-    "cache": ("cache", _cache),
     "broker": ("broker", _broker),
-    "goals": ("sizes", _goals),
 }
 """The tables by name, each with its part of a run."""

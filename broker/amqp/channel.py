@@ -228,9 +228,9 @@ class Channel:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), *frames)
 
-    def withhold(self, method: Method, number: int = UNDECIDED) -> Withheld:
-        """Send an answer once the change of that number is on disk; the channel's next answers follow it."""
-        answer = Withheld((encode_method(self.number, method),), number)
+    def withhold(self, method: Method | None, number: int = UNDECIDED) -> Withheld:
+        """Send an answer, or nothing, once the change of that number is on disk; the channel's next answers follow."""
+        answer = Withheld(() if method is None else (encode_method(self.number, method),), number)
         if self.state is IS_OPEN:
             self.connection.withhold(self.number, answer)
         return answer

@@ -167,10 +167,10 @@ class SharedQueue(Queue):
         shared = [stream for stream in self.streams if isinstance(stream, SharedStream)]
         return self.ready + sum([stream.demand.left + elsewhere.get(stream.number, 0) for stream in shared])
 
-    def purge(self) -> int:
-        """Drop the ready messages that this node has, and return how many were dropped in all."""
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Drop the ready messages that this node has, and tell how many were dropped in all."""
         purged, self._purged = self._purged, 0
-        return super().purge() + purged
+        super().purge(lambda count: done(count + purged))
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 

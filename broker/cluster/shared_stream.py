@@ -18,6 +18,7 @@ from broker.cluster.place import Returned, SlotPlace, message_id
 from broker.cluster.unsaved_settlements import UnsavedSettlements
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 
@@ -248,14 +249,15 @@ class SharedStream(Stream):
         dense = indexes[-1] - indexes[0] == len(indexes) - 1
         self._indexes = None if dense else indexes
         self._shift = indexes[0] - manager.next_id
-        local: dict[int, int] = {}
+        returns: list[ReturnRun] = []
         if counts or seen is not None:
             for place, index in enumerate(indexes):
                 if index in counts or (seen is not None and seen[index]):
-                    local[place] = counts.get(index, 0)
+                    count = counts.get(index, 0)
+                    returns.append(ReturnRun(place, place + 1, count, count))
         charge_bytes = sum([message.charge for message in messages])
         self.demand.arrived(charge_bytes)
-        manager.adopt(messages, charge_bytes, local)
+        manager.adopt(messages, charge_bytes, returns)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
             queue.wake_worker()
@@ -315,15 +317,6 @@ class SharedStream(Stream):
         self._mark(slot, indexes)
         self.manager.lose(slot, indexes)
 
-    def purge(self) -> int:
-        """Drop every ready message that is leased to this node, and return how many."""
-        count = self.manager.ready
-        for slot in list(self.manager.slots.values()):
-            if slot.ready:
-                self._mark(slot, slot.ready_indexes())
-        self.manager.purge()
-        return count
-
     def delete(self) -> None:
         """Drop everything; the rows are swept once no node uses the queue any more."""
         super().delete()
@@ -347,7 +340,7 @@ class SharedStream(Stream):
             gathers = share is not None and share.slot is place.slot
             if not gathers and not place.slot.number:
                 break
-            if gathers and slot.counts:
+            if gathers and slot.redeliveries is not None:
                 break
             indexes = slot.ready_indexes()[-count:]
             count -= len(indexes)
@@ -360,15 +353,15 @@ class SharedStream(Stream):
                     one.bits[known] = 1
                     if slot.redelivered(index):
                         one.seen[known] = 1
-                        if slot.counts.get(index):
-                            one.counts[known] = slot.counts[index]
+                        if count_of_returns := slot.delivery_count(index):
+                            one.counts[known] = count_of_returns
                 returned.append(one)
             self.manager.lose(slot, indexes)
         return returned
 
     def forget(self) -> None:
         """Drop everything that was leased: the lease has ended, and others have it now."""
-        self.manager.clear()
+        self._release_all()
         self._places.clear()
         self.damaged.clear()
         self.demand.forget()

@@ -279,6 +279,11 @@ class Engine(TurnEngine):
             await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
+    async def finish_sliced(self) -> None:
+        """Finish what takes several turns, in as many steps of the loop."""
+        for _ in self.vhost.ports.sliced.finish():
+            await asyncio.sleep(0)
+
     def messages(self, queue: Queue) -> QueueMessages:
         """Return the messages of a queue, for an operator."""
         return self._parts.messages(self.vhost, queue, self.reader, self.committer)
@@ -312,6 +317,7 @@ class Engine(TurnEngine):
         for _ in self.vhost.dismantle():
             await asyncio.sleep(0)
             self.deadlines.begin_turn()
+        await self.finish_sliced()
         self.close()
 
     async def give_up(self, error: CorruptStore) -> None:

@@ -108,10 +108,11 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     assert contents is not None
     high_water = consumer.output_window.high_water_bytes
     tag = session.unacked.last_tag + 1
-    counted = bool(slot.counts) and stream.queue.rules.counts_deliveries
-    alike = not counted and (slot.recovered or not slot.counts)  # all messages are redelivered, or none is
+    again = slot.redelivered_among(indexes)
+    counted = again > 0 and slot.redeliveries is not None and stream.queue.rules.counts_deliveries
+    alike = not counted and again in (0, len(indexes))  # all messages are redelivered, or none is
     batched = False
-    octets = LAST_OCTETS_AGAIN if slot.recovered else LAST_OCTETS
+    octets = LAST_OCTETS_AGAIN if again else LAST_OCTETS
     count = len(indexes)
     messages: list[Message | None]
     if isinstance(indexes, range):
@@ -136,7 +137,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                 if not alike:
                     octets = LAST_OCTETS_AGAIN if slot.redelivered(indexes[taken]) else LAST_OCTETS
                     if counted:
-                        header = with_delivery_count(header, slot.counts.get(indexes[taken], 0))
+                        header = with_delivery_count(header, slot.delivery_count(indexes[taken]))
                 large_bytes = consumer.append(message, header, tag + taken, octets)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1
@@ -144,7 +145,9 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     finally:  # also after an error: a tag that was sent is not used again
         if taken:
             written = indexes if taken == count else indexes[:taken]
-            session.tally.delivered(stream.tally, taken, slot.redelivered_among(written), consumer.no_ack)
+            if taken < count and again:
+                again = slot.redelivered_among(written)
+            session.tally.delivered(stream.tally, taken, again, consumer.no_ack)
             if consumer.no_ack:
                 session.unacked.last_tag += taken  # hot: written here
             else:

@@ -174,13 +174,14 @@ class Worker(QueueWorker["Queue"]):
             or queue.timed
             or queue.prioritized
             or self.firehose is not None
+            or stream.returning
         ):
             return False
         consumer = cast("Consumer", ring.alone)
         if consumer.room() <= 0:
             return True  # credit wakes it
         slot = manager.get(self.owner)
-        if slot is None or slot.contents is None or slot.counts or slot.recovered:
+        if slot is None or slot.contents is None or slot.redeliveries is not None or slot.recovered:
             return False
         index = manager.take_one(slot)
         try:

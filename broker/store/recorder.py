@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from crc32c import crc32c
 
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.store.message_log import MessageLog
 from broker.store.record import (
     FRONT,
     MESSAGE,
     PREFIX_BYTES,
-    encode_purged,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
@@ -152,13 +152,9 @@ class Recorder:
         """Record that messages of a stream are settled. Shapes: ids are distinct and at least one, in any order."""
         self._log.append(encode_settled(self._log.synced, timestamp_ms, number, ids))
 
-    def record_requeued(self, timestamp_ms: int, number: int, counts: Mapping[int, int]) -> None:
-        """Record how often messages that came back were delivered in all. Shapes: counts by message id."""
-        self._log.append(encode_requeued(self._log.synced, timestamp_ms, number, counts))
-
-    def record_purged(self, timestamp_ms: int, number: int, upto: int, excepted: Sequence[int]) -> None:
-        """Record that every message up to and including id `upto` is settled but for the excepted."""
-        self._log.append(encode_purged(self._log.synced, timestamp_ms, number, upto, excepted))
+    def record_requeued(self, timestamp_ms: int, number: int, first_id: int, runs: Iterable[ReturnRun]) -> None:
+        """Record how often messages came back. Shapes: indexes of the runs count from `first_id`."""
+        self._log.append(encode_requeued(self._log.synced, timestamp_ms, number, first_id, runs))
 
     def record_deleted(self, timestamp_ms: int, number: int) -> None:
         """Record that a stream is gone for good."""

@@ -12,11 +12,13 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
 from broker.cluster.data_path import DataPath
 from broker.cluster.shared_stream import SharedStream
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import Targets
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.core.queue.stream_owner import StreamOwner
+from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
@@ -175,6 +177,7 @@ class PathNode:
                 window_bytes=1 << 20,
                 kept=lambda _stream, _slot: None,
                 bury=lambda _queue, message, reason: self.buried.append((message.body, reason)),
+                sliced=SlicedWork(Clock(), Deadlines()),
             ),
         )
         self.store = self.path.store(recorder, lambda mark: f"producer-{mark & 0xFF}")

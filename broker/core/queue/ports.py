@@ -10,6 +10,7 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
 from broker.core.publish_credit import PublishCredit
 from broker.core.queue.stream_owner import QueueWorker, StreamOwner
+from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
@@ -26,6 +27,7 @@ class StreamPorts(Generic[S]):
     ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
     calls. ``measure`` finds the body sizes of a paged-out slot. ``bury`` publishes a dead letter. ``settled``
     collects the streams whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
+    ``sliced`` has what takes several turns.
     """
 
     store: VhostStore
@@ -39,6 +41,10 @@ class StreamPorts(Generic[S]):
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)
     credit: PublishCredit = field(default_factory=PublishCredit)
+    sliced: SlicedWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sliced = SlicedWork(self.clock, self.deadlines)
 
 
 @dataclass(slots=True, kw_only=True)

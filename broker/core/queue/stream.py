@@ -6,16 +6,19 @@ out (settled, requeued, buried) happens here, and is noted for the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import Message, charge_of
+from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Slot, single
+from broker.slots.slot import Slot, dense, single
 from broker.slots.states import Tenure
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import SPILLED_SEGMENT
@@ -32,6 +35,11 @@ __all__ = ["Stream"]
 _log = get_logger()
 
 BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
+RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
+CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
+RUN_MIN: Final = 64  # a run of so many settled messages gets a record of its own beside others of the turn
+
+_serials: Final = count()  # no two messages that come back to a slot are compared
 
 
 class Stream:
@@ -39,6 +47,8 @@ class Stream:
 
     Shapes: ``before_next`` is called once, with the stream, before the next message gets its id, and may append another
         one.
+        ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
+        any message behind them is handed out.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
         stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -57,6 +67,7 @@ class Stream:
         "octets",
         "persists_all",
         "queue",
+        "returning",
         "tally",
     )
 
@@ -79,6 +90,7 @@ class Stream:
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.level = level
+        self.returning: list[tuple[int, int, Slot, Sequence[int]]] = []
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -108,7 +120,7 @@ class Stream:
                 found.first,
                 found.end - found.first,
                 found.settled,
-                found.counts,
+                found.returns,
                 set(found.segments),
                 charge_bytes=found.size_bytes,
                 recovered=redelivered or found.redelivered,
@@ -264,7 +276,7 @@ class Stream:
         if self.deleted:
             return
         contents = slot.contents
-        if contents is not None and (lost := [index for index in indexes if contents[index] is None]):
+        if contents is not None and (lost := missing_among(contents, indexes)):
             _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=len(lost))
             self.settle(slot, lost)
             indexes = [index for index in indexes if index not in slot.acks]
@@ -273,17 +285,45 @@ class Stream:
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
         if limit is not None:
-            worn = [index for index in indexes if slot.counts.get(index, 0) >= limit]
+            worn = slot.worn(indexes, limit)
             if worn:
-                indexes = [index for index in indexes if slot.counts.get(index, 0) < limit]
+                over = set(worn)
+                indexes = [index for index in indexes if index not in over]
         self.manager.requeue(slot, indexes)
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
-                counts = {slot.first + index: slot.counts[index] for index in logged}
-                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, counts)
+                runs = slot.returns_of(logged)
+                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, runs)
         self.bury_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
+
+    def take_back(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Keep messages, which a consumer had, for `return_next`."""
+        heappush(self.returning, (slot.first, next(_serials), slot, indexes))
+
+    def return_next(self) -> int:
+        """Requeue what is to come back to the lowest slot, and return the cost in units of the turn's share."""
+        returning = self.returning
+        first, _, slot, indexes = heappop(returning)
+        parts = [indexes]
+        while returning and returning[0][0] == first:
+            parts.append(heappop(returning)[3])
+        if len(parts) > 1:
+            indexes = dense(sorted(chain.from_iterable(parts)))
+        self.requeue(slot, indexes)
+        return RETURN_UNITS + len(parts) // RETURN_UNITS
+
+    def catch_up(self) -> None:
+        """Requeue what comes before the first ready message.
+
+        Cost: one slot, if not all of its messages came back too often.
+        """
+        for _ in range(CATCH_UP_SLOTS):
+            front = self.manager.front()
+            if not self.returning or (front is not None and front.first < self.returning[0][0]):
+                return
+            self._ports.deadlines.spend(self.return_next())
 
     def doubt(self, first: int) -> None:
         """Note that the messages from an id on may have been delivered before, by a broker that has crashed."""
@@ -311,34 +351,51 @@ class Stream:
             if indexes:
                 self.lose(slot, indexes)
 
-    def purge(self) -> int:
-        """Drop every ready message and return how many; the unacked ones stay."""
-        manager = self.manager
-        count = manager.ready
-        if not count:
-            return 0
-        upto = manager.next_id - 1
-        manager.purge()
-        if self.durable:
-            unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
-            self._recorder.record_purged(self._ports.clock.now_ms, self.number, upto, unacked)
-        return count
+    def purge(self) -> Iterator[int]:
+        """Drop every message that is ready now, a slot in each step, and yield how many; the unacked ones stay."""
+        end = self.manager.next_id
+        for slot in list(self.manager.slots.values()):
+            if self.deleted:
+                return
+            if slot.tenure is Tenure.DELETED or not slot.ready:
+                continue
+            indexes = slot.ready_indexes()
+            if slot.end > end:
+                count = bisect_left(indexes, end - slot.first)
+                indexes = indexes[:count]
+            self.lose(slot, indexes)
+            yield len(indexes)
 
     def log_settlements(self) -> None:
         """Append one record for all that was settled in this loop turn."""
         pending, self._pending = self._pending, []
-        if pending and not self.deleted:
+        if not pending or self.deleted:
+            return
+        now_ms = self._ports.clock.now_ms
+        if len(pending) > 1:
+            for ids in pending:
+                if len(ids) >= RUN_MIN and isinstance(ids, range):
+                    self._recorder.record_settled(now_ms, self.number, ids)
+            pending = [ids for ids in pending if len(ids) < RUN_MIN or not isinstance(ids, range)]
+        if pending:
             ids = pending[0] if len(pending) == 1 else list(chain.from_iterable(pending))
-            self._recorder.record_settled(self._ports.clock.now_ms, self.number, ids)
+            self._recorder.record_settled(now_ms, self.number, ids)
 
     def delete(self) -> None:
         """Drop everything, for good."""
         self.deleted = True
-        self.manager.clear()
+        self._release_all()
         self._pending.clear()
         if self.durable:
             self._recorder.record_deleted(self._ports.clock.now_ms, self.number)
         self._ports.store.forget_queue(self.number, at_once=not self.durable)
+
+    def _release_all(self) -> None:
+        """Delete all slots now; their messages leave the memory in this turn and the next ones."""
+        self.returning.clear()
+        contents = self.manager.clear()
+        if contents:
+            self._ports.sliced.run(_release(contents))
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
@@ -410,3 +467,16 @@ class Stream:
             (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
+
+
+def missing_among(contents: Sequence[Message | None], indexes: Sequence[int]) -> list[int]:
+    """List those of some messages that are not in memory, although their slot is."""
+    if isinstance(indexes, range) and None not in contents[indexes.start : indexes.stop]:
+        return []  # the usual case
+    return [index for index in indexes if contents[index] is None]
+
+
+def _release(contents: list[list[Message | None]]) -> Iterator[int]:
+    """Release messages, those of one slot in each step, and yield its cost in units of the turn's share."""
+    while contents:
+        yield 1 + len(contents.pop()) // MESSAGES_PER_UNIT

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from broker.amqp.lenient_methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 from broker.manage.acting import acting
 from broker.manage.answers import no_content
 from broker.manage.api.binding_key import properties_key
@@ -15,7 +16,6 @@ from broker.manage.api.bindings import DEFAULT_EXCHANGE, binding_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
 from broker.manage.needs import Needs
-from broker.net.inside.methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 
 if TYPE_CHECKING:
     from broker.manage.call import Call

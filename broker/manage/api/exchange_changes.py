@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import created, json_answer, no_content
@@ -16,7 +17,6 @@ from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, required, table
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
-from broker.net.inside.methods import DeclareExchangeAny, DeleteExchangeAny
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.amqp.lenient_methods import DeclareAny, DeleteAny
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import created, no_content
@@ -11,7 +12,6 @@ from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, table
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.net.inside.methods import DeclareAny, DeleteAny
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
+    from broker.amqp.client import Received
     from broker.core.auth.permissions import Kind
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.manage.call import Call
     from broker.manage.client import ApiClient
-    from broker.net.inside.connection import Got
 
 __all__ = ["queue_message_routes"]
 
@@ -108,7 +108,7 @@ def messages_answer(rows: Sequence[Mapping[str, Any]]) -> Response:
     return rows_answer(rows, at_once=max(1, min(len(rows), len(rows) * PIECE_BYTES // max(1, size_bytes))))
 
 
-def _row(got: Got, encoding: str, bytes_max: int | None) -> dict[str, Any]:
+def _row(got: Received, encoding: str, bytes_max: int | None) -> dict[str, Any]:
     method = got.method
     return {
         "redelivered": method.redelivered,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,9 @@ def purging_verbs(administration: Administration) -> dict[str, Verb]:
             count = await drop(engine, queue, request.integer("limit", 0))
         else:
             await decided(partial(queue.before, "purge", None))
-            count = queue.purge()
+            purged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            queue.purge(purged.set_result)
+            count = await purged
         _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
         await engine.committer.drain()
         return {"messages": count}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
+from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import fault_in
 from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, OK, JobFailed
@@ -22,7 +23,6 @@ from broker.pipeline.progress import Progress
 from broker.pipeline.replay.replay_plan import digest
 from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
 from broker.pipeline.source.catalog import check_url

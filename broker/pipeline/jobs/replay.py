@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
+from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
@@ -29,7 +30,6 @@ from broker.pipeline.replay.republish import (
     publish_rows,
 )
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.options import WINDOW_MAX
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
