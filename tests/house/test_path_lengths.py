@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import structlog
 
 from tools.house import paths, tracer
 
-LONGEST = {"publish": (55, 18, 16), "deliver": (60, 22, 24), "policy": (164, 36, 88)}
+LONGEST = {"publish": (54, 18, 16), "deliver": (60, 22, 24), "policy": (164, 36, 88)}
 """By path: the functions that run, their files, and the returns to a file that was left. Only lower them."""
 
 
+@pytest.fixture
+def log_settings() -> Iterator[None]:
+    """Restore how events are logged: a trace logs none."""
+    settings = structlog.get_config()
+    yield
+    structlog.configure(**settings)
+
+
+@pytest.mark.usefixtures("log_settings")
 @pytest.mark.interpreted("the functions are traced, which compiled ones cannot be")
 @pytest.mark.parametrize("name", LONGEST)
 def test_a_path_is_no_longer_than_it_was(name: str) -> None:

@@ -152,7 +152,6 @@ class Stream:
         """
         if self.before_next is not None:  # not called yet: the messages have no record
             self.go_before()
-        self._wake()
         manager = self.manager
         slot = manager.open
         at = slot.length
@@ -164,6 +163,12 @@ class Stream:
                 self._note_records(slot, at, recorded=recorded)
             elif segment not in slot.segments or segment != messages[-1].position >> OFFSET_BITS:
                 self._recorder.keep(slot, messages)
+        queue = self.queue
+        if queue.consumers.present:  # as `_wake` does, without a call
+            if queue.lags:
+                self._ports.credit.lagged += 1  # hot: written here
+            if not queue.awake:
+                queue.wake_worker()
 
     def append_one(self, message: Message) -> None:
         """Put a message without a record at the end, as `append` does. HOT."""
@@ -173,7 +178,7 @@ class Stream:
             self._wake()
 
     def _wake(self) -> None:
-        """Have what is appended delivered in this loop turn, if there are consumers."""
+        """Have what was appended delivered in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
