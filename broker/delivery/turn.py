@@ -63,8 +63,8 @@ class TurnEngine:
         """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
 
     @abstractmethod
-    def turn(self) -> None:
-        """Do the due work of the vhost."""
+    def turn(self) -> int:
+        """Do the due work of the vhost, and return how many bytes of records wait to be written, at least about."""
 
     @abstractmethod
     def page_out(self) -> None:
@@ -106,6 +106,7 @@ class Turn(Clock):
         self._paging: list[TurnEngine] = []  # they page out after the output of this turn is written
         self._backlog = False
         self._check_backlog: Callable[[], bool] = _no_backlog
+        self._backlog_bytes = 0
         self._may_act: Callable[[], bool] | None = None
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
         self.count = 0
@@ -148,9 +149,10 @@ class Turn(Clock):
         """Note how far the broker's clock is ahead of the system's."""
         self.ahead_ms = ahead_ms
 
-    def check_backlog_by(self, check: Callable[[], bool]) -> None:
-        """Call `check` in the turns that leave records unwritten, and in each turn after one for which it is true."""
+    def check_backlog_by(self, check: Callable[[], bool], over_bytes: int) -> None:
+        """Call `check` in the turns that leave so much unwritten, and in each turn after one for which it is true."""
         self._check_backlog = check
+        self._backlog_bytes = over_bytes
 
     @property
     def acts(self) -> bool:
@@ -174,10 +176,6 @@ class Turn(Clock):
         self._touched.append(outlet)
         if not self.scheduled and not self._flushes:
             self.schedule()
-
-    def note_backlog(self) -> None:
-        """Check the backlog of unwritten records after this turn."""
-        self._backlog = True
 
     def page_out_later(self, engine: TurnEngine) -> None:
         """Have an engine page out after this turn has written its output: no delivery waits for files."""
@@ -205,17 +203,18 @@ class Turn(Clock):
             self._reads = 0
         if self.dead:
             return
-        if not self.acts:
+        if self._may_act is not None and not self._may_act():
             for outlet in self._touched:
                 outlet.greet()
             return
         self.count += 1
         self._flushes = True
         try:
+            waiting_bytes = 0
             for engine in self.engines:
                 if engine.due or engine.stirred:
-                    engine.turn()
-            if self._backlog:
+                    waiting_bytes += engine.turn()
+            if self._backlog or waiting_bytes > self._backlog_bytes:
                 self._backlog = self._check_backlog()
             self._flushes = False
             touched, self._touched = self._touched, []

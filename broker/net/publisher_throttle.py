@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.core.publishing.message_store import MessageStore
     from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["PublisherThrottle", "ThrottledConnection"]
+__all__ = ["STORE_BACKLOG_MAX_BYTES", "PublisherThrottle", "ThrottledConnection"]
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
 COUNTED_PART: Final = 8  # from this part of it on, each connection's unwritten records are counted
@@ -56,7 +56,8 @@ class PublisherThrottle:
     A publisher is paused when it has more unwritten than is left of the limit for all. So one greedy publisher fills
     about half of it, two a third each, and what is left is for those who publish little. One that publishes transient
     messages has nothing unwritten. A commit takes all records, and its publishers are resumed.
-    Units: ``backlog_max_bytes`` is how much may wait in memory to be written to the log.
+    Units: ``backlog_max_bytes`` is how much may wait in memory to be written to the log, ``counted_bytes`` the backlog
+        from which on connections are counted.
     Invariant: connections that only consume are never stopped here. Beyond the limit each publisher is paused after one
         read that adds a record.
     Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.
@@ -71,12 +72,15 @@ class PublisherThrottle:
         self._alarms = alarms
         self._pending_bytes = pending_bytes
         self._backlog_max_bytes = backlog_max_bytes
+        self.counted_bytes = backlog_max_bytes // COUNTED_PART
         self._left_bytes = backlog_max_bytes
         self._publishers: set[ThrottledConnection] = set()
         self._paused: set[ThrottledConnection] = set()
         self._unwritten: dict[MessageStore, Unwritten] = {}
-        self.watching = False  # whether `published` has to hear of each read: an alarm is active, or records are counted
-        self._counts = False  # the backlog was large enough at the end of the last turn
+        self.watching = (
+            False  # whether `published` has to hear of each read: an alarm is active, or records are counted
+        )
+        self._counts = False  # the backlog exceeded `counted_bytes` at the end of the last turn
 
     @property
     def alarmed(self) -> bool:
@@ -88,20 +92,17 @@ class PublisherThrottle:
         """The connections that an alarm blocks."""
         return frozenset(self._alarms.blocked)
 
-    @property
-    def paused(self) -> int:
-        """How many publishers wait for a commit to take their records."""
-        return len(self._paused)
-
-    def published(self, transport: ThrottledConnection, appended_bytes: int = 0) -> None:
+    def published(self, transport: ThrottledConnection, unwritten_bytes: int = 0) -> None:
         """Block or pause a connection that was just read and publishes, or has begun its first message.
 
-        Shapes: `appended_bytes` is how much the read added to the records that no commit has taken.
+        Units: `unwritten_bytes` is that of its session before the read.
         """
         if self._alarms.alarms:
             self._block([transport])
-        if self._counts and appended_bytes > 0:
-            self._count(transport, appended_bytes)
+        if self._counts:
+            appended_bytes = transport.session.unwritten_bytes - unwritten_bytes
+            if appended_bytes > 0:
+                self._count(transport, appended_bytes)
         self._publishers.add(transport)
 
     def turn(self) -> bool:
@@ -111,7 +112,7 @@ class PublisherThrottle:
         """
         pending_bytes = self._pending_bytes()
         self._left_bytes = self._backlog_max_bytes - pending_bytes
-        self._counts = pending_bytes > self._backlog_max_bytes // COUNTED_PART
+        self._counts = pending_bytes > self.counted_bytes
         if not self._counts:
             self._unwritten.clear()
         else:

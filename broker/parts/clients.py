@@ -56,7 +56,7 @@ class Clients(Part):
         self.usage = Usage(users)
         self.alarms = Alarms(watermarks(settings))
         self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes)
-        shared.turn.check_backlog_by(self.throttle.turn)
+        shared.turn.check_backlog_by(self.throttle.turn, self.throttle.counted_bytes)
         self.logins = logins_of(settings.auth, users, self._passwords.check)
         self.listener = Listener(
             settings,

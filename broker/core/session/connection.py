@@ -84,7 +84,7 @@ class SessionOfConnection(SessionClient):
 
     @property
     def unwritten_bytes(self) -> int:
-        """How many bytes of the vhost's records no commit has taken: what a read adds to them is this client's."""
+        """How many bytes of the vhost's records no commit has taken; those that a read adds are this client's."""
         return 0 if self.vhost is None else self.vhost.store.unwritten_bytes
 
     def open(self, vhost: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from broker.core.deadlines import Clock
+from broker.core.publish_credit import SHARE_ENTRIES
 from broker.delivery import pager as module
 from broker.delivery.pager import Pager
 from broker.slots.manager import SlotManager
@@ -189,18 +190,31 @@ def test_a_turn_spills_a_mebibyte_of_large_bodies() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_turn_pages_out_eight_small_slots(position: int) -> None:
-    """Each slot costs a file that is opened and written, so a turn pages out eight of them at most."""
+def test_a_turn_pages_out_three_small_slots(position: int) -> None:
+    """Each slot costs a file that is opened and written, so a turn pages out three of them at most."""
     disk, pager = full_pager(100, 1, b"b", position=position)
     pager.turn()
-    assert pager.paged_out == 8
+    assert pager.paged_out == 3
     while pager.pressed:
         pager.turn()
     assert pager.paged_out == 100
     assert disk.lasting == {position > 0}
 
 
-def test_a_turn_pages_out_hundreds_of_slots_that_need_no_file() -> None:
+def test_a_turn_pages_out_three_full_slots() -> None:
+    """A turn pages out what publishers may add to a vhost in a turn, and at most the rest of one slot more."""
+    disk, pager = full_pager(1, 10_000, b"b", position=1)
+    disk.log.written = 2
+    paged_out = []
+    while pager.pressed:
+        before = pager.paged_out
+        pager.turn()
+        paged_out.append(pager.paged_out - before)
+    assert sum(paged_out) * 1000 >= 7000
+    assert max(paged_out) * 1000 <= SHARE_ENTRIES + 1000
+
+
+def test_a_turn_pages_out_many_slots_that_need_no_file() -> None:
     """Where a few entries stay in memory, a turn is long enough for many slots, and ends all the same."""
     disk, pager = full_pager(1000, 1, b"b", position=1)
     disk.opens = False

@@ -104,10 +104,11 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
     class Delivering(Engine):
         stirred = False
 
-        def turn(self) -> None:
+        def turn(self) -> int:
             self.due = False
             turn.touch(Consumer("consumer", flushed))
             turn.touch(late)
+            return 0
 
     turn.engines.append(Delivering(flushed))
     turn.schedule()
@@ -161,9 +162,33 @@ class Engine(TurnEngine):
         super().__init__()
         self._written = written
 
-    def turn(self) -> None:
+    def turn(self) -> int:
         """Do it."""
         self._written.append("work")
+        return 0
+
+    def page_out(self) -> None:
+        """Do it."""
+        self._written.append("page")
+
+
+def test_a_turn_writes_its_output_before_it_pages_out() -> None:
+    """No delivery waits for files; an engine that asks twice pages out once, and not again in the next turn."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    written: list[str] = []
+    engine = Engine(written)
+    turn.engines.append(engine)
+    turn.page_out_later(engine)
+    turn.page_out_later(engine)
+    for name in "ab":
+        turn.touch(Writer(name, written))
+    turn.pause(Reader(turn, "reader", 1, []))
+    asked.pop()()
+    assert written == ["work", "a", "b", "page"]
+    turn.schedule()
+    asked.pop()()
+    assert written[4:] == ["work"]
 
 
 def test_a_turn_works_and_writes_only_while_it_may_act() -> None:
