@@ -32,6 +32,7 @@ __all__ = ["COMMIT_BOUNDS_S", "CommitTally", "Committer", "EngineCommitter"]
 FAST_S: Final = 0.0005
 FAST_SYNCS: Final = 8
 LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write
+LAZY_MAX_BYTES: Final = 4 << 20  # of records without a waiter that wait for more; beyond it a publisher would be paused
 GATHER_BYTES: Final = 4 << 10  # after a turn that appends so much, the next one probably brings more
 GATHER_TURNS: Final = 4  # that a batch may wait: each handles a bounded share of input
 COMMIT_BOUNDS_S: Final = (
@@ -216,6 +217,8 @@ class Committer:
             else:  # the batch waits for the next turn, because this one appended much
                 self._gathered_turns += 1
                 self._schedule()
+        elif self._log.waiting and self._log.position - self._log.written > LAZY_MAX_BYTES:
+            self.sync_soon()
         elif self._log.waiting and self._lazy is None:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
         return self._log.position - self._log.written if self._log.waiting else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.delivery.committer import GATHER_BYTES, GATHER_TURNS
+from broker.delivery.committer import GATHER_BYTES, GATHER_TURNS, LAZY_MAX_BYTES
 from broker.store.damage import StoreFailed
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS
 from tests.unit.delivery.commit_room import FAILURE, CommitRoom, FakePublisher
@@ -136,6 +136,17 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     assert room.writing == [4]
     room.end_write()
     assert room.confirms == [("one", 1)]
+
+
+def test_many_records_that_nobody_waits_for_are_written_at_once() -> None:
+    """They do not wait for the timer: their publisher would be paused meanwhile."""
+    room = CommitRoom()
+    room.log.append(LAZY_MAX_BYTES // 8)
+    room.one_turn()
+    room.turn()
+    assert room.writing == [1]
+    assert not room.alarms
+    room.end_write()
 
 
 def test_a_defect_in_a_confirm_ends_the_committer() -> None:
