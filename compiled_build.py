@@ -58,7 +58,6 @@ MODULES: Final = (
     "log_writer.py",
     "net/handshakes.py",
     "net/listener.py",
-    "net/prompt_ack.py",
     "net/publisher_throttle.py",
     "net/receive_buffer.py",
     "net/transport.py",
