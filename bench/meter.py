@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.brokers import Broker
+from bench.run import Figures
 from broker.perf.process_tree import ProcessTree, TreeUsage
-
-Figures = dict[str, float]
-"""The figures of a run, by names that end with their unit."""
 
 
 class Meter:

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import brokers
-from bench.meter import Figures
-from bench.results import leave
-from bench.rows import GROUPS, rows
-from bench.scenario import Limits
-from bench.scenarios.flow import Flow
+from bench.messages.flow import Flow
+from bench.messages.rows import GROUPS, rows
+from bench.messages.scenario import Limits
+from bench.run import Figures, leave
 from broker.perf.crew import RunFailed
 
 _SAMPLER_SPARE_S = 1.0

@@ -1,7 +1,8 @@
-"""Job queues on PostgreSQL that a user could take instead: `python -m bench.cluster.peers NAME VERB URL ...`.
+"""Job queues on PostgreSQL that a user could take instead: one process publishes, another works.
 
-Each verb runs as a process of its own and prints one line of JSON at its end. A publisher commits each message, or each
-batch, before it goes on, as a confirm does. A payload begins with the time of its publishing.
+`python -m bench.cluster.peers NAME VERB URL ...` is such a process; it prints one line of JSON at its end. A publisher
+commits each message, or each batch, before it goes on, as a confirm does. A payload begins with the time of its
+publishing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import json
 import logging
 import resource
+import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +20,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from bench.brokers import PROJECT
+from bench.cluster.cases import Case
+from bench.cluster.nodes import Database
+from broker.perf.crew import RunFailed
+
+_LIMIT_S = 300.0
+_CONNECTIONS = {1: 16, 100: 2}  # for one message per commit, many publishers at once
 STAMP_DIGITS = 20
 QUIET_S = 30.0  # a worker that waits longer for its next message has failed
 
@@ -190,6 +199,86 @@ def cpu_s() -> float:
 
 
 PEERS: dict[str, type[Peer]] = {"pgqueuer": PgQueuerPeer, "procrastinate": ProcrastinatePeer}
+
+
+def race(case: Case, database: Database) -> dict[str, Any]:
+    """Return the figures of one run. Raises: RunFailed."""
+    url = database.new_url()
+    _end(_Process(case, "install", url))
+    worker = _Process(case, "work", url, batch=100)
+    publisher = _Process(case, "publish", url, batch=case.batch)
+    try:
+        worker.await_ready()
+        publisher.await_ready()
+        before_s = database.processes.usage().cpu_s
+        publisher.begin()
+        published, worked = _end(publisher), _end(worker)
+        database_s = database.processes.usage().cpu_s - before_s
+    finally:
+        for process in (worker, publisher):
+            process.kill()
+    seconds = worked["ended_s"] - published["begun_s"]
+    return {
+        "messages": case.messages,
+        "seconds": seconds,
+        "per_s": case.messages / seconds,
+        "p50_us": worked["p50_us"],
+        "p99_us": worked["p99_us"],
+        "broker_us": (published["cpu_s"] + worked["cpu_s"]) / case.messages * 1e6,
+        "database_us": database_s / case.messages * 1e6,
+    }
+
+
+class _Process:
+    """One process of the library."""
+
+    def __init__(self, case: Case, verb: str, url: str, batch: int = 1) -> None:
+        options = {
+            "--messages": case.messages,
+            "--size": case.size,
+            "--queues": case.queues,
+            "--batch-size": batch,
+            "--connections": _CONNECTIONS[case.batch] if verb == "publish" else 4,
+        }
+        words = [str(word) for pair in options.items() for word in pair]
+        command = [sys.executable, "-m", "bench.cluster.peers", case.peer, verb, url, *words]
+        self.name = f"{case.peer} {verb}"
+        self._process = subprocess.Popen(
+            command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def await_ready(self) -> None:
+        """Wait until the process is connected."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "ready":
+            raise RunFailed(f"{self.name} did not start: {self.ended()[1][-500:]}")
+
+    def begin(self) -> None:
+        """Let the publisher begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def ended(self) -> tuple[str, str]:
+        """Wait for the end and return the output."""
+        return self._process.communicate(timeout=_LIMIT_S)
+
+    def kill(self) -> None:
+        """End the process, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def _end(process: _Process) -> dict[str, Any]:
+    try:
+        out, errors = process.ended()
+        figures: dict[str, Any] = json.loads(out.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise RunFailed(f"{process.name} failed: {errors.strip()[-500:]}") from None
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"{process.name} took longer than {_LIMIT_S:.0f} s") from None
+    return figures
 
 
 async def run(given: argparse.Namespace) -> dict[str, Any]:

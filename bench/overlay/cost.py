@@ -6,21 +6,21 @@ the same load: a leaf for the publisher, one broker between, a leaf for the cons
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bench.brokers import Broker, slotmq
-from bench.growth.ground import EXCHANGE, control, declare_bound
-from bench.growth.herd import FULL_SPEED, Herd, Sink, Source
-from bench.growth.light import await_route
+from bench.ground import EXCHANGE, control, declare_bound
+from bench.herd import FULL_SPEED, Herd, Sink, Source
+from bench.light import await_route
+from bench.messages.flow import Flow
+from bench.messages.rows import SIZES
+from bench.messages.scenario import Limits
 from bench.overlay.hops import chain
-from bench.overlay.plan import Row, Stage
 from bench.overlay.tree import Tree
-from bench.rows import SIZES
-from bench.scenario import Limits
-from bench.scenarios.flow import Flow
+from bench.run import Figures
+from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import PeerConnection
 from broker.perf.spool import Material, Spool
@@ -41,37 +41,32 @@ class Contestants:
     tree: Tree
 
 
-def measure(stage: Stage, rows: list[Row], packages: Mapping[str, Path]) -> None:
-    """Add a row for each round, size and form of the package. Raises: NotStarted, Fault, RunFailed, OSError."""
+def measure(stage: Stage) -> None:
+    """Measure each form and size in turn. Raises: NotStarted, Fault, RunFailed, OSError."""
     plan = stage.plan
     limits = Limits(seconds=plan.cost_seconds)
     with ExitStack() as running:
-        contestants = list(_contestants(stage, packages, running))
-        for turn in range(plan.cost_rounds):
-            for size in SIZES:
-                for one in contestants:
-                    scenario = Flow(f"S1-{size}", size, persistent=False, confirms=False, acks=False)
-                    alone = scenario.measure(one.alone, limits)
-                    row = {
-                        "form": one.form,
-                        "size": size,
-                        "round": turn,
-                        "s1_us": alone["cpu_us"],
-                        "s1_per_s": alone["per_s"],
-                        **_forwarded(one.tree, size, plan.cost_seconds),
-                    }
-                    rows.append(row)
-                    stage.tell(
-                        f"{one.form}, {size} B: S1 {row['s1_us']:.2f} CPU-us, forwarded by a middle broker "
-                        f"{row['middle_us']:.2f} ({row['middle_us'] / row['s1_us']:.1f} times), publishing leaf "
-                        f"{row['publishing_us']:.2f}, subscribing leaf {row['subscribing_us']:.2f}, "
-                        f"{row['per_s']:,.0f}/s"
-                    )
+        contestants = list(_contestants(stage, running))
+
+        def measured(one: Contestants, size: int) -> None:
+            flow = Flow(f"S1-{size}", size, persistent=False, confirms=False, acks=False)
+            alone = flow.measure(one.alone, limits)
+            figures = {"s1_us": alone["cpu_us"], "s1_per_s": alone["per_s"]}
+            figures |= _forwarded(one.tree, size, plan.cost_seconds)
+            figures["times"] = figures["middle_us"] / figures["s1_us"]
+            stage.add("cost", figures, form=one.form, size=size)
+
+        works = {
+            f"cost, {one.form}, {size} B": lambda _, one=one, size=size: measured(one, size)
+            for size in SIZES
+            for one in contestants
+        }
+        stage.in_turn(works, plan.rounds)
 
 
-def _contestants(stage: Stage, packages: Mapping[str, Path], running: ExitStack) -> Iterator[Contestants]:
-    for form, package in packages.items():
-        here = replace(stage, package=package)
+def _contestants(stage: Stage, running: ExitStack) -> Iterator[Contestants]:
+    for form, package in stage.packages.items():
+        here = replace(stage, packages={form: package})
         alone = running.enter_context(slotmq(here.new_folder(), package=package, name=f"{form} broker"))
         tree = running.enter_context(chain(here, 1))
         tree.start()
@@ -80,7 +75,7 @@ def _contestants(stage: Stage, packages: Mapping[str, Path], running: ExitStack)
         yield Contestants(form, alone, tree)
 
 
-def _forwarded(tree: Tree, size: int, seconds: float) -> Row:
+def _forwarded(tree: Tree, size: int, seconds: float) -> Figures:
     """Send messages through the chain at full speed, and return what each costs each broker."""
     keys = [f"bench.{number % 97:02d}.{number:08d}" for number in range(_KEYS)]
     queue = f"bench-cost-{size}"
@@ -93,9 +88,9 @@ def _forwarded(tree: Tree, size: int, seconds: float) -> Row:
     herd = Herd([source], [Sink(subscriber, 0)], lead=_LEAD)
     try:
         herd.run(seconds / 2)
-        before = {name: tree.cpu_s(name) for name in tree.brokers}
+        before = tree.each_cpu_s()
         moved = herd.run(seconds)
-        costs = {name: (tree.cpu_s(name) - used) / moved.messages * 1e6 for name, used in before.items()}
+        costs = tree.each_cpu_s(before, moved.messages / 1e6)
         source.stop()
         herd.run(_DRAIN_LIMIT_S, lambda: herd.delivered >= herd.published)  # what is in flight belongs to this run
     finally:

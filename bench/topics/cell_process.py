@@ -156,11 +156,10 @@ class Cell:
             if number % 5 == 0:
                 uncached.append(_mean_us(bare.route, batch))
         return {
-            "form": kind(),
-            "hit_us": sorted(hit_us),
-            "empty_call_us": sorted(empty_us),
-            "thrash_us": sorted(thrash),
-            "uncached_us": sorted(uncached),
+            "hit_us": median(hit_us),
+            "empty_call_us": median(empty_us),
+            "thrash_us": median(thrash),
+            "uncached_us": median(uncached),
             "distinct_keys": len(every),
             "entries_after": len(exchange.cache),
             "bytes_after": exchange.cache.used_bytes,
