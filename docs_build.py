@@ -1,7 +1,7 @@
 """What `mkdocs.yml` asks for beside docs/: pages that live elsewhere in the project, and links that lead to them.
 
-The Markdown in the project is written for a reader of the folder: `docs/slots.md` links `../ARCHITECTURE.md`, and
-`README.md` links `docs/slots.md`. The site has one flat folder, so `on_page_markdown` rewrites those links.
+The Markdown in the project is written for a reader of the folder: `docs/store.md` links `../ARCHITECTURE.md`, and
+`README.md` links `docs/store.md`. The site has one flat folder, so `on_page_markdown` rewrites those links.
 """
 
 from __future__ import annotations

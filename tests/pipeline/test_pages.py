@@ -28,8 +28,6 @@ SHOWN = re.compile(r"^\+[-+]+\+\n\|.*\|\n\+[-+]+\+\n((?:\|.*\|\n)*)\+[-+]+\+$", 
 """A table that DataFrame.show() printed, with its rows as group."""
 
 CONTINUES = re.compile(r"The examples continue those of\s\[[^]]+\]\(([\w-]+)\.md\)")
-OWN_SPARK = ("pipeline-spark",)
-"""Guides that start a Spark server, which takes longer than all others together."""
 GUIDES = [
     page.stem
     for page in sorted((PROJECT / "docs").glob("pipeline-*.md"))
@@ -57,9 +55,7 @@ def left(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Calla
     return run
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.torture) if name in OWN_SPARK else name for name in GUIDES]
-)
+@pytest.mark.parametrize("name", GUIDES)
 def test_a_guide(name: str, left: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     """A reader of a guide succeeds after nothing but the guides that it names, and sees no empty table."""
     left(name)
@@ -67,9 +63,8 @@ def test_a_guide(name: str, left: Callable[[str], Path], capsys: pytest.CaptureF
 
 
 def test_every_guide_runs_or_says_why_not() -> None:
-    """Only the page about clusters has no block that runs; each other block that does not run has its reason."""
-    pages = [page.stem for page in sorted((PROJECT / "docs").glob("pipeline-*.md"))]
-    assert [name for name in pages if name not in GUIDES] == ["pipeline-cluster"]
+    """Each page has blocks that run; a block that does not run has its reason."""
+    assert GUIDES == [page.stem for page in sorted((PROJECT / "docs").glob("pipeline-*.md"))]
 
 
 @pytest.mark.parametrize("names", [("README.md",), ("docs/index.md", "docs/pipeline.md")], ids=" ".join)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.growth import page, sharing, tables
+from bench.growth import sharing, tables
 from bench.growth.curve import growth, medians, worst
 from bench.growth.curves import curves
 from bench.growth.ground import EXCHANGE, control, declare_bound, source
@@ -64,24 +64,6 @@ def content(**more: Any) -> dict[str, Any]:
     silent = {"rate_ratio": 0.99, "cost_ratio": 1.01}
     fairness = {"light": [light | {"delivered_least_share": 0.9}], "silent": silent}
     return {"compiled": True, "curves": [curve], "fairness": fairness, "failures": [], **more}
-
-
-def test_the_section_of_the_page_is_replaced_and_nothing_else() -> None:
-    """Replacing the section twice equals replacing it once, and the text around it is unchanged."""
-    text = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
-    filled = page.filled(text, content(), "growth-1.json")
-    assert page.filled(filled, content(), "growth-1.json") == filled
-    assert filled.startswith("before\n")
-    assert filled.endswith("after\n")
-    assert "old" not in filled
-    assert "| queues: one by one | 1: 10.00, 10: 30.00 | 3.0 times at 10 |" in filled
-    assert "| a flood | 1.00 ms | 25.50 ms | 30.00 ms | 2 | delivered 0.90 |" in filled
-
-
-def test_a_page_without_the_section_is_not_written() -> None:
-    """Without the marks that delimit the section the page is refused."""
-    with pytest.raises(page.NoSection):
-        page.filled("nothing", content(), "growth-1.json")
 
 
 def test_the_summary_says_what_failed() -> None:

@@ -12,7 +12,7 @@ from bench.results import load
 from bench.tables import TABLES, TEXTS
 
 PROJECT = Path(__file__).resolve().parents[3]
-PAGES = [PROJECT / "docs" / name for name in ("performance.md", "performance-figures.md")]
+PAGES = [PROJECT / "docs" / name for name in ("performance.md", "figures.md")]
 MACHINE = {
     "cpu": "a processor", "cores": 2, "memory_gib": 1.0, "kernel": "6", "python": "3.11", "file_system": "ext4",
     "fdatasync_us": 100, "load": 0.0,
