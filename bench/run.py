@@ -57,7 +57,7 @@ class Row:
         figures = content.get("figures", {})
         spreads = {name: (value[1], value[2]) for name, value in figures.items() if len(value) > 1}
         medians = {name: value[0] for name, value in figures.items()}
-        return cls(content["part"], content["key"], content["runs"], medians, spreads, content.get("more", {}))
+        return cls(content["part"], content.get("key", {}), content["runs"], medians, spreads, content.get("more", {}))
 
 
 class Run:

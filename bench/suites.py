@@ -34,8 +34,9 @@ def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> N
 class Suite:
     """One suite.
 
-    Shapes: `parts` are what `--only` selects, each a function of what `prepare` makes of the stage; `tables` are the places of its pages, of which `printed` are printed at
-    the end of a run; `pictures` have a size and a function. Units: `limit_s` is the usual time limit of a run.
+    Shapes: `parts` are what `--only` selects, each a function of what `prepare` makes of the stage; `tables` are the
+    places of its pages, of which `printed` are printed at the end of a run; `pictures` have a size and a function.
+    Units: `limit_s` is the usual time limit of a run.
     """
 
     name: str

@@ -80,9 +80,9 @@ class Column:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of Markdown."""
+    """Return a table of Markdown, nothing without rows."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if len(lines) > 2 else ""
 
 
 def table_of(rows: Iterable[Row], columns: Sequence[Column]) -> str:
@@ -137,10 +137,9 @@ def goals_table(goals: Iterable[Goal]) -> str:
 def machine_text(facts: Mapping[str, Any]) -> str:
     """Return a sentence about the machine and the run."""
     found, form = facts["machine"], "compiled" if facts.get("compiled", True) else "interpreted"
-    busy = "; others used the machine meanwhile, so times are too high for everybody" if found["load"] > 1 else ""
     quick = " A quick run with small numbers: nothing to judge by." if facts.get("quick") else ""
     return (
         f"{found['cores']} cores, {found['cpu']}, {found['memory_gib']} GiB, Linux {found['kernel']}, "
         f"{found['file_system']}, one fdatasync {found['fdatasync_us']} us; Python {found['python']}; brokers {form}; "
-        f"load {found['load']} at the start{busy}.{quick}"
+        f"load {found['load']} of other programs at the start.{quick}"
     )

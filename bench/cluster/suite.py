@@ -99,7 +99,7 @@ def goals(run: Run) -> Iterator[Goal]:
 
 def _table(run: Run, part: str) -> str:
     rows = run.rows(part)
-    return table_of(rows, _COLUMNS.get(part, _COSTS)) if rows else ""
+    return table_of(rows, _COLUMNS.get(part, _COSTS))
 
 
 def _machine(run: Run) -> str:

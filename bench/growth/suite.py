@@ -78,7 +78,7 @@ def _costs(run: Run) -> str:
     for (panel, title), rows in curves_of(run).items():
         at = ", ".join(f"{row['size']:,}: {row['cpu_us']:.2f}" for row in rows)
         lines.append([f"{panel}: {title}", at, verdict(rows)])
-    return table(["", "CPU-µs per message at", ""], lines) if lines else ""
+    return table(["", "CPU-µs per message at", ""], lines)
 
 
 def _light(run: Run) -> str:
@@ -98,7 +98,7 @@ def _light(run: Run) -> str:
         Column("the others' messages/s", lambda row: members(row, "rate")),
         Column("least share of one", lambda row: members(row, "share")),
     ]
-    return table_of(run.rows("light"), columns) if run.rows("light") else ""
+    return table_of(run.rows("light"), columns)
 
 
 def _silent(run: Run) -> str:

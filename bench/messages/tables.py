@@ -150,7 +150,7 @@ def _of_kind(run: Run, wanted: str) -> str:
             for rank, row in enumerate(_measured(run, scenario)):
                 cells = [column.cell(row) for column in COLUMNS[wanted]]
                 lines.append(["" if rank else title, _name(row), *cells])
-    return table(["", "", *(column.title for column in COLUMNS[wanted])], lines) if lines else ""
+    return table(["", "", *(column.title for column in COLUMNS[wanted])], lines)
 
 
 def _floors(run: Run) -> str:
@@ -158,7 +158,7 @@ def _floors(run: Run) -> str:
         [name, f"{FLOORS[name]:.0f}", f"{times:.1f}", "holds" if times >= FLOORS[name] else "**broken**"]
         for name, times in standings(run).items()
     ]
-    return table(["", "at least, times RabbitMQ", "found", ""], lines) if lines else ""
+    return table(["", "at least, times RabbitMQ", "found", ""], lines)
 
 
 def _goals(run: Run) -> str:
@@ -191,7 +191,7 @@ def summary(run: Run) -> str:
     if ratios:
         said.append(f"Per CPU-second, {called} handles {' and '.join(ratios)} as {peer}.")
     rates = [
-        f"{round(per_s, -4):,.0f} {words} (S{number})"
+        f"{float(f'{per_s:.2g}'):,.0f} {words} (S{number})"
         for number, words in ((1, "transient"), (3, "persistent"))
         if (per_s := run.row(f"S{number}-16", broker=judged)["per_s"])
     ]

@@ -66,7 +66,7 @@ def _theirs(count: int) -> str:
 
 
 def _of(part: str, columns: tuple[Column, ...]) -> Callable[[Run], str]:
-    return lambda run: table_of(run.rows(part), columns) if run.rows(part) else ""
+    return lambda run: table_of(run.rows(part), columns)
 
 
 def _leaves(run: Run) -> str:
@@ -79,7 +79,7 @@ def _leaves(run: Run) -> str:
             [str(count), *(Column("", name, share).cell(row) for name, row in zip(brokers, rows, strict=True))]
         )
     head = ["leaves", *(f"{broker}, {scheme}" for broker in ("pb", "ib", "sb") for scheme in SCHEMES)]
-    return table(head, cells) if cells else ""
+    return table(head, cells)
 
 
 def _failure(run: Run) -> str:
@@ -94,7 +94,7 @@ def _failure(run: Run) -> str:
         for row in run.rows("failure")
         for phase in paper.phases_of(row)
     ]
-    return table(("from", "at", "first group", "fourth group", *_MIDDLE), cells) if cells else ""
+    return table(("from", "at", "first group", "fourth group", *_MIDDLE), cells)
 
 
 def _machine(run: Run) -> str:

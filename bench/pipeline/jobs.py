@@ -207,7 +207,7 @@ def _queue(broker: Broker, *, delete: bool = False) -> int:
 def growth(ground: Ground) -> None:
     """Measure archive and route over sizes: neither time per message nor memory may grow.
 
-    Above `growth_step` the slots are written, archived into one lake and removed in steps, as after a cursor has passed.
+    Above `growth_step` slots are written, archived into one lake and removed in steps, as after a cursor has passed.
     """
     _size(ground, ground.plan.growth[0])  # compiles the JVM's code
     for rows in ground.plan.growth:

@@ -99,17 +99,17 @@ def _contestants(run: Run) -> str:
         Column("CPU-s per million", "cpu_s_per_million"),
         Column("peak memory", "peak_bytes", size),
     ]
-    return table_of(run.rows(*_JOBS), columns) if run.rows(*_JOBS) else ""
+    return table_of(run.rows(*_JOBS), columns)
 
 
 def _commands(run: Run) -> str:
     columns = [Column("", "name", str), Column("s", "wall_s"), Column("CPU-s", "cpu_s")]
-    return table_of(run.rows("commands"), columns) if run.rows("commands") else ""
+    return table_of(run.rows("commands"), columns)
 
 
 def _latency(run: Run) -> str:
     columns = [Column("", "name", str), Column("p50", "p50_us", time_of), Column("p99", "p99_us", time_of)]
-    return table_of(run.rows("latency"), columns) if run.rows("latency") else ""
+    return table_of(run.rows("latency"), columns)
 
 
 def _growth(run: Run) -> str:
@@ -131,6 +131,7 @@ def _draw(figure: Any, run: Run) -> bool:
         line(growth, run.rows("growth", job=job), "rows", "cpu_s_per_million", color=colour, label=f"{job}, CPU-s")
     for axes in (rates, costs, growth):
         axes.set_xscale("log")
+    growth.set_visible(bool(run.rows("growth")))
     plain(growth, "growth: messages in the lake", up="per million", legend=True)
     found = run.rows("latency")
     names = [row["name"] for row in found]

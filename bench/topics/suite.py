@@ -9,7 +9,7 @@ from typing import Any, Final
 from bench.picture import bars, headroom, line, logarithmic
 from bench.run import Row, Run
 from bench.suites import Suite
-from bench.tables import Column, Goal, crossed, goals_table, known, number, table
+from bench.tables import Column, Goal, crossed, goals_table, known, number, rate, table
 from bench.topics import engines
 from bench.topics.engines import AUTO_ENGINE
 
@@ -110,8 +110,7 @@ _ENGINE: Final = (Column("engine", "engine", str), Column("form", "form", str))
 
 
 def _changes(row: Row) -> str:
-    texts = [f"{number(row[f'{verb}_us'])} ({number(row[f'{verb}_worst_us'])})" for verb in ("add", "remove")]
-    return ", ".join(texts) if "add_us" in row else "-"
+    return ", ".join(f"{known(row, f'{verb}_us')} ({known(row, f'{verb}_worst_us')})" for verb in ("add", "remove"))
 
 
 def _hostile(run: Run) -> str:
@@ -120,8 +119,8 @@ def _hostile(run: Run) -> str:
     kinds: dict[str, None] = {}
     for row in run.rows("hostile"):
         kinds[f"{row['engine']}, {row['form']}"] = None
-        lines.setdefault(row["family"], []).append(f"{number(row['p99_us'])} / {row['visited_most']:,.0f}")
-    return table(["family", *kinds], [[f"`{family}`", *cells] for family, cells in lines.items()]) if lines else ""
+        lines.setdefault(row["family"], []).append(known(row, "p99_us") + " / " + known(row, "visited_most", rate))
+    return table(["family", *kinds], [[f"`{family}`", *cells] for family, cells in lines.items()])
 
 
 def _cache(run: Run) -> str:
@@ -136,7 +135,7 @@ def _cache(run: Run) -> str:
     lines = [
         [title, *(f"{row[name]:,.{3 if name.endswith('us') else 0}f}" for row in rows)] for name, title in names.items()
     ]
-    return table(["", *(row["form"] for row in rows)], lines) if rows else ""
+    return table(["", *(row["form"] for row in rows)], lines)
 
 
 def _claims(run: Run) -> str:
@@ -147,7 +146,7 @@ def _claims(run: Run) -> str:
         Column("conventional, us", lambda row: known(conventional[row["size"]], "us")),
     ]
     others = [row for row in rows if row["engine"] != "conventional"]
-    return crossed(others, down, "engine", lambda row: number(row["times"])) if rows else ""
+    return crossed(others, down, "engine", lambda row: number(row["times"]))
 
 
 def _style(engine: str, form: str = "interpreted") -> dict[str, Any]:
