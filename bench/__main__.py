@@ -18,8 +18,8 @@ from pathlib import Path
 import compiled_build
 from bench import machine
 from bench.brokers import PROJECT, NotStarted
+from bench.checkout import compiled_package, package_at
 from bench.choices import choices
-from bench.packages import compiled_package, package_at
 from bench.page import page_at
 from bench.picture import NoPicture, draw_all
 from bench.run import RESULTS, Run, leave, new_path

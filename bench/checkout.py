@@ -6,8 +6,10 @@ import argparse
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import compiled_build
 from bench.brokers import PROJECT, NotStarted
 
 _BUILD = "compiled_build.py"
@@ -50,3 +52,20 @@ class Checkout:
 
 
 HERE = Checkout(PROJECT)
+
+
+def compiled_package(folder: Path = PROJECT / "build" / "bench") -> Path:
+    """Return a folder with the compiled package as a wheel ships it, rebuilt when a source has changed.
+
+    Raises: compiled_build.CompileError, including NoCompiler.
+    """
+    compiled_build.refresh(PROJECT, folder)
+    return folder
+
+
+def package_at(text: str) -> Path:
+    """Return the folder at a path that holds the compiled package, for argparse's `type`."""
+    folder = Path(text).resolve()
+    if not any(folder.glob(f"broker/**/*{EXTENSION_SUFFIXES[0]}")):
+        raise argparse.ArgumentTypeError(f"{text} holds no compiled broker")
+    return folder

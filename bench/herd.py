@@ -59,13 +59,11 @@ class _Member:
 class Source(_Member):
     """Publishes a spool repeatedly within a window of unconfirmed messages."""
 
-    def __init__(
-        self, peer: PeerConnection, spool: Spool, window: int = FULL_SPEED, *, chunk_bytes: int = _CHUNK_BYTES
-    ) -> None:
+    def __init__(self, peer: PeerConnection, spool: Spool, window: int = FULL_SPEED) -> None:
         super().__init__(peer, _SOURCE_BUFFER_BYTES)
         self._spool = spool
         self._window = window
-        self._chunk = chunk_bytes // spool.stride or 1
+        self._chunk = _CHUNK_BYTES // spool.stride or 1
         self._at = 0
         self._pending = memoryview(b"")
         self.limit = FULL_SPEED  # of messages in all

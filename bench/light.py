@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Callable
 from typing import Any
 
 from broker.perf import wire
@@ -14,7 +15,7 @@ from broker.perf.scanner import Scanner
 from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 EVERY_S = 0.005
-_QUEUE = "growth-light"
+QUEUE = "bench-light"
 _STALL_S = 20.0
 _READ_BYTES = 4096
 _PROBE_S = 0.05
@@ -37,16 +38,19 @@ def await_route(publisher: PeerConnection, consumer: PeerConnection, message: by
 class LightClient:
     """A publisher and a consumer, each with its own connection, and a queue of their own."""
 
-    def __init__(self, address: Address, exchange: str, consume_at: Address | None = None) -> None:
+    def __init__(
+        self, address: Address, exchange: str, consume_at: Address | None = None, *, every_s: float = EVERY_S
+    ) -> None:
         """Connect, and start to consume, at another broker if one is given. Raises: Refusal, OSError."""
+        self._every_s = every_s
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
         self._publisher, self._consumer = (
             PeerConnection(address, PUBLISH_CHANNEL),
             PeerConnection(consume_at or address, CONSUME_CHANNEL),
         )
-        self._consumer.declare_queue(_QUEUE, durable=False)
-        self._consumer.bind(_QUEUE, exchange, "light")
-        self._consumer.consume(_QUEUE, "light", auto_ack=True, prefetch=0)
+        self._consumer.declare_queue(QUEUE, durable=False)
+        self._consumer.bind(QUEUE, exchange, "light")
+        self._consumer.consume(QUEUE, "light", auto_ack=True, prefetch=0)
 
     def await_route(self) -> None:
         """Publish until messages arrive, and discard them. Raises: Refusal, Stalled, OSError."""
@@ -62,7 +66,7 @@ class LightClient:
 
         Raises: Stalled, Refusal, OSError.
         """
-        times = self._exchange(seconds)
+        times = self.exchange(int(seconds / self._every_s))
         return {
             "messages": times.count,
             "p50_ms": times.percentile(50) / 1e6,
@@ -75,26 +79,29 @@ class LightClient:
         self._publisher.close()
         self._consumer.close()
 
-    def _exchange(self, seconds: float) -> Histogram:
-        """Send messages when they are due, independent of earlier answers, and record their latencies.
+    def exchange(self, total: int, stopped: Callable[[], bool] = lambda: False) -> Histogram:
+        """Send messages when they are due, until all or until stopped, and record the latency of each.
 
         Messages of one publisher arrive in order, so the number of a delivery determines when it was due.
+
+        Raises: Stalled when one does not arrive; Refusal, OSError.
         """
         times, scanner = Histogram(), Scanner()
         buffer, fill = bytearray(_READ_BYTES), 0
         poller = select.poll()
         poller.register(self._consumer.socket, select.POLLIN)
-        total, sent, counted = int(seconds / EVERY_S), 0, 0
+        sent = counted = 0
         begun = moved_at = time.monotonic()
         while counted < total:
             now = time.monotonic()
-            if sent < total and now >= begun + sent * EVERY_S:
+            total = sent if stopped() else total
+            if sent < total and now >= begun + sent * self._every_s:
                 self._publisher.socket.sendall(self._message)
                 sent += 1
                 continue
             if now > moved_at + _STALL_S:
                 raise Stalled(f"the light client's message was not delivered within {_STALL_S:.0f} s")
-            wait_s = begun + sent * EVERY_S - now if sent < total else _STALL_S
+            wait_s = begun + sent * self._every_s - now if sent < total else _STALL_S
             if not poller.poll(max(0.0, wait_s) * 1000):
                 continue
             count = self._consumer.socket.recv_into(memoryview(buffer)[fill:])
@@ -105,6 +112,6 @@ class LightClient:
             fill += count - done
             moved_at = time.monotonic()
             while counted < scanner.deliveries:
-                times.record(int((moved_at - begun - counted * EVERY_S) * 1e9))
+                times.record(int((moved_at - begun - counted * self._every_s) * 1e9))
                 counted += 1
         return times

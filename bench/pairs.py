@@ -21,8 +21,8 @@ from bench import brokers, machine
 from bench.certificate import Certificate
 from bench.checkout import HERE, Checkout
 from bench.choices import choices
+from bench.messages.limits import QUICK, Limits
 from bench.messages.rows import known_names, measure_of, rows
-from bench.messages.scenario import QUICK, Limits
 from bench.run import leave
 from bench.stage import NotOffered
 from bench.tables import number

@@ -1,227 +1,51 @@
 """Job queues on PostgreSQL that a user could take instead: one process publishes, another works.
 
-`python -m bench.cluster.peers NAME VERB URL ...` is such a process; it prints one line of JSON at its end. A publisher
-commits each message, or each batch, before it goes on, as a confirm does. A payload begins with the time of its
-publishing.
+`python -m bench.cluster.peers LIBRARY VERB URL MESSAGES SIZE BATCH` is such a process; it prints its figures as JSON. A
+publisher commits each message, or each batch, before it goes on, as a confirm does. A payload begins with the time of
+its publishing.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
-import resource
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from bench.brokers import PROJECT
 from bench.cluster.cases import Case
 from bench.cluster.nodes import Database
+from bench.run import Figures
 from broker.perf.crew import RunFailed
 
-_LIMIT_S = 300.0
-_CONNECTIONS = {1: 16, 100: 2}  # for one message per commit, many publishers at once
-STAMP_DIGITS = 20
-QUIET_S = 30.0  # a worker that waits longer for its next message has failed
+_LIMIT_S: Final = 300.0
+_CONNECTIONS: Final = {1: 16, 100: 2}  # of a publisher: for one message per commit, many at once
+_STAMP_DIGITS: Final = 20
+_QUIET_S: Final = 30.0  # a worker that waits longer for its next message has failed
+_BATCH: Final = 100  # of a worker
 
 
-class Received:
-    """What a worker received: how many, until when, and how old."""
-
-    def __init__(self, expected: int, finish: Callable[[], None]) -> None:
-        self._expected = expected
-        self._finish = finish
-        self.ages_ns: list[int] = []
-        self.ended_s = 0.0
-
-    def take(self, payload: str) -> None:
-        """Take one message."""
-        self.ages_ns.append(time.monotonic_ns() - int(payload[:STAMP_DIGITS]))
-        if len(self.ages_ns) == self._expected:
-            self.ended_s = time.monotonic()
-            self._finish()
-
-    def report(self) -> dict[str, Any]:
-        """Return the figures. Units: `p50` and `p99` in microseconds."""
-        ages = sorted(self.ages_ns)
-        count = len(ages)
-        return {
-            "received": count,
-            "ended_s": self.ended_s,
-            "p50_us": ages[count // 2] / 1e3 if ages else None,
-            "p99_us": ages[count * 99 // 100] / 1e3 if ages else None,
-        }
-
-
-def payload(size: int) -> str:
-    """Return a payload that begins with the time."""
-    return f"{time.monotonic_ns():0{STAMP_DIGITS}d}".ljust(size, "x")
-
-
-class Peer(ABC):
-    """One library."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.cpu_before_s = 0.0
-
-    def ready(self) -> None:
-        """Say that the process is connected, and count its CPU time from here."""
-        self.cpu_before_s = cpu_s()
-        print("ready", flush=True)
-
-    @abstractmethod
-    async def install(self) -> None:
-        """Make the library's tables."""
-
-    @abstractmethod
-    async def publish(self, given: argparse.Namespace, parts: list[int]) -> None:
-        """Publish batches of these sizes over `given.connections` connections."""
-
-    @abstractmethod
-    async def work(self, given: argparse.Namespace) -> Received:
-        """Receive `given.messages` messages."""
-
-
-class PgQueuerPeer(Peer):
-    """pgqueuer with asyncpg."""
-
-    async def install(self) -> None:
-        import asyncpg
-        from pgqueuer import Queries
-        from pgqueuer.db import AsyncpgDriver
-
-        connection = await asyncpg.connect(self.url)
-        await Queries(AsyncpgDriver(connection)).install()
-        await connection.close()
-
-    async def publish(self, given: argparse.Namespace, parts: list[int]) -> None:
-        import asyncpg
-        from pgqueuer import Queries
-        from pgqueuer.db import AsyncpgDriver
-
-        async def one() -> None:
-            connection = await asyncpg.connect(self.url)
-            queries = Queries(AsyncpgDriver(connection))
-            while parts:
-                count, number = parts.pop(), len(parts)
-                if count == 1:
-                    await queries.enqueue(f"work{number % given.queues}", payload(given.size).encode())
-                else:
-                    names = [f"work{(number + at) % given.queues}" for at in range(count)]
-                    await queries.enqueue(names, [payload(given.size).encode() for _ in names], [0] * count)
-            await connection.close()
-
-        await asyncio.gather(*(one() for _ in range(given.connections)))
-
-    async def work(self, given: argparse.Namespace) -> Received:
-        import asyncpg
-        from pgqueuer import PgQueuer
-        from pgqueuer.db import AsyncpgDriver
-        from pgqueuer.models import Job
-
-        connection = await asyncpg.connect(self.url)
-        worker = PgQueuer(AsyncpgDriver(connection))
-        received = Received(given.messages, worker.shutdown.set)
-
-        async def take(job: Job) -> None:
-            received.take((job.payload or b"").decode())
-
-        for number in range(given.queues):
-            worker.entrypoint(f"work{number}")(take)
-        self.ready()
-        await worker.run(batch_size=given.batch_size, dequeue_timeout=timedelta(seconds=QUIET_S))
-        return received
-
-
-class ProcrastinatePeer(Peer):
-    """procrastinate with psycopg."""
-
-    def _app(self, connections: int) -> Any:
-        import procrastinate
-
-        connector = procrastinate.PsycopgConnector(conninfo=self.url, min_size=connections, max_size=connections)
-        return procrastinate.App(connector=connector)
-
-    async def install(self) -> None:
-        app = self._app(1)
-        async with app.open_async():
-            await app.schema_manager.apply_schema_async()
-
-    async def publish(self, given: argparse.Namespace, parts: list[int]) -> None:
-        app = self._app(given.connections)
-        tasks = [app.configure_task("work", queue=f"work{number}") for number in range(given.queues)]
-
-        async def one() -> None:
-            while parts:
-                count, number = parts.pop(), len(parts)
-                task = tasks[number % given.queues]
-                if count == 1:
-                    await task.defer_async(payload=payload(given.size))
-                else:
-                    await task.batch_defer_async(*({"payload": payload(given.size)} for _ in range(count)))
-
-        async with app.open_async():
-            await asyncio.gather(*(one() for _ in range(given.connections)))
-
-    async def work(self, given: argparse.Namespace) -> Received:
-        app = self._app(given.connections)
-        stop = asyncio.Event()
-        received = Received(given.messages, stop.set)
-
-        async def take(payload: str) -> None:
-            received.take(payload)
-
-        app.task(name="work")(take)
-        async with app.open_async():
-            running = asyncio.ensure_future(
-                app.run_worker_async(concurrency=given.batch_size, install_signal_handlers=False, delete_jobs="always")
-            )
-            self.ready()
-            ended = asyncio.ensure_future(stop.wait())
-            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        return received
-
-
-def cpu_s() -> float:
-    """Return the CPU time that this process has used."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-PEERS: dict[str, type[Peer]] = {"pgqueuer": PgQueuerPeer, "procrastinate": ProcrastinatePeer}
-
-
-def race(case: Case, database: Database) -> dict[str, Any]:
+def race(case: Case, database: Database) -> Figures:
     """Return the figures of one run. Raises: RunFailed."""
     url = database.new_url()
-    _end(_Process(case, "install", url))
-    worker = _Process(case, "work", url, batch=100)
-    publisher = _Process(case, "publish", url, batch=case.batch)
+    _Process(case, "install", url).end()
+    worker, publisher = _Process(case, "work", url), _Process(case, "publish", url)
     try:
-        worker.await_ready()
-        publisher.await_ready()
+        for process in (worker, publisher):
+            process.await_ready()
         before_s = database.processes.usage().cpu_s
-        publisher.begin()
-        published, worked = _end(publisher), _end(worker)
+        published, worked = publisher.end(), worker.end()
         database_s = database.processes.usage().cpu_s - before_s
     finally:
         for process in (worker, publisher):
             process.kill()
-    seconds = worked["ended_s"] - published["begun_s"]
     return {
-        "messages": case.messages,
-        "seconds": seconds,
-        "per_s": case.messages / seconds,
+        "per_s": case.messages / (worked["ended_s"] - published["begun_s"]),
         "p50_us": worked["p50_us"],
         "p99_us": worked["p99_us"],
         "broker_us": (published["cpu_s"] + worked["cpu_s"]) / case.messages * 1e6,
@@ -230,38 +54,36 @@ def race(case: Case, database: Database) -> dict[str, Any]:
 
 
 class _Process:
-    """One process of the library."""
+    """One process of a library; it begins when its input says so."""
 
-    def __init__(self, case: Case, verb: str, url: str, batch: int = 1) -> None:
-        options = {
-            "--messages": case.messages,
-            "--size": case.size,
-            "--queues": case.queues,
-            "--batch-size": batch,
-            "--connections": _CONNECTIONS[case.batch] if verb == "publish" else 4,
-        }
-        words = [str(word) for pair in options.items() for word in pair]
-        command = [sys.executable, "-m", "bench.cluster.peers", case.peer, verb, url, *words]
-        self.name = f"{case.peer} {verb}"
+    def __init__(self, case: Case, verb: str, url: str) -> None:
+        words = [case.peer, verb, url, str(case.messages), str(case.size), str(case.batch)]
+        self._name = f"{case.peer} {verb}"
         self._process = subprocess.Popen(
-            command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "bench.cluster.peers", *words],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def await_ready(self) -> None:
-        """Wait until the process is connected."""
+        """Wait until the process is connected. Raises: RunFailed."""
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "ready":
-            raise RunFailed(f"{self.name} did not start: {self.ended()[1][-500:]}")
+            raise RunFailed(f"{self._name} did not start: {self._process.communicate()[1][-300:]}")
 
-    def begin(self) -> None:
-        """Let the publisher begin."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-
-    def ended(self) -> tuple[str, str]:
-        """Wait for the end and return the output."""
-        return self._process.communicate(timeout=_LIMIT_S)
+    def end(self) -> Figures:
+        """Let the process begin, and return its figures at its end. Raises: RunFailed."""
+        try:
+            out, errors = self._process.communicate("go\n", timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"{self._name} took longer than {_LIMIT_S:.0f} s") from None
+        if self._process.returncode or not out:
+            raise RunFailed(f"{self._name} failed: {errors.strip()[-300:]}")
+        figures: Figures = json.loads(out.splitlines()[-1])
+        return figures
 
     def kill(self) -> None:
         """End the process, if it still runs."""
@@ -270,53 +92,143 @@ class _Process:
             self._process.communicate()
 
 
-def _end(process: _Process) -> dict[str, Any]:
-    try:
-        out, errors = process.ended()
-        figures: dict[str, Any] = json.loads(out.splitlines()[-1])
-    except (ValueError, IndexError):
-        raise RunFailed(f"{process.name} failed: {errors.strip()[-500:]}") from None
-    except subprocess.TimeoutExpired:
-        raise RunFailed(f"{process.name} took longer than {_LIMIT_S:.0f} s") from None
-    return figures
+def payload(size: int) -> str:
+    """Return a payload that begins with the time."""
+    return f"{time.monotonic_ns():0{_STAMP_DIGITS}d}".ljust(size, "x")
 
 
-async def run(given: argparse.Namespace) -> dict[str, Any]:
+class Received:
+    """The ages of the messages of a worker, which ends when all have come."""
+
+    def __init__(self, expected: int, finish: Callable[[], None]) -> None:
+        self._expected = expected
+        self._finish = finish
+        self._ages_ns: list[int] = []
+
+    def take(self, payload: str) -> None:
+        """Take one message."""
+        self._ages_ns.append(time.monotonic_ns() - int(payload[:_STAMP_DIGITS]))
+        if len(self._ages_ns) == self._expected:
+            self._finish()
+
+    def figures(self) -> Figures:
+        """Return the figures of a worker that has ended."""
+        ages, count = sorted(self._ages_ns), self._expected
+        return {"ended_s": time.monotonic(), "p50_us": ages[count // 2] / 1e3, "p99_us": ages[count * 99 // 100] / 1e3}
+
+
+class PgQueuer:
+    """pgqueuer with asyncpg."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def _queries(self) -> Any:
+        import asyncpg
+        from pgqueuer import Queries
+        from pgqueuer.db import AsyncpgDriver
+
+        return Queries(AsyncpgDriver(await asyncpg.connect(self._url)))
+
+    async def install(self) -> None:
+        await (await self._queries()).install()
+
+    async def publisher(self, size: int) -> Callable[[int], Awaitable[Any]]:
+        queries = await self._queries()
+
+        async def publish(count: int) -> None:
+            if count == 1:
+                await queries.enqueue("work", payload(size).encode())
+            else:
+                await queries.enqueue(["work"] * count, [payload(size).encode() for _ in range(count)], [0] * count)
+
+        return publish
+
+    async def work(self, messages: int, ready: Callable[[], None]) -> Received:
+        from pgqueuer import PgQueuer
+
+        worker = PgQueuer((await self._queries()).driver)
+        received = Received(messages, worker.shutdown.set)
+
+        async def take(job: Any) -> None:
+            received.take((job.payload or b"").decode())
+
+        worker.entrypoint("work")(take)
+        ready()
+        await worker.run(batch_size=_BATCH, dequeue_timeout=timedelta(seconds=_QUIET_S))
+        return received
+
+
+class Procrastinate:
+    """procrastinate with psycopg."""
+
+    def __init__(self, url: str) -> None:
+        import procrastinate
+
+        self._app: Any = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url, max_size=16))
+
+    async def install(self) -> None:
+        async with self._app.open_async():
+            await self._app.schema_manager.apply_schema_async()
+
+    async def publisher(self, size: int) -> Callable[[int], Awaitable[Any]]:
+        await self._app.open_async()
+        task = self._app.configure_task("work", queue="work")
+        return lambda count: task.batch_defer_async(*({"payload": payload(size)} for _ in range(count)))
+
+    async def work(self, messages: int, ready: Callable[[], None]) -> Received:
+        stop = asyncio.Event()
+        received = Received(messages, stop.set)
+
+        async def take(payload: str) -> None:
+            received.take(payload)
+
+        self._app.task(name="work")(take)
+        async with self._app.open_async():
+            running = asyncio.ensure_future(
+                self._app.run_worker_async(concurrency=_BATCH, install_signal_handlers=False, delete_jobs="always")
+            )
+            ready()
+            await asyncio.wait_for(stop.wait(), _LIMIT_S)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return received
+
+
+async def run(library: str, verb: str, url: str, messages: int, size: int, batch: int) -> Figures:
     """Run one verb and return its figures."""
-    peer = PEERS[given.peer](given.url)
-    if given.verb == "install":
+    peer = {"pgqueuer": PgQueuer, "procrastinate": Procrastinate}[library](url)
+    if verb == "install":
         await peer.install()
         return {}
-    if given.verb == "work":
-        report = (await peer.work(given)).report()
+    connected_s = 0.0
+
+    def ready() -> None:
+        nonlocal connected_s
+        connected_s = time.process_time()
+        print("ready", flush=True)
+
+    if verb == "work":
+        figures = (await peer.work(messages, ready)).figures()
     else:
-        parts = [given.batch_size] * (given.messages // given.batch_size)
-        peer.ready()
+        publishers = [await peer.publisher(size) for _ in range(_CONNECTIONS[batch] if library == "pgqueuer" else 1)]
+        parts = [batch] * (messages // batch)
+
+        async def publish(one: Callable[[int], Awaitable[Any]]) -> None:
+            while parts:
+                await one(parts.pop())
+
+        ready()
         sys.stdin.readline()
-        begun = time.monotonic()
-        await peer.publish(given, parts)
-        report = {"begun_s": begun, "ended_s": time.monotonic()}
-    return report | {"cpu_s": cpu_s() - peer.cpu_before_s}
-
-
-def main() -> int:
-    """Run one verb of one library."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster.peers", description=__doc__)
-    parser.add_argument("peer", choices=PEERS)
-    parser.add_argument("verb", choices=("install", "publish", "work"))
-    parser.add_argument("url")
-    parser.add_argument("--messages", type=int, default=1000)
-    parser.add_argument("--size", type=int, default=100)
-    parser.add_argument("--queues", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--connections", type=int, default=1)
-    given = parser.parse_args()
-    logging.disable(logging.WARNING)
-    import uvloop
-
-    print(json.dumps(uvloop.run(run(given))), flush=True)
-    return 0
+        figures = {"begun_s": time.monotonic()}
+        together = publishers * (_CONNECTIONS[batch] // len(publishers))
+        await asyncio.gather(*map(publish, together))
+    return figures | {"cpu_s": time.process_time() - connected_s}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import uvloop
+
+    logging.disable(logging.WARNING)
+    given = sys.argv[1:]
+    print(json.dumps(uvloop.run(run(*given[:3], *map(int, given[3:])))), flush=True)  # type: ignore[arg-type]

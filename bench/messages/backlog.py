@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from math import ceil
 
 from bench.brokers import Broker
-from bench.messages.scenario import CALL_BYTES, Limits, message_bytes
+from bench.messages.limits import Limits
 from bench.meter import Meter
 from bench.perf_run import perf
 from bench.run import Figures
@@ -30,13 +29,6 @@ class Backlog:
     stage: str = "backlog"
     rounds: int = 1
     relayed: bool = False
-    record_bytes: int = 0  # how many messages share a sync is not known
-
-    def least_calls(self, limits: Limits) -> tuple[float, float]:
-        """Return reads and writes per message published: a window is read, logged and confirmed at once."""
-        window = limits.window
-        calls = ceil(window * message_bytes(_BODY_BYTES)[0] / CALL_BYTES)
-        return calls / window, (calls + 1) / window
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run the scenario once. Raises: RunFailed, Fault, OSError, NotStarted."""

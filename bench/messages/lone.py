@@ -11,7 +11,7 @@ from statistics import median, quantiles
 
 from bench.brokers import Broker
 from bench.messages.companion import Companion
-from bench.messages.scenario import Limits
+from bench.messages.limits import Limits
 from bench.meter import threads_s
 from bench.run import Figures
 from broker.perf import wire
@@ -47,7 +47,6 @@ class LoneCall:
     stage: str = "flow"
     rounds: int = 2
     relayed: bool = False
-    record_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -58,9 +57,6 @@ class LoneCall:
     def title(self) -> str:
         """Return a title of one line for readers."""
         return KINDS[self.kind][0]
-
-    def least_calls(self, limits: Limits) -> None:
-        """Return None: it depends on the call."""
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run the scenario once. Raises: RunFailed, Fault, OSError.

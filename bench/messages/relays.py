@@ -1,4 +1,4 @@
-"""What no broker can go below: bare relays of the same bytes, and an append and sync of the same records.
+"""What no broker can go below: bare relays of the same bytes.
 
 `python -m bench.messages.relays wide` sends a publisher's bytes to every consumer, `pair` delivers each message of one
 client to the other. Both print their URL and serve until standard input ends.
@@ -7,11 +7,7 @@ client to the other. Both print their URL and serve until standard input ends.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import tempfile
-import time
-from pathlib import Path
 
 from bench.brokers import relay
 from bench.run import Figures
@@ -29,7 +25,6 @@ from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG
 _PUBLISH, _CONSUME = (wire.METHOD_HEAD.pack(*name) for name in (wire.BASIC_PUBLISH, wire.BASIC_CONSUME))
 _NAME_AT = 13  # after frame header, method header and two reserved octets: exchange of a publish, queue of a consume
 _KEYS = 10_000
-_FILE_BYTES = 256 << 20  # then start over: a log's segments are finite, too
 
 
 class WideRelay(bare.Relay):
@@ -131,25 +126,6 @@ def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | N
         return figures
     p50, p99 = times.percentiles((50, 99))
     return figures | {"p50_us": p50 / 1e3, "p99_us": p99 / 1e3}
-
-
-def append_limit(folder: Path, record_bytes: int, batch: int, seconds: float) -> Figures:
-    """Return messages per second and CPU time per message of a bare append + fdatasync loop on the disk of `folder`."""
-    block = bytes(record_bytes * batch)
-    batches, written = 0, 0
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as log:
-        used_s, begun = time.process_time(), time.monotonic()
-        while time.monotonic() - begun < seconds:
-            if written > _FILE_BYTES:
-                log.truncate(0)
-                log.seek(0)
-                written = 0
-            written += log.write(block)
-            os.fdatasync(log.fileno())
-            batches += 1
-        took_s, used_s = time.monotonic() - begun, time.process_time() - used_s
-    messages = batches * batch
-    return {"per_s": messages / took_s, "cpu_us": used_s / messages * 1e6, "batch": batch}
 
 
 if __name__ == "__main__":

@@ -6,12 +6,25 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.messages.backlog import Backlog
-from bench.messages.connections import Connections
-from bench.messages.flow import Flow
+from bench.messages.limits import Limits
 from bench.messages.lone import KINDS, LoneCall
-from bench.messages.perf_load import fanout, full_speed, latency, lone_confirm, over_tls, pingpong
-from bench.messages.routing import Bindings, Routing, Topology
-from bench.messages.scenario import Scenario
+from bench.messages.perf_load import (
+    PerfLoad,
+    connections,
+    declared,
+    fanout,
+    flow,
+    full_speed,
+    large,
+    latency,
+    lone_confirm,
+    over_tls,
+    pingpong,
+    routing,
+)
+
+Scenario = PerfLoad | LoneCall | Backlog
+"""A row of the report: its name and title, the brokers that it shares, its rounds, and `measure`."""
 
 SIZES: Final = (16, 1024)
 LARGE_SIZES: Final = (204_800, 1 << 20, 16 << 20)
@@ -37,15 +50,11 @@ def measure_of(scenario: str) -> str:
     return measures.get(kind(scenario), "cpu_us")
 
 
-def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
-    """Return new scenarios whose name or group is in `only`; a quick run has one number of bindings."""
-    few, many = Topology(0), Topology(1)
-    if quick:
-        many = few
+def rows(only: Sequence[str], limits: Limits | None = None) -> tuple[Scenario, ...]:
+    """Return the scenarios whose name or group is in `only`; a quick run has one number of bindings."""
+    bindings = (limits or Limits()).bindings
     made: tuple[Scenario, ...] = (
-        *(Flow(f"S1-{size}", size, persistent=False, confirms=False, acks=False) for size in SIZES),
-        *(Flow(f"S2-{size}", size, persistent=False, confirms=True, acks=True) for size in SIZES),
-        *(Flow(f"S3-{size}", size, persistent=True, confirms=True, acks=True) for size in SIZES),
+        *(flow(kind, size) for kind in ("S1", "S2", "S3") for size in SIZES),
         *map(fanout, SIZES),
         *map(latency, SIZES),
         pingpong(),
@@ -53,27 +62,20 @@ def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
         *map(LoneCall, KINDS),
         *(over_tls("S2", size) for size in SIZES),
         over_tls("S9", SIZES[0]),
-        *(_large(f"S2-{size}", size, persistent=False) for size in LARGE_SIZES),
-        _large(f"S3-{LARGE_SIZES[0]}", LARGE_SIZES[0], persistent=True),
-        *(full_speed(one, size) for one in ("S1", "S2", "S4") for size in SIZES),
-        Routing("S5-10k", few),
-        Bindings(many),
-        Routing("S5-100k", many),
-        Connections(),
+        *(large("S2", size) for size in LARGE_SIZES),
+        large("S3", LARGE_SIZES[0]),
+        *(full_speed(kind, size) for kind in ("S1", "S2", "S4") for size in SIZES),
+        *(routing(name, count) for name, count in zip(("S5-10k", "S5-100k"), bindings, strict=False)),
+        declared(bindings[-1]),
+        connections(),
         Backlog(),  # last: it takes longest, and it restarts the brokers, which a quick run's scenarios share
     )
-    left_out = "S5-10k" if quick else ""
-    return tuple(one for one in made if {one.name, kind(one.name)} & set(only) and one.name != left_out)
+    return tuple(one for one in made if {one.name, kind(one.name)} & set(only))
 
 
 def known_names() -> tuple[str, ...]:
     """Return the groups, then the names, by which scenarios are selected."""
     return tuple(dict.fromkeys((*GROUPS, *(one.name for one in rows(GROUPS)))))
-
-
-def _large(name: str, body_bytes: int, *, persistent: bool) -> Flow:
-    """Return a row with brokers of its own: memory that another row left free would hide what this one takes."""
-    return Flow(name, body_bytes, persistent, confirms=True, acks=True, stage=name, rounds=_FEW_ROUNDS)
 
 
 def titles(scenarios: Sequence[Scenario]) -> dict[str, str]:
@@ -83,4 +85,4 @@ def titles(scenarios: Sequence[Scenario]) -> dict[str, str]:
 
 def for_all(scenario: Scenario) -> bool:
     """Return whether a scenario runs against every broker; the others leave out SlotMQ interpreted."""
-    return scenario.rounds > _FEW_ROUNDS or scenario.name in ("S7", "bindings")
+    return scenario.rounds > _FEW_ROUNDS or scenario.name in ("S5-10k", "S5-100k", "S7", "S8", "bindings")

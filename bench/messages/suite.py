@@ -7,18 +7,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from bench import brokers, machine
 from bench.brokers import Broker
 from bench.certificate import Certificate
 from bench.choices import choices
+from bench.messages.limits import QUICK, Limits
 from bench.messages.picture import cost, more
-from bench.messages.relays import append_limit
-from bench.messages.rows import for_all, known_names, rows, titles
-from bench.messages.scenario import QUICK, Limits, Scenario
-from bench.messages.tables import APPEND, CEILING, COMPILED, INTERPRETED, LEAST, TABLES, ours
+from bench.messages.rows import Scenario, for_all, known_names, rows, titles
+from bench.messages.tables import CEILING, COMPILED, INTERPRETED, TABLES
 from bench.run import Run
 from bench.stage import COMPILED as COMPILED_FORM
 from bench.stage import INTERPRETED as INTERPRETED_FORM
@@ -28,8 +26,6 @@ from broker.perf.peer import Address
 from broker.perf.process_tree import ProcessTree
 
 _CEILING_SECONDS: Final = 0.5
-_CEILING_MESSAGES: Final = 2_000_000
-_APPEND_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.25
 _REST_SHARE: Final = 0.1  # of a core, for the timers of all brokers
@@ -40,17 +36,16 @@ def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
     """Measure every scenario against every broker, stage by stage, each with fresh brokers. Raises: NotStarted."""
     limits: Limits = replace(
         stage.plan,
-        messages=options.messages,
         seconds=options.seconds or stage.plan.seconds,
         keys=options.keys,
         window=options.window,
         stock=options.stock or stage.plan.stock,
     )
     start = Starter(stage, options)
-    scenarios = rows(options.only, quick=options.quick)
+    scenarios = rows(options.only, limits)
     run, steps_ns = stage.run, [machine.step_ns()]
     with brokers.relay() as relay:
-        bounded = replace(limits, messages=_CEILING_MESSAGES, seconds=_CEILING_SECONDS)
+        bounded = replace(limits, seconds=_CEILING_SECONDS)
         for scenario in scenarios:
             if scenario.relayed:
                 with stage.guarded(f"{scenario.name}, relay"):
@@ -72,7 +67,7 @@ def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
         "steps_ns": [min(steps_ns), max(steps_ns)],
         "titles": titles(scenarios),
     }
-    _add_bounds(run, scenarios, limits, stage.folder)
+    add_relay_times(run)
 
 
 def measure_scenario(stage: Stage, scenario: Scenario, running: Sequence[Broker], limits: Limits) -> None:
@@ -100,23 +95,6 @@ def _rest(running: Sequence[Broker]) -> None:
         if spent_s - before_s <= _REST_SHARE * _LOOK_SECONDS:
             return
         time.sleep(_LOOK_SECONDS)
-
-
-def _add_bounds(run: Run, scenarios: Sequence[Scenario], limits: Limits, folder: Path) -> None:
-    """Add the lower bounds of any broker, and each latency as a multiple of the bare relay's.
-
-    The bare append and sync has the batches of the judged broker: the messages covered by one frame of confirms.
-    """
-    judged = ours(run)
-    for scenario in scenarios:
-        row = run.row(scenario.name, broker=judged)
-        if least := scenario.least_calls(limits):
-            run.add(scenario.name, {"reads": least[0], "writes": least[1]}, broker=LEAST)
-        if scenario.record_bytes and row.runs:
-            batch = max(1, round(row["messages"] / row["confirm_frames"])) if "confirm_frames" in row else 1
-            bare = append_limit(folder, scenario.record_bytes, batch, _APPEND_SECONDS)
-            run.add(scenario.name, bare, broker=APPEND)
-    add_relay_times(run)
 
 
 def add_relay_times(run: Run) -> None:
@@ -190,7 +168,6 @@ class Starter:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     limits = Limits()
-    parser.add_argument("--messages", type=int, default=limits.messages, help="at most so many per run (%(default)s)")
     parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({limits.seconds:g})")
     parser.add_argument("--keys", type=int, default=limits.keys, help="distinct routing keys (%(default)s)")
     parser.add_argument("--window", type=int, default=limits.window, help="unconfirmed messages (%(default)s)")
@@ -218,7 +195,7 @@ SUITE: Final = Suite(
     quick=QUICK,
     limit_s=1140.0,
     tables=TABLES,
-    printed=("cost", "full", "large", "lone", "tls", "other", "limits", "floors", "goals", "machine"),
+    printed=("cost", "full", "large", "lone", "tls", "other", "floors", "goals", "machine"),
     mark="bench",
     pictures={"performance-cost": ((11, 8), cost), "performance-more": ((11, 11), more)},
     add_options=_add_options,

@@ -1,4 +1,4 @@
-"""The tables of a run: cost beside RabbitMQ, the lower bounds of any broker, floors and goals."""
+"""The tables of a run: cost beside RabbitMQ and a bare relay, floors and goals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from bench.messages.goals import FLOORS, GOALS, NUMBERED, PEERS_ELSEWHERE, Wanted
+from bench.messages.goals import FLOORS, GOALS, NUMBERED, Wanted
 from bench.messages.rows import kind, measure_of
 from bench.run import Row, Run
-from bench.tables import Column, known, look_of, machine_text, milliseconds, number, table
+from bench.tables import Column, Goal, goals_table, known, look_of, machine_text, milliseconds, number, table
 
 COMPILED, INTERPRETED, PEER = "SlotMQ", "SlotMQ interpreted", "RabbitMQ"
-CEILING, APPEND, LEAST = "relay", "append", "least"
-"""The rows beside the brokers: the bare relay, a bare append and sync, the least calls."""
+CEILING = "relay"
+"""The bare relay: no broker in its place costs less."""
 
 _OTHER: Final = ("S6", "S7", "S8", "S10", "bindings")
 """Kinds of scenarios with a table for each scenario; the other special kinds have one table each."""
@@ -23,7 +23,7 @@ def brokers(run: Run) -> list[str]:
     """Return the measured brokers: SlotMQ compiled, interpreted, RabbitMQ, others."""
     names = dict.fromkeys(str(row["broker"]) for row in run.rows())
     known_ones = [name for name in (COMPILED, INTERPRETED, PEER) if name in names]
-    return known_ones + [name for name in names if name not in (*known_ones, CEILING, APPEND, LEAST)]
+    return known_ones + [name for name in names if name not in (*known_ones, CEILING)]
 
 
 def ours(run: Run) -> str:
@@ -48,12 +48,6 @@ def verdicts(run: Run) -> list[tuple[Wanted, float]]:
     found = [(goal, run.row(goal.scenario, broker=ours(run))[goal.figure]) for goal in GOALS]
     left_out = NUMBERED if run.facts["quick"] else ()
     return [(goal, figure) for goal, figure in found if figure is not None and goal.scenario not in left_out]
-
-
-def standings(run: Run) -> dict[str, float]:
-    """Return the ratio to RabbitMQ of each scenario that has a floor and figures of both."""
-    found = {name: times_of_peer(run, ours(run), name) for name in FLOORS}
-    return {name: times for name, times in found.items() if times}
 
 
 def _title(run: Run, scenario: str) -> str:
@@ -82,43 +76,6 @@ def _cost(run: Run) -> str:
 
 def _rows(run: Run, scenario: str, names: list[str]) -> list[Row]:
     return [run.row(scenario, broker=name) for name in names]
-
-
-def _limits(run: Run) -> str:
-    """Return the lower bounds for any broker, and SlotMQ's figures beside them."""
-    lines = []
-    for scenario in run.facts["titles"]:
-        own, peer, relay, append, least = _rows(run, scenario, [ours(run), PEER, CEILING, APPEND, LEAST])
-        if (relay.figures or append.figures or least.figures) and kind(scenario) not in ("full", "tls", "lone"):
-            bare = (
-                f"{append['per_s']:,.0f} ({number(append['cpu_us'])}; {append['batch']:,.0f})" if append.runs else "-"
-            )
-            cells = [known(own, "cpu_us"), known(relay, "cpu_us"), known(relay, "per_s"), bare]
-            lines.append([scenario, *cells, _calls(least), _calls(own), _calls(peer)])
-    head = ["", f"{ours(run)}, CPU-us", "bare relay, CPU-us", "bare relay, messages/s"]
-    head += ["append + fdatasync, messages/s (CPU-us; messages a sync)", "reads + writes, least"]
-    return table([*head, f"those of {ours(run)}", f"those of {PEER}"], lines)
-
-
-def _footprint(run: Run) -> str:
-    """Return peak memory and disk."""
-    names = brokers(run)
-    lines = [
-        [name, *(known(row, "peak_rss_bytes") + " / " + known(row, "disk_bytes") for row in _rows(run, name, names))]
-        for name in _usual(run)
-    ]
-    return table(["", *(f"{name}, peak RSS / disk" for name in names)], lines)
-
-
-def _cores(run: Run) -> str:
-    """Return how much of a core SlotMQ used at the measured rate, and the loop's share of it."""
-    lines = []
-    for scenario in _usual(run):
-        row = run.row(scenario, broker=ours(run))
-        if "loop_cpu_us" in row:
-            cores, part = row["cpu_us"] * row["per_s"] / 1e6, min(1.0, row["loop_cpu_us"] / row["cpu_us"])
-            lines.append([_title(run, scenario), known(row, "per_s"), f"{cores:.2f}", f"{part:.0%}"])
-    return table(["", "messages/s", "cores used", "of that on the loop's thread"], lines)
 
 
 def _measured(run: Run, scenario: str) -> list[Row]:
@@ -154,21 +111,20 @@ def _of_kind(run: Run, wanted: str) -> str:
 
 
 def _floors(run: Run) -> str:
-    lines = [
-        [name, f"{FLOORS[name]:.0f}", f"{times:.1f}", "holds" if times >= FLOORS[name] else "**broken**"]
-        for name, times in standings(run).items()
-    ]
-    return table(["", "at least, times RabbitMQ", "found", ""], lines)
+    found = {name: times_of_peer(run, ours(run), name) for name in FLOORS}
+    goals = [Goal.at_least(f"{name}, times {PEER}", times, FLOORS[name]) for name, times in found.items()]
+    return goals_table(one for each in goals for one in each)
 
 
 def _goals(run: Run) -> str:
-    lines = []
-    for goal, found in verdicts(run):
-        look, misses = look_of(goal.figure), goal.misses(found)
-        text = "reached" if misses <= 1 else f"not reached: {misses:.1f} times"
-        elsewhere = f"{look(goal.rabbitmq)} / {look(goal.lavinmq)}" if goal.rabbitmq and goal.lavinmq else ""
-        lines.append([goal.scenario, f"`{goal.figure}`", look(goal.wanted), look(max(found, 0)), text, elsewhere])
-    return table(["", "", "goal", "found", "", PEERS_ELSEWHERE], lines)
+    make = {True: Goal.at_least, False: Goal.at_most}
+    goals = [
+        make[goal.figure.endswith("per_s")](
+            f"{goal.scenario} `{goal.figure}`", found, goal.wanted, look_of(goal.figure)
+        )
+        for goal, found in verdicts(run)
+    ]
+    return goals_table(one for each in goals for one in each)
 
 
 def machine(run: Run) -> str:
@@ -278,9 +234,6 @@ TABLES: Final[dict[str, Callable[[Run], str]]] = {
     "lone": partial(_of_kind, wanted="lone"),
     "tls": partial(_of_kind, wanted="tls"),
     "other": _other,
-    "cores": _cores,
-    "footprint": _footprint,
-    "limits": _limits,
     "floors": _floors,
     "goals": _goals,
 }

@@ -1,8 +1,7 @@
-"""The jobs in one session: archive, SQL, route and replay beside peers, and archive and route at growing sizes."""
+"""The jobs in one session: archive, SQL, route and replay, beside peers."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -202,37 +201,3 @@ def _queue(broker: Broker, *, delete: bool = False) -> int:
         return ready
     finally:
         peer.close()
-
-
-def growth(ground: Ground) -> None:
-    """Measure archive and route over sizes: neither time per message nor memory may grow.
-
-    Above `growth_step` slots are written, archived into one lake and removed in steps, as after a cursor has passed.
-    """
-    _size(ground, ground.plan.growth[0])  # compiles the JVM's code
-    for rows in ground.plan.growth:
-        if ground.stage.late():
-            ground.stage.fail(f"growth at {rows:,}", "the time of this run was used up")
-            continue
-        for job, figures in _size(ground, rows):
-            ground.stage.add("growth", figures, job=job, rows=rows)
-
-
-def _size(ground: Ground, rows: int) -> list[tuple[str, dict[str, float]]]:
-    name = f"growth-{rows}"
-    store = ground.new_store(name)
-    lake = ground.folder / name / "lake"
-    laps = []
-    try:
-        for begin in range(0, rows, ground.plan.growth_step):
-            step = min(ground.plan.growth_step, rows - begin)
-            store.add(step)
-            laps.append(ground.lap(lambda _folder, step=step: ground.archive(store.path, lake, step)))
-            store.remove_all()
-        bindings = topology(ground.plan.patterns)
-        routed = ground.lap(lambda _folder: int(_route(ground, lake, bindings, rows)["messages"]))
-    finally:
-        store.close()
-        shutil.rmtree(ground.folder / name, ignore_errors=True)
-    cpu_s, peak_bytes = sum(one["cpu_s"] for one in laps), max(one["peak_bytes"] for one in laps)
-    return [("archive", {"cpu_s_per_million": cpu_s / rows * 1e6, "peak_bytes": peak_bytes}), ("route", routed)]

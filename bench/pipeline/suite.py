@@ -6,25 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.picture import BLUE, GREEN, ORANGE, PALE, bars, line, lying_bars, plain
+from bench.picture import BLUE, ORANGE, PALE, bars, lying_bars, plain
 from bench.pipeline import commands, jobs
 from bench.pipeline.commands import ARCHIVE_ROWS, FOLLOWED, QUERY_ROWS, QUIET, SPARK_START, WARM
 from bench.pipeline.ground import Ground
 from bench.run import Run
 from bench.suites import Suite
-from bench.tables import Column, Goal, crossed, goals_table, number, rate, size, table_of, time_of
+from bench.tables import Column, Goal, goals_table, rate, size, table_of, time_of
 
 _PEERS: Final = ("Spark", "SQL over Parquet", "a plain")
 _JOBS: Final = ("archive", "sql", "route", "replay")
-_FLAT_FROM: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Sizes and rounds of each part.
 
-    Units: bodies have `body_bytes`; a slot file has `slot_rows` messages; `latency_rate` is messages per second. Above
-    `growth_step` the slots are written, archived and removed in steps, as in a broker whose cursor moves on.
+    Units: bodies have `body_bytes`; a slot file has `slot_rows` messages; `latency_rate` is messages per second.
     """
 
     rows: int = 2_000_000
@@ -38,8 +36,6 @@ class Plan:
     latency_rate: int = 1000
     latency_slice_s: float = 10.0
     latency_rounds: int = 4
-    growth: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 100_000_000)
-    growth_step: int = 10_000_000
     driver_memory: str = "1g"
     command_rounds: int = 3
 
@@ -53,8 +49,6 @@ QUICK: Final = Plan(
     replay_rounds=1,
     latency_slice_s=3.0,
     latency_rounds=1,
-    growth=(10_000, 100_000, 400_000),
-    growth_step=200_000,
     command_rounds=1,
 )
 
@@ -81,10 +75,6 @@ def goals(run: Run) -> Iterator[Goal]:
     quiet, followed = (run.row("latency", name=name)["p99_us"] for name in (QUIET, FOLLOWED))
     if quiet and followed:
         yield from Goal.at_most("p99 while an archive follows, times that without", followed / quiet, 2.0)
-    for job in ("archive", "route"):
-        costs = [row["cpu_s_per_million"] for row in run.rows("growth", job=job) if row["rows"] >= _FLAT_FROM]
-        if len(costs) > 1:
-            yield from Goal.at_most(f"{job}, cost at the largest size, times that at 10^6", costs[-1] / costs[0], 1.5)
 
 
 def _best(run: Run, part: str, name: str) -> float:
@@ -112,14 +102,10 @@ def _latency(run: Run) -> str:
     return table_of(run.rows("latency"), columns)
 
 
-def _growth(run: Run) -> str:
-    down = [Column("CPU-s per million at", "job", str)]
-    return crossed(run.rows("growth"), down, "rows", lambda row: number(row["cpu_s_per_million"]))
-
-
 def _draw(figure: Any, run: Run) -> bool:
-    """Draw rows per second and CPU time of all contestants, growth, and latency."""
-    (rates, costs), (growth, latency) = figure.subplots(2, 2)
+    """Draw rows per second and CPU time of all contestants, and latency."""
+    (rates, costs), (latency, unused) = figure.subplots(2, 2, height_ratios=(3, 2))
+    unused.set_axis_off()
     rows = run.rows(*_JOBS)
     colours = [ORANGE if str(row["name"]).startswith(_PEERS) else BLUE for row in rows]
     best = {row["name"]: row.spread("rows_per_s")[1] for row in rows}
@@ -127,12 +113,8 @@ def _draw(figure: Any, run: Run) -> bool:
     spent = {row["name"]: row["cpu_s_per_million"] for row in rows}
     lying_bars(costs, spent, colours, "CPU-s per million rows, median (less is better)")
     costs.set_yticklabels([])
-    for job, colour in (("archive", BLUE), ("route", GREEN)):
-        line(growth, run.rows("growth", job=job), "rows", "cpu_s_per_million", color=colour, label=f"{job}, CPU-s")
-    for axes in (rates, costs, growth):
+    for axes in (rates, costs):
         axes.set_xscale("log")
-    growth.set_visible(bool(run.rows("growth")))
-    plain(growth, "growth: messages in the lake", up="per million", legend=True)
     found = run.rows("latency")
     names = [row["name"] for row in found]
     for rank, (name, colour) in enumerate((("p50_us", PALE), ("p99_us", BLUE))):
@@ -151,7 +133,6 @@ SUITE: Final = Suite(
         "route": jobs.route,
         "replay": jobs.replay,
         "latency": commands.latency,
-        "growth": jobs.growth,
     },
     full=Plan(),
     quick=QUICK,
@@ -160,10 +141,9 @@ SUITE: Final = Suite(
         "contestants": _contestants,
         "commands": _commands,
         "latency": _latency,
-        "growth": _growth,
         "goals": lambda run: goals_table(goals(run)),
     },
-    printed=("contestants", "commands", "latency", "growth", "goals"),
+    printed=("contestants", "commands", "latency", "goals"),
     mark="bench-pipeline",
     pictures={"pipeline": ((11, 8), _draw)},
     prepare=Ground,

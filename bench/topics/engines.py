@@ -1,8 +1,8 @@
-"""Measures every engine of the topic index: matching, memory, changes, hostile patterns, the route cache, claims."""
+"""Measures every engine of the topic index: matching, memory, changes, hostile patterns, the route cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import log
@@ -12,15 +12,11 @@ from typing import Any, Final
 from bench.stage import EXPECTED, Stage
 from bench.topics import hostile, workload
 from bench.topics.cell import Cell, compiles
-from bench.topics.race import Match, race
-from broker.routing.engine_names import CHOICES, ENGINES, default_engine, engine_name, make_engine
-from broker.routing.pattern import parse_pattern
+from broker.routing.engine_names import CHOICES, ENGINES, default_engine, engine_name
 
 AUTO_ENGINE: Final = engine_name(default_engine())
 CHOSEN: Final = (*(name for name in CHOICES if name in ENGINES and name != AUTO_ENGINE), AUTO_ENGINE)
 """The engines that a broker may be configured to use, and its default."""
-SEEN: Final = "plain-bitmap, seen keys"
-_SEEN_KEYS: Final = 500
 _CHANGE_BOUND_S: Final = 2.0
 _ANSWER_LIMIT_S: Final = 120.0
 
@@ -174,30 +170,3 @@ def caching(stage: Stage) -> None:
         with Cell(folder, plan.memory_bound_bytes) as cell:
             row = cell.ask("cache", patterns=patterns, keys=keys, recurring=plan.cache_keys, rounds=plan.rounds)
         stage.add("cache", row, form=form)
-
-
-def claims(stage: Stage) -> None:
-    """Measure every engine over numbers of subscriptions, beside the conventional matcher: the articles' claims."""
-    plan = stage.plan
-    every = workload.keys(plan.claim_keys)
-    for size in plan.claim_sizes:
-        made = engines(workload.patterns(size))
-        works: dict[str, Match] = {name: engine.match for name, engine in made.items()}
-        keys: dict[str, Sequence[str]] = dict.fromkeys(made, every)
-        warm = engines(workload.patterns(size), ["plain-bitmap"])["plain-bitmap"]
-        for key in every[:_SEEN_KEYS]:
-            warm.match(key)
-        works[SEEN], keys[SEEN] = warm.match, every[:_SEEN_KEYS]
-        us = {name: runner.us for name, runner in race(works, keys, plan.rounds, plan.claim_slice_s).items()}
-        for name, value in us.items():
-            stage.add("claims", {"us": value, "times": us["conventional"] / value}, size=size, engine=name)
-
-
-def engines(patterns: Sequence[str], names: Sequence[str] = tuple(ENGINES)) -> Mapping[str, Any]:
-    """Return one engine of every kind, all holding the patterns."""
-    made = {name: make_engine(name) for name in names}
-    for text in patterns:
-        pattern = parse_pattern(text)
-        for engine in made.values():
-            engine.add(pattern, text)
-    return made

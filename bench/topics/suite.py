@@ -1,4 +1,4 @@
-"""The engines of the topic index, interpreted and compiled, beside their goals and the claims of two articles."""
+"""The engines of the topic index, interpreted and compiled, beside their goals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ from bench.tables import Column, Goal, crossed, goals_table, known, number, rate
 from bench.topics import engines
 from bench.topics.engines import AUTO_ENGINE
 
-WSO2: Final = "Fast Topic Matching Algorithm Implementation for WSO2 Message Broker (2015)"
-RABBIT: Final = "Very fast and scalable topic routing, part 1 (2010)"
-CLAIMED_TIMES: Final = 3.0
-"""What both articles claim: by bitmaps at 1,000 subscriptions, and by splitting a key once, in all cases."""
 MATCH_US: Final = {1000: 2.0, 10_000: 4.0, 100_000: 8.0, 1_000_000: 15.0}
 BYTES_PER_PATTERN: Final = 500
 CHANGE_US: Final = 20.0
@@ -29,7 +25,6 @@ _COLOURS: Final = {
     "topic-words": "#e377c2",
     "pattern-words": "#8c564b",
     "plain-bitmap": "#ff9896",
-    engines.SEEN: "#d62728",
     "bitmap": "#9467bd",
     "trie": "#1f77b4",
     "dfa": "#2ca02c",
@@ -47,9 +42,6 @@ class Plan:
 
     rounds: int = 5
     slice_s: float = 0.05
-    claim_sizes: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
-    claim_keys: int = 30_000
-    claim_slice_s: float = 0.03
     sizes: tuple[int, ...] = tuple(MATCH_US)
     size_keys: int = 100_000
     together: int = 100_000
@@ -68,9 +60,6 @@ class Plan:
 QUICK: Final = Plan(
     rounds=3,
     slice_s=0.01,
-    claim_sizes=(10, 100, 1000),
-    claim_keys=5000,
-    claim_slice_s=0.01,
     sizes=(1000, 10_000),
     size_keys=20_000,
     changes=1000,
@@ -138,17 +127,6 @@ def _cache(run: Run) -> str:
     return table(["", *(row["form"] for row in rows)], lines)
 
 
-def _claims(run: Run) -> str:
-    rows = run.rows("claims")
-    conventional = {row["size"]: row for row in rows if row["engine"] == "conventional"}
-    down = [
-        Column("subscriptions", "size", "{:,}".format),
-        Column("conventional, us", lambda row: known(conventional[row["size"]], "us")),
-    ]
-    others = [row for row in rows if row["engine"] != "conventional"]
-    return crossed(others, down, "engine", lambda row: number(row["times"]))
-
-
 def _style(engine: str, form: str = "interpreted") -> dict[str, Any]:
     """Return the style of an engine's line: heavy for its compiled form, else thin."""
     compiled = form == "compiled"
@@ -204,22 +182,6 @@ def _draw_hostile(figure: Any, run: Run) -> bool:
     return True
 
 
-def _draw_claims(figure: Any, run: Run) -> bool:
-    """Draw how many times the conventional matcher each engine is, over subscriptions."""
-    rows = run.rows("claims")
-    if not rows:
-        return False
-    axes = figure.subplots()
-    for engine in dict.fromkeys(row["engine"] for row in rows):
-        line(axes, [row for row in rows if row["engine"] == engine], "size", "times", **_style(engine))
-    axes.axhline(CLAIMED_TIMES, color="black", linestyle=":", linewidth=1, label=RABBIT)
-    axes.plot([1000], [CLAIMED_TIMES], "*", color="black", markersize=12, label=WSO2)
-    across = sorted({row["size"] for row in rows})
-    logarithmic(axes, "subscriptions", "times faster than the conventional matcher", across=across)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=7, frameon=False)
-    return True
-
-
 SUITE: Final = Suite(
     name="topics",
     about=__doc__,
@@ -227,7 +189,6 @@ SUITE: Final = Suite(
         "sizes": engines.sizes,
         "hostile": engines.hostility,
         "cache": engines.caching,
-        "claims": engines.claims,
     },
     full=Plan(),
     quick=QUICK,
@@ -240,14 +201,12 @@ SUITE: Final = Suite(
         "changes": lambda run: crossed(run.rows("sizes"), _ENGINE, "size", _changes),
         "hostile": _hostile,
         "cache": _cache,
-        "claims": _claims,
         "goals": lambda run: goals_table(goals(run)),
     },
-    printed=("match", "bytes", "changes", "hostile", "cache", "claims", "goals"),
+    printed=("match", "bytes", "changes", "hostile", "cache", "goals"),
     mark="figures",
     pictures={
         "topic-index-sizes": ((10, 8), _draw_sizes),
         "topic-index-hostile": ((10, 4), _draw_hostile),
-        "topic-index-claims": ((9, 5), _draw_claims),
     },
 )
