@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from bench import brokers
-from bench.certificate import Certificate
 from bench.companion import Companion
 from bench.scenario import QUICK, NotOffered
 from bench.scenarios.backlog import Backlog
@@ -23,6 +20,9 @@ from bench.scenarios.lone import KINDS, LoneCall
 from bench.scenarios.pingpong import Pingpong
 from bench.scenarios.routing import Bindings, Routing, Topology
 from bench.scenarios.tls import OverTls
+
+from bench import brokers
+from bench.certificate import Certificate
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Refusal
 from broker.perf.peer import PeerConnection
