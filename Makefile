@@ -16,7 +16,7 @@
 #   make demo-ui the flights through a broker whose page shows them: prints its address, runs until Ctrl-C
 #   make bench   S1 to S10: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
 #                twenty minutes, ARGS=--quick a few, ARGS="--only S1,S3" selects some
-#   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
+#   make bench-topics   the engines of the topic index; ten minutes, ARGS=--quick one
 #   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
 #   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker and with job queues; ARGS=--quick
@@ -83,19 +83,19 @@ bench: $(VENV)/.stamp-bench
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-topics: $(VENV)/.stamp-bench
-	@$(BIN)/python -m bench.topics $(ARGS)
+	@$(BIN)/python -m bench topics $(ARGS)
 
 bench-growth: $(VENV)/.stamp-bench
-	@$(BIN)/python -m bench.growth $(ARGS)
+	@$(BIN)/python -m bench growth $(ARGS)
 
 bench-pipeline: $(VENV)/.stamp-bench-pipeline
-	@$(BIN)/python -m bench.pipeline $(ARGS)
+	@$(BIN)/python -m bench pipeline $(ARGS)
 
 bench-cluster: $(VENV)/.stamp-bench-cluster
-	@$(BIN)/python -m bench.cluster $(ARGS)
+	@$(BIN)/python -m bench cluster $(ARGS)
 
 bench-overlay: $(VENV)/.stamp-bench
-	@$(BIN)/python -m bench.overlay $(ARGS)
+	@$(BIN)/python -m bench overlay $(ARGS)
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)
