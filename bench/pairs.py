@@ -53,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slotmq-pairs-", dir=options.dir) as name:
         found = machine.describe(Path(name))
         for turn in range(options.pairs):
-            for scenario in [one.name for one in rows(options.only, quick=options.quick)]:
+            for scenario in [one.name for one in rows(options.only, limits)]:
                 try:
                     pair = _measured(
                         Path(name), packages, scenario, options.figure or measure_of(scenario), turn, limits

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker import __version__
+from broker.compiled import kind
 from broker.delivery.clock import SteadyClock
 from broker.delivery.timers import Timers
 from broker.event_log import get_logger
-from broker.net.certificate_watch import CertificateWatch
+from broker.net.descriptors import descriptors_max
 from broker.net.listener import STEPS
 from broker.parts.clients import Clients
 from broker.parts.data import Data
@@ -20,9 +23,9 @@ from broker.parts.entrance import Entrance
 from broker.parts.http import Http
 from broker.parts.overlay import Overlay
 from broker.parts.part import Part, Shared
-from broker.parts.ports import Ports
+from broker.parts.ports import CertificateWatch, Ports
 from broker.parts.zmq import Zmq
-from broker.process_facts import process_facts
+from broker.process_memory import open_descriptors, resident_bytes
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
 from broker.store.files import Files
@@ -42,7 +45,21 @@ if TYPE_CHECKING:
     from broker.vhosts.recovery_watch import RecoveryWatch
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["BrokerServer"]
+__all__ = ["BrokerServer", "process_facts"]
+
+
+def process_facts(began_s: float) -> dict[str, Any]:
+    """Return version, process and resources of a broker that began at that monotonic time."""
+    return {
+        "version": __version__,
+        "modules": kind(),
+        "pid": os.getpid(),
+        "uptime_s": int(time.monotonic() - began_s),
+        "resident_bytes": resident_bytes(),
+        "descriptors": open_descriptors(),
+        "descriptors_max": descriptors_max(),
+    }
+
 
 _log = get_logger()
 

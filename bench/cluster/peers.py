@@ -197,7 +197,7 @@ class Procrastinate:
 
 async def run(library: str, verb: str, url: str, messages: int, size: int, batch: int) -> Figures:
     """Run one verb and return its figures."""
-    peer = {"pgqueuer": PgQueuer, "procrastinate": Procrastinate}[library](url)
+    peer: Any = {"pgqueuer": PgQueuer, "procrastinate": Procrastinate}[library](url)
     if verb == "install":
         await peer.install()
         return {}
@@ -209,7 +209,7 @@ async def run(library: str, verb: str, url: str, messages: int, size: int, batch
         print("ready", flush=True)
 
     if verb == "work":
-        figures = (await peer.work(messages, ready)).figures()
+        figures: Figures = (await peer.work(messages, ready)).figures()
     else:
         publishers = [await peer.publisher(size) for _ in range(_CONNECTIONS[batch] if library == "pgqueuer" else 1)]
         parts = [batch] * (messages // batch)

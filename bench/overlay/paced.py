@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from bench.herd import Source
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.schedule import Schedule
-from broker.perf.sender import NEVER_NS
+from broker.perf.sender import NEVER_NS, Schedule
 from broker.perf.spool import Material, Spool
 from broker.perf.wire import PUBLISH_CHANNEL
 

@@ -122,7 +122,16 @@ def latency(ground: Ground) -> None:
     The archive is the command as a user starts it, on the same machine.
     """
     plan = ground.plan
-    words = ("-r", str(plan.latency_rate), "-s", str(plan.body_bytes), "-a", "--persistent", "-e", _EXCHANGE)
+    words: tuple[str, ...] = (
+        "-r",
+        str(plan.latency_rate),
+        "-s",
+        str(plan.body_bytes),
+        "-a",
+        "--persistent",
+        "-e",
+        _EXCHANGE,
+    )
     words = (*words, "-k", "bench.latency", "-z", f"{plan.latency_slice_s}s")
     with slotmq(ground.folder / "latency") as broker:
         assert broker.folder is not None

@@ -38,7 +38,8 @@ _LIMIT_S: Final = 600.0
 
 def archive(ground: Ground) -> None:
     """Measure the archive job, Spark's own copy from Parquet to Parquet, and our reader with Spark's writer."""
-    files, rows, spark = ground.lake_files(), ground.plan.rows, ground.spark
+    files, spark = ground.lake_files(), ground.spark
+    rows: int = ground.plan.rows
 
     def job(folder: Path) -> int:
         return ground.archive(ground.slots, folder / "lake", rows)
@@ -62,7 +63,8 @@ def archive(ground: Ground) -> None:
 
 def sql(ground: Ground) -> None:
     """Measure one aggregate over the slots of a running broker and over Parquet, of all columns and of two."""
-    rows, files, spark = ground.plan.rows, ground.lake_files(), ground.spark
+    files, spark = ground.lake_files(), ground.spark
+    rows: int = ground.plan.rows
     with slotmq(ground.slots.parent) as broker:
         folder = str(broker.folder)
 
@@ -127,7 +129,8 @@ def _route(ground: Ground, lake: Path, bindings: Topology, rows: int) -> dict[st
 
 def route(ground: Ground) -> None:
     """Measure routing by thousands of patterns, and the one pass over the keys that it consists of."""
-    rows, lake, spark, files = ground.plan.rows, ground.lake, ground.spark, ground.lake_files()
+    lake, spark, files = ground.lake, ground.spark, ground.lake_files()
+    rows: int = ground.plan.rows
     bindings = topology(ground.plan.patterns)
     found = _route(ground, lake, bindings, rows)
 
@@ -146,7 +149,8 @@ def route(ground: Ground) -> None:
 
 def replay(ground: Ground) -> None:
     """Measure a replay of a lake into a broker, and `slotmq perf` with as many messages, both with confirms."""
-    rows, plan = ground.plan.replay_rows, ground.plan
+    plan = ground.plan
+    rows: int = plan.replay_rows
     store = ground.new_store("replay")
     store.add(rows)
     store.close()
@@ -156,7 +160,18 @@ def replay(ground: Ground) -> None:
     with slotmq(ground.folder / "target") as broker:
 
         def plain(_folder: Path) -> int:
-            words = ("-y", "0", "-e", EXCHANGE, "-k", "replayed", "--keys", str(plan.keys), "--persistent", "-p")
+            words: tuple[str, ...] = (
+                "-y",
+                "0",
+                "-e",
+                EXCHANGE,
+                "-k",
+                "replayed",
+                "--keys",
+                str(plan.keys),
+                "--persistent",
+                "-p",
+            )
             words = (*words, "-s", str(plan.body_bytes), "-c", "1000", "-C", str(rows), "-z", "0")
             return perf(broker, "throughput", *words, limit_s=_LIMIT_S)[0].totals.confirmed
 

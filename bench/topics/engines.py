@@ -24,7 +24,7 @@ _ANSWER_LIMIT_S: Final = 120.0
 def contestants(stage: Stage, names: Sequence[str]) -> Iterator[tuple[str, str, Path]]:
     """Yield the engines with the packages in which they differ: interpreted, and compiled if available."""
     for name in names:
-        for form, folder in reversed(stage.packages.items()):
+        for form, folder in reversed(list(stage.packages.items())):
             if form == "interpreted" or compiles(folder, ENGINES[name].__module__):
                 yield name, form, folder
 
@@ -166,7 +166,7 @@ def caching(stage: Stage) -> None:
     plan = stage.plan
     patterns = written(stage, f"patterns-{plan.cache_patterns}", workload.patterns(plan.cache_patterns))
     keys = written(stage, "thrash-keys", workload.keys(plan.thrash_keys, seed=5))
-    for form, folder in reversed(stage.packages.items()):
+    for form, folder in reversed(list(stage.packages.items())):
         with Cell(folder, plan.memory_bound_bytes) as cell:
             row = cell.ask("cache", patterns=patterns, keys=keys, recurring=plan.cache_keys, rounds=plan.rounds)
         stage.add("cache", row, form=form)

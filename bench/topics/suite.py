@@ -144,7 +144,8 @@ def _draw_sizes(figure: Any, run: Run) -> bool:
     rows = [row for row in run.rows("sizes") if "us" in row]
     if not rows:
         return False
-    places, wanted = list(figure.subplots(2, 2).flat), {"us": MATCH_US, "each_bytes": {_BYTES_AT: BYTES_PER_PATTERN}}
+    places = list(figure.subplots(2, 2).flat)
+    wanted: dict[str, dict[int, float]] = {"us": MATCH_US, "each_bytes": {_BYTES_AT: BYTES_PER_PATTERN}}
     titles = {
         "us": "us per uncached match", "each_bytes": "bytes per pattern",
         "add_us": "us per add, mean", "remove_us": "us per remove, mean",

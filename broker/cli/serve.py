@@ -11,20 +11,41 @@ from broker.amqp.errors import BrokerError
 from broker.cli.client_variables import INTERPRETED_VARIABLE
 from broker.cli.cluster_url import with_cluster_url
 from broker.cli.exit_codes import FAILED, code_of_start
-from broker.cli.file_limit import raise_file_limit
 from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import load
 from broker.cli.standard_streams import leave
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
+from broker.net.descriptors import ENOUGH
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.signals import Signals
 from broker.store.damage import CorruptStore, MissingData, StoreFailed
 from broker.telemetry import LineLogger
 
-__all__ = ["run"]
+__all__ = ["raise_file_limit", "run"]
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit to the hard one, up to ENOUGH; never lowers it.
+
+    A shell's default of 1,024 exists for select(2). With it the thousandth client or vhost would leave the store
+    without a descriptor for its next segment, and a store that cannot write ends the broker.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # macOS has a lower limit of its own, which has to do
+        pass
+
 
 log = get_logger()
 

@@ -5,19 +5,70 @@ small batches fill the file with zeros ahead of them, in steps of its own length
 A reader takes zeros up to the end of a segment for its end. Only the last segment has any: zeros end where the segment
 is full, and the log begins the next one behind a record that reaches that far.
 
-Large batches of large bodies bypass the page cache, where records cost several times as much: see `direct_writer`.
+Large batches of large bodies bypass the page cache, where records cost several times as much: see `DirectWriter`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.store.batch import SegmentRun
-from broker.store.direct_writer import DirectWriter
-from broker.store.files import File
+from broker.store.files import PAGE_BYTES, File, aligned_memory
 from broker.store.segment import AHEAD_MAX_BYTES
 
-__all__ = ["SegmentFile"]
+__all__ = ["DirectWriter", "SegmentFile"]
+
+BUFFER_BYTES: Final = 1 << 20
+
+
+class DirectWriter:
+    """An aligned buffer, and how blocks of any size pass through it.
+
+    Invariant: the buffer begins at a page of the file.
+    """
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = aligned_memory(BUFFER_BYTES)
+
+    def write(self, file: File, offset: int, blocks: Sequence[bytes]) -> int:
+        """Write blocks one behind another from `offset`, and return their end. Raises: StoreFailed.
+
+        Cost: one copy, and a call per BUFFER_BYTES. A sync has to follow, as for any write.
+        """
+        buffer = self._buffer
+        start: int = offset % PAGE_BYTES
+        at: int = start
+        page = offset - start
+        for block in blocks:
+            size = len(block)
+            done = 0
+            while done < size:
+                part = min(size - done, BUFFER_BYTES - at)
+                buffer[at : at + part] = block if part == size else memoryview(block)[done : done + part]
+                done += part
+                at += part
+                if at == BUFFER_BYTES:
+                    self._flush(file, page, start, at)
+                    page += at
+                    start = at = 0
+        self._flush(file, page, start, at)
+        return page + at
+
+    def _flush(self, file: File, page: int, start: int, end: int) -> None:
+        """Write the buffer from `start` to `end`; it begins at the offset `page` of the file."""
+        buffer = self._buffer
+        first = min(start + -start % PAGE_BYTES, end)
+        last = max(end - end % PAGE_BYTES, first)
+        if start < first:
+            file.write_at(page + start, bytes(buffer[start:first]))
+        if first < last:
+            file.write_pages_at(page + first, buffer[first:last])
+        if last < end:
+            file.write_at(page + last, bytes(buffer[last:end]))
+
 
 SMALL_BYTES: Final = 16 << 10  # a larger batch would be written twice, and takes longer than the journal anyway
 DIRECT_MIN_BYTES: Final = 512 << 10  # the least of a batch with large bodies that pays for a direct write

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,6 @@ from broker.store.queue_entry import Entries, Entry
 from broker.store.reading import Maker, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.salvage import read_around
-from broker.store.scattered import spans_within
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 
@@ -27,7 +26,40 @@ if TYPE_CHECKING:
     from broker.store.message_log import MessageLog
     from broker.store.queue_log import QueueLogs
 
-__all__ = ["StoredSlots"]
+__all__ = ["StoredSlots", "spans_within"]
+
+NEAR_IDS: Final = 64  # a gap of so many entries is read along
+
+
+def spans_within(
+    read: Callable[[int, int], Entries], ids: Sequence[int], limit_bytes: int
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield (first id, end, wanted indexes) of the spans of the first `ids`, up to `limit_bytes`, at least one id.
+
+    Shapes: read(first, end) returns the entries of a span.
+    Cost: one read of entries per span; no message is read.
+    """
+    spans: list[list[int]] = []
+    for message_id in sorted(ids):
+        if spans and message_id - spans[-1][-1] <= NEAR_IDS:
+            spans[-1].append(message_id)
+        else:
+            spans.append([message_id])
+    sizes: dict[int, int] = {}
+    for span in spans:
+        lengths = read(span[0], span[-1] + 1)[1]
+        sizes.update((message_id, lengths[message_id - span[0]]) for message_id in span)
+    chosen: set[int] = set()
+    for message_id in ids:
+        limit_bytes -= sizes[message_id]
+        if chosen and limit_bytes < 0:
+            break
+        chosen.add(message_id)
+    for span in spans:
+        wanted = [message_id - span[0] for message_id in span if message_id in chosen]
+        if wanted:
+            yield span[0], span[-1] + 1, wanted
+
 
 PLAIN_MAX_BYTES: Final = 64 << 20  # of the log from the first to the last record of a slot that is read as it is
 CACHED_MAX_BYTES: Final = 1 << 20  # of one that is read without leaving the loop, within a millisecond

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 from broker.store.damage import FolderBusy, StoreFailed
-from broker.store.direct_writer import BUFFER_BYTES, DirectWriter
 from broker.store.files import BLOCKS_MAX, PAGE_BYTES, Files, aligned_memory
 from broker.store.memory_files import MemoryFiles
+from broker.store.segment_file import BUFFER_BYTES, DirectWriter
 from broker.store.store import VhostStore
 from tests.deadline import DEADLINE_S
 from tests.fault.store_model import StoreModel

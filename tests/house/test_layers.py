@@ -24,7 +24,7 @@ MAY_CALL_FILES = {
     "cli/perf_compare.py",  # reads results and writes the page, where the user says
     "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
-    "cli/top_terminal.py",  # reads the keys of the terminal
+    "cli/top.py",  # reads the keys of the terminal
     "cli/standard_streams.py",  # opens the null device
     "compiled.py",  # reads what the build of the package left
     "process_memory.py",  # reads the kernel's memory and descriptor figures

@@ -6,11 +6,85 @@ from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engines.bitmap import ConstituentBitmap
 from broker.routing.engines.middles import Middles
-from broker.routing.engines.tiers import Tiers
-from broker.routing.pattern import HASH, Pattern
+from broker.routing.engines.trie import Trie
+from broker.routing.pattern import HASH, STAR, Pattern
+
+__all__ = []
 
 T = TypeVar("T")
+
+TAME_WORDS: Final = 8
+TAME_WILDCARDS: Final = 4
+
+
+def is_tame(pattern: Pattern) -> bool:
+    """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
+
+    Each star doubles the ways through, and what stands between two `#` may begin at each word of the key; both at once
+    are too much, and one alone is within bounds. Patterns of wildcards alone are few and share one way.
+    """
+    words = pattern.words
+    if len(words) > TAME_WORDS:
+        return False
+    hashes = words.count(HASH)
+    stars = words.count(STAR)
+    if hashes + stars == len(words):
+        return True
+    return hashes + stars <= TAME_WILDCARDS and (hashes < 2 or (hashes == 2 and not stars))
+
+
+class Tiers(Generic[T]):
+    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+
+    A trie looks at the nodes that a key reaches, which a few thousand long patterns of many wildcards can make very
+    many; a bitmap at a row for each word, in whose length every pattern has a share. So tame patterns are in the trie
+    and all others in the bitmap.
+    """
+
+    __slots__ = ("_visited_before", "bitmap", "trie")
+
+    def __init__(self, dialect: TopicDialect = AMQP) -> None:
+        self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
+        self.trie: Trie[T] = Trie(dialect)
+        self._visited_before = 0  # beside what the two count, as `visited` was set
+
+    @property
+    def visited(self) -> int:
+        """Return the rows and nodes looked at."""
+        return self._visited_before + self.bitmap.visited + self.trie.visited
+
+    @visited.setter
+    def visited(self, count: int) -> None:
+        self._visited_before = count - self.bitmap.visited - self.trie.visited
+
+    def __len__(self) -> int:
+        return self.bitmap.size + self.trie.size
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the sizes within the bitmap and the trie."""
+        return {**self.bitmap.counts(), **self.trie.counts()}
+
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        return self.trie.add(pattern, target) if is_tame(pattern) else self.bitmap.add(pattern, target)
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+        return self.trie.find(pattern) if is_tame(pattern) else self.bitmap.find(pattern)
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        return self.trie.remove(pattern) if is_tame(pattern) else self.bitmap.remove(pattern)
+
+    def collect(self, key: str, words: list[str], found: list[T]) -> None:
+        """Append the targets of the patterns that match a key of these words, each once."""
+        if self.trie.size:
+            self.trie.collect(words, found)
+        if self.bitmap.size:
+            self.bitmap.collect(key, words, found)
+
 
 SHORT_WORDS: Final = 8
 """Words of the longest keys that are compared with patterns one by one."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench import __main__ as command
-from bench.run import Run
+from bench.run import RESULTS, Run
 from bench.stage import NotOffered, Stage
 from bench.suites import NAMES, Suite, suite_of
 from broker.perf.crew import RunFailed
@@ -31,7 +31,8 @@ def test_contestants_take_turns() -> None:
 
 def test_a_contestant_that_fails_is_left_out_of_later_rounds() -> None:
     """The others go on; one that does not offer what is measured has not failed."""
-    stage, order = a_stage(), []
+    order: list[int] = []
+    stage = a_stage()
 
     def fails(_number: int) -> None:
         raise RunFailed("first line\nno broker")
@@ -46,7 +47,8 @@ def test_a_contestant_that_fails_is_left_out_of_later_rounds() -> None:
 
 def test_nothing_begins_when_the_time_is_used_up() -> None:
     """No round begins late, and the run says that it was cut short."""
-    stage, order = a_stage(deadline=time.monotonic() - 1), []
+    order: list[int] = []
+    stage = a_stage(deadline=time.monotonic() - 1)
     stage.in_turn({"a": order.append}, 2)
     assert (order, stage.run.facts["cut_short"]) == ([], True)
 
@@ -98,7 +100,7 @@ def test_every_suite_has_a_command_line(name: str, capsys: pytest.CaptureFixture
 
 def test_a_kept_run_is_shown_without_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The tables are printed and the page is filled; failures are told and make the exit code 1."""
-    (kept,) = (Path(command.RESULTS)).glob("growth-*.jsonl")
+    (kept,) = RESULTS.glob("growth-*.jsonl")
     page = tmp_path / "page.md"
     page.write_text("<!-- growth: silent -->\n<!-- end of growth -->\n`bench/results/growth-1.jsonl`\n")
     pytest.importorskip("matplotlib")

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from broker.cli.file_limit import raise_file_limit
+from broker.cli.serve import raise_file_limit
 from broker.net.descriptors import ENOUGH
 
 UNLIMITED = resource.RLIM_INFINITY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.perf.confirms import Confirms
+from broker.perf.scanner import Confirms
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=40))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.perf.schedule import Schedule
+from broker.perf.sender import Schedule
 
 
 @pytest.mark.parametrize("per_s", [0.001, 0.3, 1, 3, 7.7, 300, 999.999, 12_345, 1_000_000, 3_000_000_000])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from broker.routing.engines.tiered import Tiered
-from broker.routing.engines.tiers import is_tame
+from broker.routing.engines.tiered import Tiered, is_tame
 from broker.routing.pattern import parse_pattern
 from tests.unit.routing.run_lines import run_lines
 
