@@ -19,7 +19,7 @@
 #   make bench-topics   the engines of the topic index; ten minutes, ARGS=--quick one
 #   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
-#   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker and with job queues; ARGS=--quick
+#   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker; ARGS=--quick
 #   make bench-overlay    the experiments of the Gryphon paper on brokers of this machine, and what a forwarded message costs;
 #                under twelve minutes, ARGS=--quick two minutes
 #   make torture the long tests       make fuzz the fuzz tests alone      make setup everything a developer needs

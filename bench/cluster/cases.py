@@ -15,16 +15,13 @@ PATHS: Final = {
 }
 """The nodes of each path, 0 for a broker by itself, and where its consumer is."""
 QUEUES: Final = (1, 10, 100, 1000)
-PEERS: Final = {"pgqueuer": 10, "procrastinate": 50}
-"""The job queues, and how many times fewer messages they move: about ten seconds each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One row of a table.
 
-    Shapes: `nodes` 0 is one broker with its own log; `publish_at` and `consume_at` are numbers of nodes. `peer` is a
-    library in place of brokers, and `batch` how many messages it commits at once.
+    Shapes: `nodes` 0 is one broker with its own log; `publish_at` and `consume_at` are numbers of nodes.
     """
 
     name: str
@@ -35,8 +32,6 @@ class Case:
     size: int = SMALL
     messages: int = 0
     per_s: float | None = None
-    peer: str = ""
-    batch: int = 1
 
 
 def cases(part: str, messages: int) -> list[Case]:
@@ -50,20 +45,7 @@ def cases(part: str, messages: int) -> list[Case]:
     if part == "nodes":
         each = [(size, tuple(range(count))) for size in SIZES for count in (1, 2, 3, 4)]
         return [Case(_count(len(at), "node"), len(at), at, at, len(at), size, messages) for size, at in each]
-    if part == "queues":
-        return [Case(_count(count, "queue"), 2, (0,), (1,), count, SMALL, messages) for count in QUEUES]
-    return [
-        Case(
-            f"{peer}, {batch} per commit" if batch > 1 else f"{peer}, one per commit",
-            size=size,
-            messages=messages // (slowness if batch > 1 else 50),
-            peer=peer,
-            batch=batch,
-        )
-        for peer, slowness in PEERS.items()
-        for size in SIZES
-        for batch in (1, 100)
-    ]
+    return [Case(_count(count, "queue"), 2, (0,), (1,), count, SMALL, messages) for count in QUEUES]
 
 
 def _count(count: int, noun: str) -> str:

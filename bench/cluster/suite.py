@@ -1,7 +1,6 @@
-"""A cluster, one broker by itself, and job queues, all on a PostgreSQL from a wheel with fsync on; fail-over.
+"""A cluster on a PostgreSQL from a wheel with fsync on, beside one broker by itself; fail-over.
 
-Each round of a case has a new cluster with a database of its own. "brokers" is the CPU time of all nodes, or of a job
-queue's two processes.
+Each round of a case has a new cluster with a database of its own. "brokers" is the CPU time of all nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from bench.brokers import PROJECT
-from bench.cluster import peers
 from bench.cluster.cases import LARGE, SIZES, SMALL, Case, cases
 from bench.cluster.nodes import Database, cpu_s, fail_over
 from bench.cluster.spread import run as spread
@@ -60,8 +58,6 @@ def _measure(stage: Stage, part: str, case: Case, database: Database, _round: in
 
 
 def _figures(part: str, case: Case, database: Database) -> dict[str, Any]:
-    if case.peer:
-        return peers.race(case, database)
     with database.nodes(case.nodes) as brokers:
         if part == "failover":
             return fail_over(brokers)
@@ -84,10 +80,7 @@ def goals(run: Run) -> Iterator[Goal]:
     """Yield every goal that has figures."""
     for size, wanted in ((SMALL, 60_000), (LARGE, 20_000)):
         best = run.row("paths", name=_BEST, size=size)
-        peer = max((row["per_s"] for row in run.rows("peers", size=size)), default=None)
         yield from Goal.at_least(f"A to B, {size} B, messages/s", best["per_s"], wanted)
-        if peer and best.runs:
-            yield from Goal.at_least(f"A to B, {size} B, times the best job queue", best["per_s"] / peer, 20)
         alone = run.row("paths", name="one broker, its own log", size=size)
         for name in ("cluster, same node", _BEST):
             row = run.row("paths", name=name, size=size)
@@ -108,7 +101,7 @@ def _machine(run: Run) -> str:
 
 def _draw(figure: Any, run: Run) -> bool:
     """Draw throughput and CPU time of the paths, the nodes and the queues."""
-    rows = run.rows("paths", "peers")
+    rows = run.rows("paths", "peers")  # the run of 2026-11-23 has job queues, too
     (rates, costs), (nodes, queues) = figure.subplots(2, 2)
     names = list(dict.fromkeys(row["name"] for row in rows))
     for size, shift in ((SMALL, 0.2), (LARGE, -0.2)):
@@ -163,7 +156,7 @@ _COLUMNS: Final = {
         Column("all 100 messages", "all_s", "{:.2f} s".format),
     ),
 }
-_PARTS: Final = ("paths", "peers", "latency", "nodes", "queues", "failover")
+_PARTS: Final = ("paths", "latency", "nodes", "queues", "failover")
 
 SUITE: Final = Suite(
     name="cluster",

@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from bench.brokers import Broker, relay
+from bench.brokers import Broker
 from bench.machine import fdatasync_us
+from bench.messages.bare_relay import relayed
 from bench.messages.limits import Limits, size_text
-from bench.messages.relays import relayed
 from bench.perf_run import perf
 from bench.run import Figures
 from bench.stage import NotOffered
@@ -43,7 +43,8 @@ class PerfLoad:
     Shapes: `words` are its name and flags, in which the fields of the limits stand in braces; `seconds` is the field
     with the length of a run; `copies` are the deliveries of a message. A load of the `queue` is published before the
     run, too, so that a run finds every route in the cache; the queue is deleted after it. The bare relay runs it with
-    these `consumers`, the `relay_window`, and at the rate if it is `paced`.
+    these `consumers`, the `relay_window`, and at the rate if it is `paced`. Of a load that is `only_setup` no message
+    counts.
     """
 
     name: str
@@ -61,15 +62,13 @@ class PerfLoad:
     consumers: int = 1
     beside_disk: bool = False
     over_tls: bool = False
+    only_setup: bool = False
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run the scenario once; TLS once over each port. Raises: RunFailed, Fault, OSError; NotOffered without TLS."""
-        if broker.relay and self.words[0] == "pingpong":
-            with relay("bench.messages.relays", "pair") as pairs:
-                return self._run(pairs, limits)
-        if broker.relay and self.words[0] != "connections":
+        if broker.relay:
             per_s, seconds = limits.rate if self.paced else None, getattr(limits, self.seconds)
-            return relayed(self.body_bytes, self.consumers, seconds, per_s=per_s, window=self.relay_window)
+            return relayed(self.body_bytes, seconds, consumers=self.consumers, per_s=per_s, window=self.relay_window)
         if not self.over_tls:
             return self._run(broker, limits)
         if not broker.tls:
@@ -101,7 +100,7 @@ class PerfLoad:
         messages = totals.delivered or totals.published
         figures = used | {"messages": messages, "seconds": result.seconds}
         if scenario == "routing":
-            messages = totals.published
+            messages = 0 if self.only_setup else totals.published
         if self.copies > 1 or self.stage == "full":
             figures["published_per_s"] = totals.publish_per_s * self.copies
         if "cpu_s" in used and messages:
@@ -154,7 +153,7 @@ def fanout(size: int) -> PerfLoad:
     """Return S4: a publisher with confirms, which bound its lead, and consumers without acks; per delivery."""
     title = f"fan-out into {FANOUT} queues, transient, auto-ack, {size_text(size)}, per delivery"
     words = ("fanout", "-y", str(FANOUT), "-s", str(size), "-c", "{window}", "-a", "--keys", "{keys}")
-    return PerfLoad(f"S4-{size}", title, words, size, "fanout_seconds", FANOUT, consumers=FANOUT)
+    return PerfLoad(f"S4-{size}", title, words, size, "fanout_seconds", FANOUT, relayed=False)
 
 
 def routing(name: str, bindings: int) -> PerfLoad:
@@ -168,7 +167,7 @@ def declared(bindings: int) -> PerfLoad:
     """Return the declaration of bindings in a fresh broker: memory that it has freed before would hide theirs."""
     words = ("routing", "--bindings", str(bindings), "-C", "100")
     title = f"{bindings:,} wildcard bindings: declare, memory"
-    return PerfLoad("bindings", title, words, stage="bindings", rounds=1, relayed=False)
+    return PerfLoad("bindings", title, words, stage="bindings", rounds=1, relayed=False, only_setup=True)
 
 
 def latency(size: int) -> PerfLoad:
@@ -188,7 +187,7 @@ def connections() -> PerfLoad:
 def pingpong() -> PerfLoad:
     """Return S9: pairs of clients that each wait for every single message, which rules out batching."""
     title = f"{_PAIRS} pairs, one unconfirmed message each way at a time, per message"
-    return PerfLoad("S9", title, ("pingpong", "-x", str(_PAIRS)))
+    return PerfLoad("S9", title, ("pingpong", "-x", str(_PAIRS)), relayed=False)
 
 
 def lone_confirm() -> PerfLoad:

@@ -219,7 +219,6 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "lone": (_P50, _P99, _CPU),
     "bindings": (
         Column("s to declare", "declare_s"),
-        Column("CPU-us each", "cpu_us"),
         Column("memory each", "each_bytes"),
     ),
 }

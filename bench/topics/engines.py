@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from math import log
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from bench.stage import EXPECTED, Stage
@@ -17,6 +17,9 @@ from broker.routing.engine_names import CHOICES, ENGINES, default_engine, engine
 AUTO_ENGINE: Final = engine_name(default_engine())
 CHOSEN: Final = (*(name for name in CHOICES if name in ENGINES and name != AUTO_ENGINE), AUTO_ENGINE)
 """The engines that a broker may be configured to use, and its default."""
+_SLOW: Final = ("conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap")
+LARGEST: Final = dict.fromkeys(_SLOW, 100_000)
+"""The most patterns that the slow engines are measured with."""
 _CHANGE_BOUND_S: Final = 2.0
 _ANSWER_LIMIT_S: Final = 120.0
 
@@ -63,32 +66,18 @@ class _Entry:
         self.laps_us += [answer["us"]] if "us" in answer else []
         self.figures |= answer
 
-    def value(self, name: str) -> float:
-        """Return a figure by its name."""
-        return sorted(self.laps_us)[len(self.laps_us) // 2] if name == "match_us" else float(self.figures[name])
-
-
-def expected(name: str, size: int, entry: _Entry, before: _Entry | None) -> float:
-    """Return a figure at a larger size, extrapolated from its growth since the entry before."""
-    value = entry.value(name)
-    if before is None:
-        return value  # its growth is unknown
-    growth = log(value / before.value(name)) / log(entry.size / before.size)
-    return float(value * (size / entry.size) ** max(0.0, growth))
-
 
 def sizes(stage: Stage) -> None:
     """Measure all engines at all sizes: up to a size all of them in turn, above one at a time."""
     plan = stage.plan
     keys = written(stage, "size-keys", workload.keys(plan.size_keys))
-    past: dict[tuple[str, str], list[_Entry]] = {}
     for size in plan.sizes:
         patterns = written(stage, f"patterns-{size}", workload.patterns(size))
         begun = []
         for name, form, folder in contestants(stage, list(ENGINES)):
             entry = _Entry(name, form, folder, size)
-            entry.left_out = _too_long(stage, past.setdefault((name, form), []), size)
-            past[name, form].append(entry)
+            if size > LARGEST.get(name, size):
+                entry.left_out = f"it would take minutes above {LARGEST[name]:,} patterns"
             begun.append(entry)
         measured = [entry for entry in begun if not entry.left_out]
         for group in [measured] if size <= plan.together else [[entry] for entry in measured]:
@@ -103,21 +92,6 @@ def sizes(stage: Stage) -> None:
                 stage.tell(f"sizes: {entry.engine}, {entry.form}, {size:,} left out: {entry.left_out}")
 
 
-def _too_long(stage: Stage, past: Sequence[_Entry], size: int) -> str:
-    """Return why to skip an engine at a size, by its figures at smaller ones; empty if it must be measured."""
-    if not past or past[-1].left_out:
-        return past[-1].left_out if past else ""
-    before = past[-2] if len(past) > 1 else None
-    plan = stage.plan
-    for figure, bound, unit in (
-        ("match_us", plan.match_bound_us, "us a match"), ("build_s", plan.build_bound_s, "s to build")
-    ):  # fmt: skip
-        guess = expected(figure, size, past[-1], before)
-        if guess > bound:
-            return f"by its growth about {guess:,.0f} {unit} at {size:,} patterns; the bound is {bound:,.0f}"
-    return ""
-
-
 def _measure_group(stage: Stage, group: Sequence[_Entry], patterns: str, keys: str) -> None:
     """Measure engines that run at once, in turn."""
     plan = stage.plan
@@ -126,7 +100,7 @@ def _measure_group(stage: Stage, group: Sequence[_Entry], patterns: str, keys: s
         for entry, cell in cells:  # builds all at once: building is not timed
             cell.begin("build", engine=entry.engine, patterns=patterns, keys=keys)
         for entry, cell in cells:
-            entry.ask(cell, "build", 3 * plan.build_bound_s)
+            entry.ask(cell, "build", plan.build_bound_s)
         for entry, cell in cells:
             entry.ask(cell, "settle", slice_s=plan.slice_s)
         for _ in range(plan.rounds):
@@ -141,7 +115,7 @@ def _measure_group(stage: Stage, group: Sequence[_Entry], patterns: str, keys: s
                 figures["each_bytes"] = figures["footprint_bytes"] / figures["patterns"]
                 for us in entry.laps_us:
                     stage.run.add("sizes", figures | {"us": us}, engine=entry.engine, form=entry.form, size=entry.size)
-                stage.tell(f"sizes: {entry.engine}, {entry.form}, {entry.size:,}: {entry.value('match_us'):.2f} us")
+                stage.tell(f"sizes: {entry.engine}, {entry.form}, {entry.size:,}: {median(entry.laps_us):.2f} us")
 
 
 def hostility(stage: Stage) -> None:

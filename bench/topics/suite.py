@@ -46,8 +46,7 @@ class Plan:
     size_keys: int = 100_000
     together: int = 100_000
     changes: int = 5000
-    match_bound_us: float = 120_000.0
-    build_bound_s: float = 75.0
+    build_bound_s: float = 225.0
     memory_bound_bytes: int = 6 << 30
     hostile_patterns: int = 10_000
     hostile_matches: int = 1000

@@ -67,8 +67,8 @@ def test_what_slotmq_perf_measures_comes_with_the_brokers_figures(
 ) -> None:
     """slotmq perf runs as a user with rights over its own names only, and nothing of the load is left behind."""
     figures = load.measure(broker, LIMITS)
-    wanted = {"reads", "writes", "peak_rss_bytes", "disk_bytes", *more}
-    assert wanted | ({"cpu_us"} if load.name != "S8" else set()) <= figures.keys()
+    assert {"reads", "writes", "peak_rss_bytes", "disk_bytes", *more} <= figures.keys()
+    assert ("cpu_us" in figures) is (load.name not in ("S8", "bindings"))
     if load.copies > 1:
         assert figures["messages"] % load.copies == 0
     if load.name.startswith("S6"):
@@ -125,13 +125,12 @@ def test_tls_is_measured_beside_plain_where_it_is_offered(broker: brokers.Broker
 
 
 def test_the_relay_runs_what_a_broker_runs() -> None:
-    """The relay reports figures of the same names; a wide relay delivers each message to every consumer."""
-    loads = [flow("S1", 16), flow("S2", 204_800), fanout(16), latency(16), pingpong(), lone_confirm(), routing("S5", 9)]
+    """The relay reports figures of the same names, and confirms where the load wants it."""
+    loads = [flow("S1", 16), flow("S2", 204_800), latency(16), lone_confirm(), routing("S5", 9)]
     with brokers.relay() as relay:
         found = [load.measure(relay, LIMITS) for load in loads]
     assert all(figures["messages"] > 0 and figures["cpu_us"] >= 0 for figures in found)
-    assert found[2]["messages"] % loads[2].copies == 0
-    assert all("p50_us" in figures for figures in found[3:4] + found[5:6])
+    assert all("p50_us" in figures for figures in found[2:4])
 
 
 def test_the_second_user_sees_nothing_of_the_first(broker: brokers.Broker) -> None:

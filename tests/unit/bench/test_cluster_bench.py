@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from bench.cluster.cases import cases
-from bench.cluster.peers import Received, payload
 from bench.cluster.spread import SpreadLoad
 from bench.cluster.suite import SUITE, goals
 from bench.run import Run
@@ -16,12 +13,11 @@ from broker.perf.spool import Material
 
 def test_every_case_has_a_key_of_its_own() -> None:
     """A kept run tells its cases apart, and each part but the fail-over has cases."""
-    for part in ("paths", "latency", "nodes", "queues", "peers"):
+    for part in ("paths", "latency", "nodes", "queues"):
         found = cases(part, 100_000)
         assert found
         assert len({(case.name, case.size) for case in found}) == len(found)
         assert all(max(case.publish_at + case.consume_at) < max(case.nodes, 1) for case in found)
-        assert all(case.messages % case.batch == 0 for case in found)
 
 
 def run_of(*rows: tuple[str, str, float, float]) -> Run:
@@ -44,12 +40,10 @@ def test_goals_are_rates_ratios_and_the_time_of_a_fail_over() -> None:
         ("paths", "one broker, its own log", 100_000.0, 5.0),
         ("paths", "cluster, same node", 70_000.0, 9.0),
         ("paths", "cluster, from A to B", 60_000.0, 11.0),
-        ("peers", "pgqueuer", 3_000.0, 100.0),
     )
     run.add("failover", {"first_s": 5.5, "all_s": 5.6}, name="killed", size=100)
     assert [(goal.what, goal.found, goal.reached) for goal in goals(run)] == [
         ("A to B, 100 B, messages/s", "60,000", True),
-        ("A to B, 100 B, times the best job queue", "20.0", True),
         ("cluster, same node, 100 B, times one broker's CPU", "1.80", True),
         ("cluster, from A to B, 100 B, times one broker's CPU", "2.20", False),
         ("fail-over, s", "5.50", False),
@@ -72,16 +66,3 @@ def test_processes_of_a_load_take_the_nodes_in_turn() -> None:
     )
     assert [share.address.port for share in load.publish_shares()] == [1, 2, 3]
     assert [share.address.port for share in load.consume_shares()] == [2, 3]
-
-
-def test_a_worker_counts_what_it_received_and_ends() -> None:
-    """The last expected message ends a worker, and its report has the ages of all."""
-    ended = asyncio.Event()
-    received = Received(2, ended.set)
-    received.take(payload(100))
-    assert not ended.is_set()
-    received.take(payload(100))
-    assert ended.is_set()
-    figures = received.figures()
-    assert 0 <= figures["p50_us"] <= figures["p99_us"]
-    assert len(payload(100)) == 100

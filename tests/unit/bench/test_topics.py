@@ -1,17 +1,18 @@
-"""The engines of the topic index: slices of keys, processes that hold an index, extrapolation and goals."""
+"""The engines of the topic index: slices of keys, processes that hold an index, sizes and goals."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.run import Run
 from bench.stage import Stage
-from bench.topics import workload
+from bench.topics import engines, workload
 from bench.topics.cell import Cell
 from bench.topics.cell_process import Runner
-from bench.topics.engines import AUTO_ENGINE, _Entry, contestants, expected, sizes, written
+from bench.topics.engines import AUTO_ENGINE, contestants, sizes, written
 from bench.topics.suite import QUICK, SUITE, goals
 from broker.perf.crew import RunFailed
 from broker.routing.engine_names import ENGINES
@@ -79,29 +80,17 @@ def test_only_compiled_engines_are_measured_in_both_forms(tmp_path: Path) -> Non
     assert set(ENGINES) >= {"split-once", "trie"}
 
 
-def entry(size: int, *laps_us: float) -> _Entry:
-    """Return an engine with the times of its slices at one size."""
-    return _Entry("x", "interpreted", PROJECT, size, laps_us=list(laps_us))
-
-
-def test_growth_goes_on_as_it_was() -> None:
-    """A proportional time is extrapolated as proportional, a flat one as flat; one figure is not extrapolated."""
-    small, large = entry(1000, 10.0), entry(10_000, 100.0, 900.0, 50.0)
-    assert expected("match_us", 100_000, large, small) == pytest.approx(1000.0)
-    assert expected("match_us", 100_000, large, None) == pytest.approx(100.0)
-    assert expected("match_us", 100_000, entry(10_000, 5.0), small) == pytest.approx(5.0)
-
-
 @pytest.mark.slow
-def test_an_engine_that_takes_too_long_is_left_out_by_its_growth(tmp_path: Path) -> None:
-    """At the larger size the slow engines have a dash, and the run says why."""
+def test_a_slow_engine_is_left_out_of_large_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a dash there, and the run says why; every engine has all figures of the sizes that it is measured at."""
+    monkeypatch.setattr(engines, "LARGEST", {"conventional": 200})
     stage = a_stage(tmp_path)
-    bounds = {"sizes": (200, 2000), "size_keys": 2000, "changes": 20, "match_bound_us": 20.0, "rounds": 1}
-    stage.plan = type(QUICK)(**{**{name: getattr(QUICK, name) for name in QUICK.__slots__}, **bounds})
+    stage.plan = replace(QUICK, sizes=(200, 300), size_keys=2000, changes=20, rounds=1)
     sizes(stage)
-    assert "the bound is 20" in stage.run.row("sizes", engine="conventional", size=2000)["left_out"]
+    assert "above 200" in stage.run.row("sizes", engine="conventional", size=300)["left_out"]
+    assert {"us", "each_bytes", "add_us", "remove_worst_us"} <= stage.run.row("sizes", engine="trie").figures.keys()
     lines = SUITE.tables["match"](stage.run).splitlines()
-    assert lines[0] == "| engine | form | 200 | 2,000 |"
+    assert lines[0] == "| engine | form | 200 | 300 |"
     assert next(line for line in lines if line.startswith("| conventional |")).endswith("| - |")
 
 
