@@ -109,9 +109,15 @@ class _Shell:
         """
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         before_s, begun = _children_s(), time.perf_counter()
-        command, streams = [sys.executable, *words], {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         done = subprocess.run(
-            command, **streams, stderr=subprocess.PIPE, env=self._environment, text=True, timeout=_LIMIT_S, check=False
+            [sys.executable, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
         )
         wall_s = time.perf_counter() - begun
         if done.returncode:
