@@ -43,14 +43,14 @@ setup: $(VENV)/.stamp-dev
 	@:
 
 run: $(VENV)/.stamp-run
-	@exec $(BIN)/python compiled_run.py serve $(ARGS)
+	@exec $(BIN)/python tools/compiled_run.py serve $(ARGS)
 
 compile: $(VENV)/.stamp-run
-	@$(BIN)/python compiled_run.py compile
+	@$(BIN)/python tools/compiled_run.py compile
 
 # Without a C compiler (exit code 3) all tests run interpreted.
 test: $(VENV)/.stamp-dev
-	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \
+	@$(BIN)/python tools/compiled_build.py $(COMPILED); case $$? in \
 	  0) cp tests/compiled/sitecustomize.py $(COMPILED) && $(PYTEST_COMPILED) -n auto -m "not torture and not interpreted" $(ARGS) && \
 	     { $(BIN)/python -m pytest -n auto --interpreted $(ARGS) || [ $$? = 5 ]; };; \
 	  3) exec $(BIN)/python -m pytest -n auto $(ARGS);; \
@@ -113,7 +113,7 @@ demo-ui: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo --show page $(ARGS)
 
 torture: test-interpreted
-	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \
+	@$(BIN)/python tools/compiled_build.py $(COMPILED); case $$? in \
 	  0) cp tests/compiled/sitecustomize.py $(COMPILED) && exec $(PYTEST_COMPILED) -m torture --timeout=3600 $(ARGS);; \
 	  3) exec $(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS);; \
 	  *) exit 2;; \

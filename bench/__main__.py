@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import compiled_build
 from bench import machine
 from bench.brokers import PROJECT, NotStarted
 from bench.checkout import compiled_package, package_at
@@ -25,6 +24,7 @@ from bench.picture import NoPicture, draw_all
 from bench.run import RESULTS, Run, leave, new_path
 from bench.stage import COMPILED, INTERPRETED, Stage, tell
 from bench.suites import NAMES, Suite, suite_of
+from tools import compiled_build
 
 _INTERRUPTED = 130
 _OPEN_FILES = 8192

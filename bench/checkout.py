@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-import compiled_build
 from bench.brokers import PROJECT, NotStarted
+from tools import compiled_build
 
-_BUILD = "compiled_build.py"
+_BUILDS = ("tools/compiled_build.py", "compiled_build.py")
+"""The build program of a checkout: an older one has it in its first folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,13 @@ class Checkout:
         if not compiled:
             return self.folder
         built = self.folder / "build" / "compiled"
+        program = next(name for name in _BUILDS if (self.folder / name).is_file())
         done = subprocess.run(
-            [sys.executable, _BUILD, str(built)], cwd=self.folder, capture_output=True, text=True, check=False
+            [sys.executable, program, str(built)], cwd=self.folder, capture_output=True, text=True, check=False
         )
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise NotStarted(said[-1] if said else f"{_BUILD} of {self.name} ended with {done.returncode}")
+            raise NotStarted(said[-1] if said else f"{program} of {self.name} ended with {done.returncode}")
         return built
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import compiled_build
 from bench import checkout, instructions
 from bench.checkout import HERE, Checkout
 from bench.messages.rows import kind, known_names, rows
 from bench.pairs import BEFORE, NOW, summary
 from broker.perf.crew import RunFailed
+from tools import compiled_build
 
 
 def test_pairs_are_judged_by_the_ratio_of_the_medians() -> None:

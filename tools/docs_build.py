@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mkdocs.structure.files import File
 
-PROJECT: Final = Path(__file__).resolve().parent
+PROJECT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = {
     "README.md": "readme.md",
     "ARCHITECTURE.md": "architecture.md",

@@ -13,9 +13,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compiled_build import PACKAGE, SWITCH, CompileError, NoCompiler, build, check_compiler, wanted
+from tools.compiled_build import PACKAGE, SWITCH, CompileError, NoCompiler, build, check_compiler, wanted
 
 
 def obstacle() -> str | None:

@@ -1,8 +1,8 @@
-"""Starts the broker of a checkout, compiled if a build for its sources exists: `python compiled_run.py serve ...`.
+"""Starts the broker of a checkout, compiled if its sources have a build: `python tools/compiled_run.py serve ...`.
 
 A build is a copy of the package with compiled modules, in a folder named by the digest of the sources, so an edited
 source is never shadowed. Without a build the broker starts interpreted, and a process of low priority compiles for the
-next start. `python compiled_run.py compile` compiles at once.
+next start. `python tools/compiled_run.py compile` compiles at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from compiled_build import (
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.compiled_build import (
     HERE,
     PACKAGE,
     STAMP,

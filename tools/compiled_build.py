@@ -1,4 +1,4 @@
-"""Compiles the hot modules with mypyc: `python compiled_build.py FOLDER` writes a package beside its sources.
+"""Compiles the hot modules with mypyc: `python tools/compiled_build.py FOLDER` writes a package beside its sources.
 
 The sources stay unchanged and also run interpreted. The compiled modules are those that messages pass through, on their
 way in, out, to disk and back: whole packages, less exceptions with their reasons. Compiling needs the extra `compile`,
@@ -72,8 +72,9 @@ STAMP: Final = "sources.sha1"
 SWITCH: Final = "SLOTMQ_COMPILE"
 """The environment variable that leaves compiling out when it is 0."""
 NOT_SOURCES: Final = (".so", ".pyd", ".pyc")
-HERE: Final = Path(__file__).resolve().parent
-PROGRAMS: Final = (HERE / "compiled_build.py", HERE / "extension_build.py")
+HERE: Final = Path(__file__).resolve().parent.parent
+"""The project."""
+PROGRAMS: Final = (HERE / "tools" / "compiled_build.py", HERE / "tools" / "extension_build.py")
 
 
 class CompileError(Exception):
@@ -200,10 +201,10 @@ def _files(folder: str) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Compile into the given folder, and return an exit code: 3 without a compiler, 2 for any other error."""
     if len(arguments) != 1:
-        print("usage: python compiled_build.py FOLDER", file=sys.stderr)
+        print("usage: python tools/compiled_build.py FOLDER", file=sys.stderr)
         return 2
     try:
-        rebuilt = refresh(Path(__file__).parent, Path(arguments[0]).absolute())
+        rebuilt = refresh(HERE, Path(arguments[0]).absolute())
     except CompileError as error:
         print(f"cannot compile: {error}", file=sys.stderr)
         return 3 if isinstance(error, NoCompiler) else 2

@@ -1,4 +1,5 @@
-"""Compiles modules to C extensions beside their sources: `python extension_build.py PATH...` in the package's folder.
+"""Compiles modules to C extensions beside their sources: `python tools/extension_build.py PATH...` in the package's
+folder.
 
 mypyc writes one C file for each module. They are compiled on all cores, with their common headers precompiled by gcc. A
 cache of the user keeps each object by the content of its C file, its headers and the compiler's flags, so that a
