@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 LIMITS = replace(
     QUICK, seconds=0.3, keys=100, warm_up_seconds=0.2, fanout_seconds=0.3, full_seconds=0.2, latency_seconds=0.5,
-    connections=5, stock=3_000,
+    connections=5, stock=3_000, lone_calls=20, lone_seconds=0.05,
 )  # fmt: skip
 
 
