@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +110,7 @@ class BrokerServer:
             stop=self._ask_to_stop,
         )
         self.parts: Final[tuple[Part, ...]] = (ports, http, data, clients, definitions, overlay, entrance, zmq)
-        self._opened: list[Part] = []
+        self._opened = AsyncExitStack()  # closes every part that was opened, whatever another one's close raises
 
     async def start(self) -> None:
         """Recover the data folder and begin to listen."""
@@ -122,9 +123,9 @@ class BrokerServer:
         try:
             for part in self.parts:
                 await part.open()
-                self._opened.append(part)
+                self._opened.push_async_callback(part.close)
         except BaseException:
-            await self._close()
+            await self._opened.aclose()
             raise
         self._certificates = CertificateWatch(self._ports.tls, [self.listener.renew_tls, self.manage.renew_tls])
         self._timers = Timers(asyncio.get_running_loop(), self._fail)
@@ -137,7 +138,7 @@ class BrokerServer:
                 await part.start()
         except BaseException:
             self._timers.close()
-            await self._close()
+            await self._opened.aclose()
             raise
         self._shared.served = True
         self.started_s = time.monotonic() - self._began
@@ -158,12 +159,8 @@ class BrokerServer:
                 await part.stop(self.settings.server.drain_timeout_ms / 1000)
         finally:  # a failed broker releases its port and its folder too
             self._timers.close()
-            await self._close()
+            await self._opened.aclose()
         _log.info("server.stopped")
-
-    async def _close(self) -> None:
-        while self._opened:
-            await self._opened.pop().close()
 
     def stop_with(self, stop: Callable[[], None]) -> None:
         """Take the function that stops the process which runs this broker; the control socket calls it."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from broker.event_log import get_logger
 
-__all__ = ["Tasks", "first_ended", "uncancelled"]
+__all__ = ["Tasks", "WakeUp", "first_ended", "uncancelled"]
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -91,6 +91,31 @@ async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambd
         if not task.cancelled():
             task.exception()  # nobody takes it any more
         raise
+
+
+class WakeUp:
+    """Wakes one task. Wake-ups that come before the task waits again count once."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the task has been woken, and has not seen it."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Wake the task."""
+        self._event.set()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Return at the next wake-up, or when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+        self._event.clear()
 
 
 async def first_ended(*works: Awaitable[Any]) -> None:

@@ -26,7 +26,7 @@ from broker.manage.call import Call
 from broker.manage.client_protocol import ClientProtocol
 from broker.manage.needs import Needs
 from broker.manage.request_target import integer
-from broker.manage.v1.byte_range import asked_bytes, is_known
+from broker.manage.v1.file_answer import asked_bytes, is_known
 from broker.settings import Settings
 from fuzz.campaign import main
 from fuzz.mutation import pieces

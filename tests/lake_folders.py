@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from broker.pipeline.lake import Lake
-from broker.pipeline.lake.day_files import DayFiles
+from broker.pipeline.lake.parquet_file import DayFiles
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA
@@ -27,5 +27,5 @@ def make_lake(path: Path, rows: Iterable[Mapping[str, Any]]) -> Lake:
         if of_all:
             files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
         made = files.finish()
-    lake.commit(LakeBatch(QUERY, 0, Copied(made, rows=len(of_all))))
+    lake.commit(LakeBatch(QUERY, 1, "", Copied(made, rows=len(of_all))))
     return lake

@@ -13,13 +13,13 @@ from bench.pipeline.ground import Ground, Work, quiet
 from bench.pipeline.slot_store import EXCHANGE
 from bench.stage import WrongResult
 from bench.topics import workload
+from broker.client.address import AmqpAddress
 from broker.perf.peer import PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
 from broker.pipeline.jobs.route import RouteOptions, run_route
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.pipeline.selection import Selection
-from broker.pipeline.sink.amqp_address import AmqpAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

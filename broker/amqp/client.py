@@ -1,205 +1,260 @@
-"""The client's side of a connection, as far as a link between two brokers needs it: one channel, which publishes
-messages to one name and consumes one queue without acknowledging.
+"""The client's side of a connection as a value: received bytes in, methods with their contents and bytes to send out.
 
-    GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENED --channel open-ok--> READY <--> messages
-    any state --connection.close, channel.close or a broken frame--> CLOSED
+    GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENING --each channel.open-ok--> OPEN --close--> CLOSING
+    any state --connection.close, close-ok or a broken frame--> CLOSED
 
-Pure: bytes in, bytes and messages out.
+It has no socket, task or clock. A shell writes what take_output() returns, and acts on what feed() returns.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pamqp import commands
-from pamqp.common import FieldTable
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import ConnectionFault, ProtocolError
 from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, HEARTBEAT, FrameCutter, Octets
 from broker.amqp.handshake import PROTOCOL_HEADER
+from broker.amqp.lenient_methods import OpenAny
 
-__all__ = ["ClientConnection", "ClientState", "LinkRefused"]
+__all__ = ["CAPABILITIES", "CLOSES", "ClientConnection", "ClientState", "Received"]
 
-CHANNEL: Final = 1
 FRAME_MAX_BYTES: Final = 131_072
-FIRST_FRAME_MAX_BYTES: Final = 64 << 10  # of a connection.start, before the size is agreed
-HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no properties
+HEADER_MIN_BYTES: Final = 14  # class, weight, body size and flags
 BODY_BYTES: Final = struct.Struct(">Q")
-BASIC: Final = 60
-CLOSED_BY_US: Final = 200
-PROPERTIES: Final[FieldTable] = {
-    "product": "SlotMQ",
-    "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True},
+BODY_BYTES_AT: Final = 4
+REPLY_SUCCESS: Final = 200
+SILENT_BEATS_MAX: Final = 4
+DROPPED_BIT: Final = 2  # of an ack, beside multiple
+CAPABILITIES: Final[Mapping[str, bool]] = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "connection.blocked": True,
+    "consumer_cancel_notify": True,
+    "publisher_confirms": True,
 }
-
-
-class LinkRefused(Exception):
-    """The other broker ended the connection, or speaks no AMQP; the text says why."""
+CONTENT_METHODS: Final = frozenset({commands.Basic.Deliver, commands.Basic.GetOk, commands.Basic.Return})
+CLOSES: Final = frozenset({commands.Channel.Close, commands.Connection.Close})
 
 
 class ClientState(Enum):
-    """Which frame comes next."""
+    """Which frames may come next."""
 
     GREETING = auto()
     STARTED = auto()
     TUNED = auto()
-    OPENED = auto()
-    READY = auto()
+    OPENING = auto()
+    OPEN = auto()
+    CLOSING = auto()
     CLOSED = auto()
 
 
-class ClientConnection:
-    """Opens a connection and a channel, consumes a queue, and then sends and receives messages.
+class Received(NamedTuple):
+    """A method from the broker.
 
-    Shapes: `received` takes the routing key and the body of each message. Output is taken with `take_output`.
-    Units: `heartbeat_s` is what we ask for at most; 0 turns heartbeats off.
-    Raises: LinkRefused from `feed`.
+    Shapes: `header` is the payload of the content header frame, if there is a content; `dropped` marks an ack of
+        messages that the broker already had, for clients with the capability slotmq.dropped_publishes.
+    """
+
+    channel: int
+    method: Any
+    header: bytes = b""
+    body: bytes = b""
+    dropped: bool = False
+
+
+class ArrivingContent:
+    """The content of a method, until its last frame."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.header = b""
+        self.missing_bytes = 0
+        self.parts: list[Octets] = []
+
+
+class ClientConnection:
+    """Logs in, opens a vhost and channels, and then sends and receives.
+
+    Shapes: `login` is a user and a password, None for a broker that knows the user already (EXTERNAL); channels are
+        numbered from 1; `blocked` is the reason of connection.blocked, empty unless the broker is blocked; `failure`
+        says why nothing more can be read, empty if nothing is wrong.
+    Units: `heartbeat_s` is what the client asks for, later what was agreed; 0 turns heartbeats off. `silent_beats`
+        counts calls of beat() without received bytes in between. `out_bytes` counts contents since take_output().
+    Invariant: feed() raises no protocol error. Closes of the broker are answered.
     """
 
     def __init__(
         self,
-        user: str,
-        password: str,
         vhost: str,
-        queue: str,
-        received: Callable[[str, bytes], None],
+        login: tuple[str, str] | None,
         *,
-        arguments: Mapping[str, Any],
-        heartbeat_s: int,
-        max_message_bytes: int,
+        properties: Mapping[str, Any],
+        channels: int = 1,
+        heartbeat_s: int = 0,
+        max_message_bytes: int | None = None,
     ) -> None:
         self.state = ClientState.GREETING
         self.heartbeat_s = heartbeat_s
-        self._response = f"\0{user}\0{password}"
+        self.frame_max_bytes = FRAME_MAX_BYTES
+        self.server_properties: Mapping[str, Any] = {}
+        self.blocked = ""
+        self.failure = ""
+        self.silent_beats = 0
+        self.out_bytes = 0
         self._vhost = vhost
-        self._queue = queue
-        self._received = received
-        self._arguments = dict(arguments)
+        self._login = login
+        self._properties = {"product": "SlotMQ", "capabilities": dict(CAPABILITIES), **properties}
+        self._channels = channels
+        self._unopened = channels
         self._max_message_bytes = max_message_bytes
-        self._frame_max_bytes = FIRST_FRAME_MAX_BYTES
-        self._cutter = FrameCutter(FIRST_FRAME_MAX_BYTES)
-        self._key = ""
-        self._missing_bytes = -1  # of the body that is arriving; -1 while none is awaited
-        self._parts: list[Octets] = []
-        self._awaits_header = False
+        self._heard = True
+        self._cutter = FrameCutter(FRAME_MAX_BYTES)
+        self._contents: dict[int, ArrivingContent] = {}
+        self._received: list[Received] = []
         self._out: list[Octets] = [PROTOCOL_HEADER]
 
-    def feed(self, data: bytes) -> None:
-        """Process received bytes."""
-        self._cutter.feed(data)
+    # -- input --------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> list[Received]:
+        """Process received bytes, and return the complete methods in order; the handshake is not among them."""
+        self._heard = True
+        cutter = self._cutter
+        cutter.feed(data)
+        cutter.begin()
         try:
-            for kind, channel, payload, part in self._cutter.frames():
-                self._frame(kind, channel, payload, part if isinstance(part, memoryview) else payload)
-        except ConnectionFault as fault:
-            self.state = ClientState.CLOSED
-            raise LinkRefused(f"a broken frame: {fault.reply_text}") from None
+            while self.state is not ClientState.CLOSED and (frame := cutter.next_frame()) is not None:
+                kind, channel, payload, part = frame
+                if kind == FRAME_METHOD:
+                    self._method(channel, decode_method(payload), payload)
+                elif kind != FRAME_HEARTBEAT:
+                    self._content(kind, channel, part if isinstance(part, memoryview) else payload)
+        except ProtocolError as error:
+            greeting = self.state is ClientState.GREETING
+            self._fail("it does not speak AMQP 0-9-1" if greeting else f"a broken frame: {error.reply_text}")
+        received, self._received = self._received, []
+        return received
 
-    def take_output(self) -> list[Octets]:
-        """Return what is to be written, in pieces."""
-        out, self._out = self._out, []
-        return out
-
-    def publish(self, routing_key: str, body: bytes) -> None:
-        """Send a message through the default exchange."""
-        method = commands.Basic.Publish(exchange="", routing_key=routing_key)
-        self._out.append(encode_method(CHANNEL, method))
-        self._out += content_frames(CHANNEL, HEADER.pack(BASIC, 0, len(body), 0), body, self._frame_max_bytes)
-
-    def beat(self) -> None:
-        """Send a heartbeat."""
-        self._out.append(HEARTBEAT)
-
-    def close(self, text: str) -> None:
-        """Say goodbye; nothing that arrives later has a meaning."""
-        if self.state not in (ClientState.GREETING, ClientState.CLOSED):
-            self._send(0, commands.Connection.Close(CLOSED_BY_US, text, 0, 0))
+    def _fail(self, failure: str) -> None:
+        self.failure = failure
         self.state = ClientState.CLOSED
 
-    def _send(self, channel: int, method: Method) -> None:
-        self._out.append(encode_method(channel, method))
-
-    def _frame(self, kind: int, channel: int, payload: bytes, octets: Octets) -> None:
-        if self.state is ClientState.CLOSED or kind == FRAME_HEARTBEAT:
-            return
-        if kind == FRAME_METHOD:
-            self._method(decode_method(payload))
-        elif channel != CHANNEL or not self._takes_content(kind, octets):
-            raise ConnectionFault(505, f"an unexpected frame of type {kind}")
-
-    def _takes_content(self, kind: int, payload: Octets) -> bool:
-        """Take a content header or a part of a body, and return whether one was awaited."""
-        if kind == FRAME_HEADER and self._awaits_header and len(payload) >= HEADER.size:
-            self._awaits_header = False
-            (self._missing_bytes,) = BODY_BYTES.unpack_from(payload, 4)
-            if self._missing_bytes > self._max_message_bytes:
-                raise ConnectionFault(501, f"a message of {self._missing_bytes} bytes")
-        elif kind == FRAME_BODY and len(payload) <= self._missing_bytes:
-            self._missing_bytes -= len(payload)
-            self._parts.append(payload)
+    def _method(self, channel: int, method: Method, payload: bytes) -> None:
+        kind = type(method)
+        if kind in CLOSES or kind is commands.Connection.CloseOk:
+            self._close(channel, method)
+        elif self.state is not ClientState.OPEN and self.state is not ClientState.CLOSING:
+            self._open(method)
+        elif kind in CONTENT_METHODS:
+            if channel in self._contents:
+                raise ConnectionFault(505, f"{method.name} amid a content")
+            self._contents[channel] = ArrivingContent(method)
+        elif isinstance(method, commands.Connection.Blocked):
+            self.blocked = method.reason or "for no reason that it gives"
+        elif kind is commands.Connection.Unblocked:
+            self.blocked = ""
         else:
-            return False
-        if self._missing_bytes == 0:
-            self._missing_bytes = -1
-            parts, self._parts = self._parts, []
-            self._received(self._key, b"".join(parts))
-        return True
+            dropped = kind is commands.Basic.Ack and payload[-1] & DROPPED_BIT != 0
+            self._received.append(Received(channel, method, dropped=dropped))
 
-    def _method(self, method: Method) -> None:
-        match method:
-            case commands.Basic.Deliver() if self.state is ClientState.READY and not self._busy:
-                self._awaits_header = True
-                self._key = method.routing_key or ""
-            case commands.Connection.Close() | commands.Channel.Close():
-                self.state = ClientState.CLOSED
-                if isinstance(method, commands.Connection.Close):
-                    self._send(0, commands.Connection.CloseOk())
-                raise LinkRefused(str(method.reply_text))
-            case commands.Basic.Cancel():
-                self.state = ClientState.CLOSED
-                raise LinkRefused("the other broker ended the link")
-            case commands.Connection.Blocked() | commands.Connection.Unblocked():
-                """The socket fills up while the other broker reads nothing."""
-            case _:
-                self._advance(method)
+    def _close(self, channel: int, method: Method) -> None:
+        self._received.append(Received(channel, method))
+        if isinstance(method, commands.Channel.Close):
+            self._contents.pop(channel, None)
+            self.send(channel, commands.Channel.CloseOk())
+            return
+        if isinstance(method, commands.Connection.Close):
+            self.send(0, commands.Connection.CloseOk())
+        self.state = ClientState.CLOSED
 
-    @property
-    def _busy(self) -> bool:
-        return self._awaits_header or self._missing_bytes >= 0
+    def _content(self, kind: int, channel: int, octets: Octets) -> None:
+        """Take a content header or a part of a body. Raises: 501 for a large message, 505 if none was announced."""
+        content = self._contents.get(channel)
+        if content is not None and kind == FRAME_HEADER and not content.header and len(octets) >= HEADER_MIN_BYTES:
+            content.header = bytes(octets)
+            (content.missing_bytes,) = BODY_BYTES.unpack_from(octets, BODY_BYTES_AT)
+            if self._max_message_bytes is not None and content.missing_bytes > self._max_message_bytes:
+                raise ConnectionFault(501, f"a message of {content.missing_bytes} bytes")
+        elif content is not None and kind == FRAME_BODY and content.header and len(octets) <= content.missing_bytes:
+            content.parts.append(octets)
+            content.missing_bytes -= len(octets)
+        else:
+            raise ConnectionFault(505, f"an unexpected frame of type {kind}")
+        if not content.missing_bytes:
+            del self._contents[channel]
+            self._received.append(Received(channel, content.method, content.header, b"".join(content.parts)))
 
-    def _advance(self, method: Method) -> None:
+    def _open(self, method: Method) -> None:
         """Take the next step of the opening."""
         match self.state, method:
             case ClientState.GREETING, commands.Connection.Start():
-                if "PLAIN" not in str(method.mechanisms).split():
-                    raise LinkRefused(f"the mechanism PLAIN is not offered, only {method.mechanisms}")
-                start_ok = commands.Connection.StartOk(dict(PROPERTIES), "PLAIN", self._response, "en_US")
-                self._send(0, start_ok)
-                self.state = ClientState.STARTED
+                self._start(method)
             case ClientState.STARTED, commands.Connection.Tune():
                 self._agree(method)
-                self._send(0, commands.Connection.Open(self._vhost))
+                self.send(0, OpenAny(self._vhost))
                 self.state = ClientState.TUNED
             case ClientState.TUNED, commands.Connection.OpenOk():
-                self._send(CHANNEL, commands.Channel.Open())
-                self.state = ClientState.OPENED
-            case ClientState.OPENED, commands.Channel.OpenOk():
-                consume = commands.Basic.Consume(queue=self._queue, no_ack=True, arguments=self._arguments)
-                self._send(CHANNEL, consume)
-                self.state = ClientState.READY
-            case ClientState.READY, commands.Basic.ConsumeOk():
-                """The first message says how to answer."""
+                for channel in range(1, self._channels + 1):
+                    self.send(channel, commands.Channel.Open())
+                self.state = ClientState.OPENING if self._channels else ClientState.OPEN
+            case ClientState.OPENING, commands.Channel.OpenOk():
+                self._unopened -= 1
+                if not self._unopened:
+                    self.state = ClientState.OPEN
             case _:
-                raise LinkRefused(f"{method.name} is not expected now")
+                self._fail(f"{method.name} is not expected now")
+
+    def _start(self, start: commands.Connection.Start) -> None:
+        self.server_properties = start.server_properties or {}
+        mechanism, response = "EXTERNAL", "\0"
+        if self._login is not None:
+            user, password = self._login
+            mechanism, response = "PLAIN", f"\0{user}\0{password}"
+            if mechanism not in str(start.mechanisms).split():
+                self._fail(f"the mechanism PLAIN is not offered, only {start.mechanisms}")
+                return
+        self.send(0, commands.Connection.StartOk(self._properties, mechanism, response, "en_US"))
+        self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Take the limits of the other broker where they are lower than ours."""
-        frame_max = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
+        """Take the limits of the broker where they are lower than ours. Received headers may have grown beyond them."""
+        self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)
-        self._frame_max_bytes = frame_max
-        self._cutter.take_limit(frame_max)
-        self._send(0, commands.Connection.TuneOk(CHANNEL, frame_max, self.heartbeat_s))
+        self.send(0, commands.Connection.TuneOk(self._channels, self.frame_max_bytes, self.heartbeat_s))
+
+    # -- output -------------------------------------------------------------------------------------------------------
+
+    def send(self, channel: int, method: Method) -> None:
+        """Send a method without a content."""
+        self._out.append(encode_method(channel, method))
+
+    def publish(self, channel: int, method_frame: bytes, header: bytes, body: bytes) -> None:
+        """Send an encoded basic.publish with its content. HOT."""
+        self._out.append(method_frame)
+        self._out += content_frames(channel, header, body, self.frame_max_bytes)
+        self.out_bytes += len(method_frame) + len(header) + len(body)
+
+    def beat(self) -> bool:
+        """Send a heartbeat, and return whether the broker may be alive. Call it twice in each `heartbeat_s`."""
+        self.silent_beats = 0 if self._heard else self.silent_beats + 1
+        self._heard = False
+        self._out.append(HEARTBEAT)
+        return self.silent_beats <= SILENT_BEATS_MAX
+
+    def close(self, text: str) -> None:
+        """Send connection.close; what the broker sent before its answer is still received."""
+        if self.state is ClientState.GREETING:
+            self.state = ClientState.CLOSED
+        elif self.state is not ClientState.CLOSING and self.state is not ClientState.CLOSED:
+            self.send(0, commands.Connection.Close(REPLY_SUCCESS, text, 0, 0))
+            self.state = ClientState.CLOSING
+
+    def take_output(self) -> list[Octets]:
+        """Return what is to be written, in pieces."""
+        out, self._out, self.out_bytes = self._out, [], 0
+        return out

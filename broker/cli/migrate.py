@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,14 +21,15 @@ from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 
 if TYPE_CHECKING:
+    from broker.client.address import AmqpAddress
     from broker.migrate.migration import Migration, QueuePlace
-    from broker.perf.peer import Address
 
 __all__ = ["add_migrate"]
 
 JOBS: Final = 4
 JOBS_MAX: Final = 64
 SHOW_S: Final = 0.1
+LOGIN: Final = re.compile(r"//\S*@")
 COUNTS: Final = ("moved", "returned", "doubtful")
 
 
@@ -95,24 +97,25 @@ def _migrate(arguments: argparse.Namespace) -> int:
     return _report(migration, problem, imported, arguments)
 
 
-def _address(url: str, flag: str, variable: str) -> tuple[Address, str | None]:
+def _address(url: str, flag: str, variable: str) -> tuple[AmqpAddress, str | None]:
     """Return the address of a URL, and its vhost if it names one. Raises: BadUsage."""
-    from broker.perf.peer import Address
+    from broker.client.address import AmqpAddress, BadAddress
 
+    not_amqp = f"not an amqp:// or amqps:// URL: {LOGIN.sub('//***@', url)}"
     try:
-        address = Address.parse(with_password(url, variable))
-    except ValueError as error:
+        address = AmqpAddress.parse(with_password(url, variable), not_amqp)
+    except BadAddress as error:
         raise BadUsage(f"{flag}: {error}") from None
     return address, address.vhost if len(urlsplit(url).path) > 1 else None
 
 
-def _definitions(arguments: argparse.Namespace, source: Address) -> Mapping[str, Any] | None:
+def _definitions(arguments: argparse.Namespace, source: AmqpAddress) -> Mapping[str, Any] | None:
     from broker.migrate.definitions import fetch_definitions
 
     if arguments.definitions and arguments.from_api:
         raise BadUsage("give either --definitions or --from-api")
     if arguments.from_api:
-        return fetch_definitions(with_password(arguments.from_api, LOGIN_FROM), source.ca_file)
+        return fetch_definitions(with_password(arguments.from_api, LOGIN_FROM), source.cafile or None)
     document = read_document(arguments.definitions) if arguments.definitions else None
     if document is not None and not isinstance(document, dict):
         raise BadUsage(f"{arguments.definitions}: not a definitions file")
@@ -120,7 +123,7 @@ def _definitions(arguments: argparse.Namespace, source: Address) -> Mapping[str,
 
 
 def _run(
-    source: Address, target: Address, places: Sequence[QueuePlace], arguments: argparse.Namespace
+    source: AmqpAddress, target: AmqpAddress, places: Sequence[QueuePlace], arguments: argparse.Namespace
 ) -> tuple[Migration, str]:
     """Return the migration after its end, and why it ended early."""
     import asyncio

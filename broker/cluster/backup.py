@@ -6,36 +6,54 @@ The nodes go on. Their old chunk tables are not emptied meanwhile, because TRUNC
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import asyncpg
 
 from broker import __version__
 from broker.cluster.backup_file import END, HEAD, TABLE, BackupRefused, BackupWriter
-from broker.cluster.copying import CopiedTable, copying, quoted, tables_of
+from broker.cluster.connections import first_open
+from broker.cluster.errors import DatabaseRefused, Unreachable, refusal_of
+from broker.cluster.server_address import ServerAddress
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import asyncpg
-
-    from broker.cluster.server_address import ServerAddress
-
-__all__ = ["NOT_COPIED", "SEQUENCES", "back_up"]
+__all__ = ["CHUNKS", "NOT_COPIED", "back_up", "copying", "newest_numbers", "quoted", "tables_of"]
 
 NOT_COPIED: Final = "cluster"
-"""The table whose row says what the schema is; the head has of it what a copy needs."""
+"""The table with the version of the schema; the head of the file has what a restore needs of it."""
 SEQUENCES: Final = ("number_of_call", "stream_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
 ATTEMPTS: Final = 10  # a table is added between the look and the lock once per 256 MiB
 
+SETTINGS: Final = {  # what an administrator may have set for other work
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_min_messages": "warning",
+}
+_TABLES: Final = """
+SELECT c.relname AS name, pg_table_size(c.oid) AS bytes, array_agg(a.attname::text ORDER BY a.attnum) AS columns
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+WHERE n.nspname = $1 AND c.relkind = 'r' GROUP BY c.oid, c.relname ORDER BY c.relname
+"""
+
 Told = Callable[[int, int], None]
+
+
+class CopiedTable(NamedTuple):
+    """A table of the schema. Units: `size_bytes` is what it takes on disk."""
+
+    name: str
+    size_bytes: int
+    columns: list[str]
 
 
 async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
     """Write the schema to a stream, and return how many tables and rows there were, and how many bytes it took.
 
-    Shapes: `told` hears how many bytes are written, of how many about.
+    Shapes: `told` is called with the bytes written so far and the approximate total.
     Raises: BackupRefused; Unreachable; DatabaseRefused; OSError of the stream.
     """
     async with copying(target) as connection, _snapshot(connection, target.schema) as tables:
@@ -60,7 +78,7 @@ async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 
 @asynccontextmanager
 async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterator[list[CopiedTable]]:
-    """Yield the tables, of which every statement sees the same moment. They are locked before it begins."""
+    """Yield the tables in one snapshot, which begins after all of them are locked."""
     for _ in range(ATTEMPTS):
         known = [table.name for table in await tables_of(connection, schema)]
         if NOT_COPIED not in known:
@@ -76,14 +94,62 @@ async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterato
 
 async def _head(connection: asyncpg.Connection) -> dict[str, object]:
     row = await connection.fetchrow("SELECT schema_version, function_version, generation, ring FROM cluster")
-    numbers = {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
-    return {"broker": __version__, "made_ms": int(time.time() * 1000), **row, "sequences": numbers}
+    made_ms = int(time.time() * 1000)
+    return {"broker": __version__, "made_ms": made_ms, **row, "sequences": await newest_numbers(connection)}
+
+
+async def newest_numbers(connection: asyncpg.Connection) -> dict[str, int]:
+    """Return the newest number of each sequence."""
+    return {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
 
 
 def _query_of(table: CopiedTable) -> str:
-    """Return what reads the rows of a table; of blocks of messages those that some message needs."""
+    """Return the query for the rows of a table; of chunks only those that a slot refers to."""
     query = f"SELECT {quoted(*table.columns)} FROM {quoted(table.name)}"  # noqa: S608 names of our own
     if table.name.startswith(CHUNKS):
         ring = int(table.name.removeprefix(CHUNKS))
         query += f" WHERE number IN (SELECT s.number FROM slot s WHERE s.ring = {ring:d})"  # noqa: S608
     return query
+
+
+def quoted(*names: str) -> str:
+    """Return names quoted for SQL."""
+    return ", ".join(['"' + name.replace('"', '""') + '"' for name in names])
+
+
+async def tables_of(connection: asyncpg.Connection, schema: str) -> list[CopiedTable]:
+    """Return the tables of a schema, in the order of their names; none where it does not exist."""
+    return [CopiedTable(*row) for row in await connection.fetch(_TABLES, schema)]
+
+
+@asynccontextmanager
+async def copying(target: ServerAddress) -> AsyncIterator[asyncpg.Connection]:
+    """Yield a connection to the first server of the URL that takes writes.
+
+    Raises: Unreachable, also when the connection breaks; DatabaseRefused.
+    """
+    connection = await first_open(target, _open)
+    try:
+        await connection.execute("SELECT set_config('search_path', $1, false)", target.quoted_schema)
+        for name, value in SETTINGS.items():
+            await connection.execute("SELECT set_config($1, $2, false)", name, value)
+        yield connection
+    except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise Unreachable(f"{target.shown}: {target.reason(error)}") from error
+    except asyncpg.PostgresError as error:
+        raise DatabaseRefused(f"{target.shown}: {target.reason(error)}") from error
+    finally:
+        connection.terminate()
+
+
+async def _open(server: ServerAddress) -> asyncpg.Connection:
+    try:
+        opened: Any = await asyncpg.connect(
+            server.url, timeout=server.connect_timeout_s, target_session_attrs="read-write"
+        )
+    except Exception as error:
+        refusal = refusal_of(server, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+    return opened

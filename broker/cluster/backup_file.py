@@ -1,4 +1,4 @@
-"""The file of a backup. Pure but for the stream, which the caller has opened.
+"""The file format of a backup. Pure, but for the stream, which the caller has opened.
 
 All integers are little-endian. The file begins with a line that names it, then come blocks:
 
@@ -45,7 +45,7 @@ class BackupWriter:
         self.written = stream.write(MAGIC)
 
     def say(self, kind: bytes, fields: Mapping[str, Any]) -> None:
-        """Write a block of JSON, after the rows that wait."""
+        """Write the buffered rows, then a block of JSON."""
         self.flush()
         self._write(kind, json.dumps(fields).encode())
 
@@ -56,7 +56,7 @@ class BackupWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait."""
+        """Write the buffered rows."""
         if self._rows:
             self._write(DATA, bytes(self._rows))
             self._rows.clear()
@@ -66,7 +66,7 @@ class BackupWriter:
 
 
 class BackupReader:
-    """Reads a backup. Raises: BackupRefused for what is no backup, or none that was finished.
+    """Reads a backup. Raises: BackupRefused for any other file, and for an unfinished backup.
 
     Units: ``position`` is in bytes.
     """
@@ -92,7 +92,7 @@ class BackupReader:
         return kind, content
 
     def fields(self, kind: bytes) -> dict[str, Any]:
-        """Return the fields of the next block, which is of that kind."""
+        """Return the fields of the next block, which must be of that kind."""
         found, content = self.next()
         if found != kind:
             raise BackupRefused(f"the backup is damaged at byte {self.position:,}: another block is expected there")

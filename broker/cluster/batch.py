@@ -1,4 +1,4 @@
-"""The batch that gathers for the next call: messages, settlements and used producer numbers. Pure.
+"""The batch that is gathered for the next call: messages, settlements and used producer numbers. Pure.
 
 A batch is committed by one call. PostgreSQL alone decides which messages a full queue refuses: the answer to the call
 names them, and the batch knows whose publishes they are. Transactions, and messages with a producer's number, are
@@ -12,41 +12,23 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from bitarray import bitarray
 
 from broker.cluster.chunk import ChunkWriter
 from broker.cluster.database_rows import SharedCall
+from broker.cluster.shared_slot import SharedSlot
 from broker.core.confirmable import Confirmable, Refusable
 from broker.core.message.message import Message
 
-__all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share", "SharedSlot"]
+__all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share"]
 
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
 Number = tuple[str, int]  # a producer and its sequence number
 Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and the number of its publish
-
-
-class SharedSlot:
-    """A slot of the database, of which this node has messages.
-
-    Shapes: ``number`` is 0 until the call that has the slot was answered. ``delivered`` says whether messages of it may
-        have been delivered; a move settles messages that were not.
-    """
-
-    __slots__ = ("count", "delivered", "number", "stream")
-
-    def __init__(self, stream: int, number: int, count: int, *, delivered: bool = True) -> None:
-        self.stream = stream
-        self.number = number
-        self.count = count
-        self.delivered = delivered
-
-    def numbered(self, number: int) -> None:
-        """Take the number that the commit gave."""
-        self.number = number
 
 
 class Share:
@@ -108,7 +90,7 @@ class Share:
         self.brief.append(index)
 
     def tell_sizes(self) -> None:
-        """Let the call have the size of each body: the queue may have a limit of bytes."""
+        """Send the size of each body with the call, because the queue may limit bytes."""
         self.sized = True
 
     @property
@@ -130,7 +112,7 @@ class Share:
         self.refused = bits if self.refused is None else self.refused | bits
 
     def prepare(self, settled: bitarray | None) -> bool:
-        """Make what the call has, without what was settled or refused, and return whether that is anything."""
+        """Set the bits that are sent, less what was settled or refused, and return whether any is left."""
         self.sent_mine, self.sent_free = self.mine, self.free
         if settled is not None:
             self.sent_mine = self.mine & ~(settled + bitarray(self.slot.count - len(settled), "big"))
@@ -158,12 +140,12 @@ class AtomicWork:
         self.settled: dict[SharedSlot, bitarray] = {}
 
     def end(self, stop: int) -> None:
-        """Note where its records end."""
+        """Set the end of its records."""
         self.stop = stop
 
 
 class LeftOut(NamedTuple):
-    """What a refusal takes out of a batch.
+    """Work that a refusal takes out of a batch.
 
     Shapes: ``origins`` are publishes that are answered with a nack, ``records`` those that no queue gets, ``settled``
         is what was not settled after all, ``producers`` are those of which numbers were not used.
@@ -292,13 +274,13 @@ class GatheringBatch:
             self._numbers[record] = (producer, sequence)
 
     def use_again(self, producer: str, sequence: int, origin: Origin) -> None:
-        """Note who published a message again of which this batch has the number: it hears what becomes of that."""
+        """Note who published a number of this batch again: the publish is answered as the first one is."""
         record = self._used.get((producer, sequence), -1)
         if record >= 0:
             self._also.setdefault(record, []).append(origin)
 
     def synchronize(self) -> None:
-        """Let the database write the call to disk before it answers."""
+        """Make the database write the call to disk before it answers."""
         self.synchronous = True
 
     def wait(self, confirmable: Confirmable, upto: int) -> None:
@@ -306,13 +288,13 @@ class GatheringBatch:
         self.confirms.append((confirmable, upto))
 
     def begin_atomic(self, origin: Origin | None) -> None:
-        """Begin what PostgreSQL takes completely or not at all."""
+        """Begin work that PostgreSQL takes completely or not at all."""
         assert self._open is None
         self._open = AtomicWork(len(self.writer), origin)
         self._atomic.append(self._open)
 
     def end_atomic(self) -> None:
-        """End it."""
+        """End the work that `begin_atomic` began."""
         work, self._open = self._open, None
         assert work is not None
         work.end(len(self.writer))
@@ -333,7 +315,7 @@ class GatheringBatch:
             streams = [share.slot.stream for share in sent]
             chunk = self.writer.encode(streams, [share.records for share in sent], self._wanted())
             parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
-        slots = sorted([slot for slot in settled if slot.number], key=_place_of)
+        slots = sorted([slot for slot in settled if slot.number], key=attrgetter("place"))
         used = self._ranges_used()
         if not (sent or slots or used):
             return None
@@ -462,10 +444,6 @@ class GatheringBatch:
 
 
 def _either(one: bitarray, other: bitarray) -> bitarray:
-    """Return the bits that are set in either, of which one may be shorter."""
+    """Return the union of two bitarrays of any lengths."""
     short, long = (one, other) if len(one) < len(other) else (other, one)
     return long | (short + bitarray(len(long) - len(short), "big"))
-
-
-def _place_of(slot: SharedSlot) -> tuple[int, int]:
-    return slot.stream, slot.number

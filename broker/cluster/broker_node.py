@@ -1,38 +1,51 @@
-"""A broker as a node of a cluster: the parts that its vhosts share, put together, and what happens to the node."""
+"""A broker as a node of a cluster: the parts of its vhosts' engines, and what happens to the node.
+
+Messages and topology are in PostgreSQL. The vhost's own store holds what leaves the memory while it is leased, and
+nothing of it outlives the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker import __version__
 from broker.amqp.errors import BrokerError, NotNow
+from broker.cluster.caller import SharedCommitter
 from broker.cluster.consumer_registry import ConsumerRegistry
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, DatabaseRefused, NameTaken
-from broker.cluster.hint import APPLIED, DEFINITIONS, LOOK, TOPOLOGY, Hint
-from broker.cluster.keeper import Keeper
-from broker.cluster.mailbox import Mailbox
+from broker.cluster.hint import DEFINITIONS, LOOK, Hint
+from broker.cluster.keeper import Keeper, SharedDelay
+from broker.cluster.mailbox import Mailbox, Questions, SharedReplies
 from broker.cluster.node import ClusterNode
-from broker.cluster.node_parts import NodeParts
-from broker.cluster.questions import Questions
-from broker.cluster.queue_inquiries import QueueInquiries
+from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
-from broker.cluster.shared_parts import SharedParts
-from broker.cluster.shared_producers import ProducerClaims
-from broker.cluster.shared_queue import SharedQueue
-from broker.cluster.shared_topology import SharedTopology
-from broker.cluster.topology_database import TopologyDatabase
-from broker.cluster.unused_queues import UnusedQueues
+from broker.cluster.shared_messages import SharedMessages
+from broker.cluster.shared_producers import ProducerClaims, SharedProducers, producer_key
+from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQueue
+from broker.cluster.shared_store import SharedStore
+from broker.cluster.shared_topology import SharedJournal, SharedTopology
+from broker.core.queue.holding_queue import is_holding_name
 from broker.delivery.timers import Timers
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database_rows import ClusterMember, LeasedRow
+    from broker.cluster.shared_stream import SharedStream
+    from broker.core.queue.ports import QueuePorts
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.core.queue.stream_owner import StreamOwner
+    from broker.core.vhost import Vhost
+    from broker.delivery.committer import EngineCommitter
+    from broker.delivery.reader import SlotReader
     from broker.delivery.turn import Turn
     from broker.settings import Settings
+    from broker.store.recorder import Recorder
 
 __all__ = ["BrokerNode", "NodeClients"]
 
@@ -48,18 +61,20 @@ class NodeClients(Protocol):
         """How many connections there are."""
 
     def block(self, reason: str) -> None:
-        """Block those that publish, and tell them why."""
+        """Block publishers, and tell them why."""
 
     def unblock(self) -> None:
-        """Let them publish again."""
+        """Unblock publishers."""
 
     def drop(self, reason: str) -> None:
-        """Close all connections, and send nothing of what they were to be sent."""
+        """Close all connections and discard what was to be sent to them."""
 
 
 class BrokerNode:
-    """One node, from its start to its end: the parts of its vhosts' engines, and what ClusterNode tells its news to.
+    """One node, from its start to its end. It gives the engines of its vhosts their parts, and is the `NodeEvents`.
 
+    ``topology`` decides changes of exchanges, queues and bindings, ``claims`` claims producers, ``mailbox`` has the
+    direct replies of other nodes; `QueueParts` says what queues use.
     Raises: BrokerError from `start`, with one line.
     """
 
@@ -85,33 +100,28 @@ class BrokerNode:
         database = self.database = Database(
             cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, heard=self._heard
         )
-        give_up = self._give_up
-        data = self.data = DataPath(database, loop, failed=give_up)
-        topology = SharedTopology(
-            TopologyDatabase(database), flushed=data.drain, hint=self._tell_topology, fail=give_up
-        )
-        self.parts = NodeParts(
-            data=data,
-            topology=topology,
-            inquiries=QueueInquiries(database, data.drain, data.fetch, give_up),
-            consumers=ConsumerRegistry(database, self._queue_of, give_up),
-            claims=ProducerClaims(database, data.drain, give_up),
-            mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up),
-            unused=UnusedQueues(database, give_up),
-        )
-        self.questions = Questions(self.parts.mailbox, give_up)
-        data.tell_unused(self.parts.claims.reread)
-        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
-        self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
         self.member = ClusterNode(
             database,
             self,
             url=url,
             lease_ms=cluster.lease_ms,
             report=self._report,
-            applied_version=lambda: topology.log.reported,
+            applied_version=lambda: self.topology.log.reported,
             failed=fail,
         )
+        give_up = self.member.give_up
+        data = self.data = DataPath(database, loop, failed=give_up)
+        self.topology = SharedTopology(database, flushed=data.drain, fail=give_up)
+        self.inquiries = QueueInquiries(database, data.drain, data.fetch, give_up)
+        self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
+        self.claims = ProducerClaims(database, data.drain, give_up)
+        self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)
+        self.unused = UnusedQueues(database, give_up)
+        self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
+        self.questions = Questions(self.mailbox, give_up)
+        data.caller.tell_unused(self.claims.reread)
+        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
+        self.definitions = SharedDefinitions(database)
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------
 
@@ -122,10 +132,10 @@ class BrokerNode:
 
     def parts_of(self, vhost: str) -> SharedParts:
         """Return the parts of the engine of a vhost."""
-        return SharedParts(vhost, self.parts)
+        return SharedParts(vhost, self)
 
     async def start(self, clients: NodeClients) -> None:
-        """Join the cluster. Turns act from now on as long as the node may."""
+        """Join the cluster. From now on turns run only while the node may act."""
         self.clients = clients
         try:
             await self.member.start()
@@ -145,12 +155,12 @@ class BrokerNode:
             await self.data.drain()
 
         self.definitions.flushed = flushed
-        self.definitions.limits_changed = self.parts.topology.replace_limits
+        self.definitions.limits_changed = self.topology.replace_limits
         self._follows = True
         self._tasks.start(self.definitions.run(follower))
 
     async def drain(self, timeout_s: float) -> None:
-        """Return when everything that was accepted is committed, or the time is over: nothing of it was confirmed."""
+        """Return when everything accepted is committed, or after the timeout: then the rest was never confirmed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.data.drain()
@@ -158,32 +168,23 @@ class BrokerNode:
             pass
 
     async def leave(self) -> None:
-        """Return everything, and leave the cluster."""
-        await self._stop_working()
-        await self.member.leave()
-        await self.data.close()
-
-    async def close(self) -> None:
-        """Stop without leaving: the other nodes count this one out."""
-        await self._stop_working()
-        await self.member.close()
-        await self.data.close()
-
-    async def _stop_working(self) -> None:
+        """Return what the node holds, and leave the cluster."""
         self._timers.close()
         await self._tasks.stop()
         await self._end_epoch()
+        await self.member.leave()
+        await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts, which forget what they were asked."""
-        await self.parts.topology.stop()
-        await self.parts.consumers.stop()
+        """Stop the parts; questions that they were asked are dropped."""
+        await self.topology.log.stop()
+        await self.consumers.stop()
         await self.keeper.stop()
-        await self.parts.mailbox.stop()
+        await self.mailbox.stop()
         await self.questions.stop()
-        await self.parts.unused.stop()
-        await self.parts.claims.stop()
-        self.parts.inquiries.forget()
+        await self.unused.stop()
+        await self.claims.stop()
+        self.inquiries.forget()
 
     def _watch(self) -> None:
         """Block publishers while PostgreSQL cannot be reached, or fails."""
@@ -193,9 +194,6 @@ class BrokerNode:
             self._blocked = False
             self.clients.unblock()
 
-    def _give_up(self, error: BaseException) -> None:
-        self.member.give_up(error)
-
     def _clock_s(self) -> float:
         """Return the time by the database's clock, which never goes back here: a beat may correct it."""
         self._now_ms = max(self._now_ms, self.member.now_ms())
@@ -204,24 +202,24 @@ class BrokerNode:
     # -- what happens to the node -------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
-        """Make the topology from its log."""
-        await self.parts.topology.load()
+        """Build the topology from its log."""
+        await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
         """Take part in the cluster."""
-        await self.parts.topology.start()
-        self.parts.consumers.start()
+        await self.topology.start()
+        self.consumers.start()
         self.keeper.start()
-        self.parts.mailbox.start()
+        self.mailbox.start()
 
     def paused(self, reason: str) -> None:
         """Deliver and answer nothing; connections stay."""
-        self.data.pause()
+        self.data.leases.pause()
         self._block(reason)
 
-    def acts(self) -> None:
-        """Ask PostgreSQL for messages again, and do what waited: clients may have come while no turn could act."""
-        self.data.resume()
+    def activated(self) -> None:
+        """Ask PostgreSQL for messages again, and schedule a turn for clients that came while none could run."""
+        self.data.leases.resume()
         self._turn.schedule()
 
     async def lost(self, reason: str) -> None:
@@ -232,38 +230,34 @@ class BrokerNode:
 
     def members_seen(self, members: list[ClusterMember]) -> None:
         """Take what the members report with their beats."""
-        self.parts.mailbox.members_seen({member.epoch for member in members})
+        self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
-            self.parts.topology.log.heard_applied(member.applied_version, member.epoch)
-        self.parts.inquiries.heard(members)
+            self.topology.log.heard_applied(member.applied_version, member.epoch)
+        self.inquiries.heard(members)
 
-    def members_changed(self, _members: list[ClusterMember]) -> None:
+    def members_changed(self) -> None:
         """Look for what departed members left behind."""
         if self._follows:  # the vhosts are open
-            self.parts.consumers.look_for_orphans()
+            self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
         """Compare what PostgreSQL says that this node holds with what it knows."""
         self.data.reconcile(rows)
 
     def _heard(self, hint: Hint) -> None:
-        if hint.kind in {LOOK, TOPOLOGY, APPLIED}:
-            self.parts.topology.heard(hint)
+        self.topology.log.heard(hint)
         if hint.kind in {LOOK, DEFINITIONS}:
             self.definitions.hint()
-        self.data.heard(hint)
+        self.data.leases.heard(hint)
         self.keeper.heard(hint)
-        self.parts.claims.heard(hint)
-        self.parts.mailbox.heard(hint)
-        self.parts.consumers.heard(hint)
+        self.claims.heard(hint)
+        self.mailbox.heard(hint)
+        self.consumers.heard(hint)
 
     def _queue_of(self, number: int) -> SharedQueue | None:
         """Return the queue of a stream."""
         stream = self.data.streams.by_number.get(number)
         return stream.queue if stream is not None and isinstance(stream.queue, SharedQueue) else None
-
-    async def _tell_topology(self, version: int) -> None:
-        await self.database.notify(Hint(TOPOLOGY, version))
 
     def _block(self, reason: str) -> None:
         if not self._blocked:
@@ -274,7 +268,7 @@ class BrokerNode:
         """Return what a beat tells the other nodes."""
         ready: dict[int, int] = {}
         held = slots = 0
-        for queue in self.parts.consumers.queues:
+        for queue in self.consumers.queues:
             for stream in queue.streams:
                 manager = stream.manager
                 held += manager.ready + manager.unacked
@@ -282,3 +276,58 @@ class BrokerNode:
                 if manager.ready and len(ready) < REPORTED_STREAMS_MAX:
                     ready[stream.number] = manager.ready
         return {"held": held, "slots": slots, "clients": self.clients.count, "version": __version__, "ready": ready}
+
+
+class SharedParts:
+    """The `EngineParts` of one vhost of a node."""
+
+    lasting = False
+    delay = SharedDelay
+
+    def __init__(self, vhost: str, node: BrokerNode) -> None:
+        self._vhost = vhost
+        self._node = node
+
+    def producers(self, *arguments: Any) -> SharedProducers:
+        """Return the numbered producers that this node has claimed."""
+        return SharedProducers(*arguments, claims=self._node.claims)
+
+    def replies(self, vhost: str) -> SharedReplies:
+        """Return the consumers of direct replies."""
+        return SharedReplies(self._node.mailbox, vhost)
+
+    def kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
+        """Return the class of a new queue."""
+        assert not recovered, "the declarations are in PostgreSQL"
+        kind = SharedHoldingQueue if is_holding_name(name) else SharedQueue
+        return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
+
+    def stream_of(
+        self, queue: StreamOwner, level: int, number: int, ports: QueuePorts[Stream, Queue], persists_all: bool
+    ) -> SharedStream:
+        """Return a stream of a new queue."""
+        return self._node.data.stream_of(queue, level, number, ports, persists_all)
+
+    def committer(self, *_: object) -> SharedCommitter:
+        """Return the committer, which confirms publishes and transactions."""
+        return SharedCommitter(self._node.data.caller)
+
+    def journal(self, _record: Callable[[dict[str, Any]], None]) -> SharedJournal:
+        """Return the journal, which proposes changes of the topology."""
+        return SharedJournal(self._node.topology, self._vhost)
+
+    def store(self, _recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
+        """Return the store, which adds messages to the batch of the node."""
+        return SharedStore(self._node.data.streams, lambda mark: producer_key(self._vhost, producer_of(mark)))
+
+    def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:
+        """Return the messages of a queue on all nodes, for an operator."""
+        return SharedMessages(vhost, queue, reader, committer, self._node.data)
+
+    def opened(self, vhost: Vhost) -> None:
+        """Make the exchanges, queues and bindings that the cluster has."""
+        self._node.topology.opened(vhost)
+
+    def closed(self) -> None:
+        """Leave the vhost alone, because it is being deleted."""
+        self._node.topology.closed(self._vhost)

@@ -1,4 +1,4 @@
-"""The caller: commits one batch after the other, and confirms what a committed batch has.
+"""The caller: commits one batch after another, and confirms their publishes and transactions.
 
 Only the answer to a call confirms, and it says what full queues refused: no queue of a node decides that.
 While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB,
@@ -10,41 +10,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
-from broker.cluster.chunk import Chunk
-from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.chunk import Chunk, ChunkLoader
 from broker.cluster.database_rows import RefusedShare
 from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
-from broker.cluster.place import Returned
+from broker.cluster.shared_slot import Returned
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.session.channel_confirms import ChannelConfirms
-from broker.core.statistics.commit_tally import CommitTally
+from broker.delivery.committer import CommitTally
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.batch import GatheringBatch, LeftOut
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import CommittedCall, SharedCall
     from broker.core.confirmable import Confirmable
 
-__all__ = ["CallDatabase", "Caller", "SharedCommitter"]
+__all__ = ["Caller", "SharedCommitter"]
 
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
 LOAD_MESSAGES: Final = 16  # after a call with as many messages the next batch waits until it is filled
 LAZY_S: Final = 0.05
-
-
-class CallDatabase(Protocol):
-    """The database as the caller sees it."""
-
-    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
-        """Commit a call once, however often its connection breaks.
-
-        Raises: CommitRefused: nothing of the call was done; StatementRefused: it would never be; Fenced when this
-            node's epoch has ended; any other error is a defect.
-        """
 
 
 class Caller:
@@ -57,30 +46,28 @@ class Caller:
     def __init__(
         self,
         streams: SharedStreams,
-        database: CallDatabase,
+        database: Database,
         loop: asyncio.AbstractEventLoop,
         *,
         freed: Callable[[int, list[int], Sequence[bytes]], None],
         returned: Callable[[list[Returned]], None],
-        unused: Callable[[set[str]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`freed` hears of free messages: slot number, streams and chunk. `fail` hears what ended a call: a
         defect, or that the epoch has ended.
 
-        `returned` takes the messages that a refused transaction had settled, `unused` hears of the producers of which
-        numbers were not used after all.
+        `returned` takes the messages that a refused transaction had settled.
         """
         self._streams = streams
         self._database = database
         self._loop = loop
         self._freed = freed
         self._returned = returned
-        self._unused = unused
+        self._unused: Callable[[set[str]], None] = lambda _: None
         self._loader = ChunkLoader()
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
-        self._tasks = Tasks(fail, streams.stir)
+        self._tasks = Tasks(fail, streams.schedule)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._fill_until = 0.0
@@ -89,9 +76,13 @@ class Caller:
         self.calls = 0
         self.tally = CommitTally()
 
+    def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
+        """Call `unused` with the producers of which numbers were not used after all: their messages were refused."""
+        self._unused = unused
+
     @property
     def busy(self) -> bool:
-        """Whether a call runs, or something waits for one that will follow at once."""
+        """Whether a call runs, or will follow at once."""
         return self._tasks.busy or self._urgent or bool(self._waiting) or self._streams.batch.publishes
 
     @property
@@ -103,12 +94,12 @@ class Caller:
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
         self._waiting.append(confirmable)
-        self._streams.stir()
+        self._streams.schedule()
 
     def commit_soon(self) -> None:
         """Commit what was gathered as soon as no call runs."""
         self._urgent = True
-        self._streams.stir()
+        self._streams.schedule()
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
@@ -142,7 +133,7 @@ class Caller:
         self._streams.unsaved.clear()
         self._take_waiting()
         self._urgent = False
-        self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
+        self._fail_waiters(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
         """Cancel the call that runs; its result is not known."""
@@ -150,7 +141,7 @@ class Caller:
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.stop()
-        self._disappoint(self._take_drains(), Fenced("this node is closing"))
+        self._fail_waiters(self._take_drains(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +160,7 @@ class Caller:
         if call is None:  # everything was settled since
             self._streams.call_ended()
             self._confirm(batch.confirms, drains)
-            self._streams.stir()
+            self._streams.schedule()
             return
         self._tasks.start(self._run(batch, call, drains))
 
@@ -178,7 +169,7 @@ class Caller:
             await self._commit(batch, call)
             self._confirm(batch.confirms, drains)
         except BaseException as error:  # the epoch has ended, the node closes, or a defect: what waits is not confirmed
-            self._disappoint(drains, error)
+            self._fail_waiters(drains, error)
             raise
         finally:
             self._streams.call_ended()
@@ -195,7 +186,7 @@ class Caller:
             except CommitRefused as refusal:
                 rows = RefusedShare.all_from(json.loads(refusal.rows))
                 left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-                self._bury(batch, call, rows, left_out)
+                self._dead_letter(batch, call, rows, left_out)
                 settled += _returned(left_out)
                 self._tell(left_out)
                 left = batch.close()
@@ -227,18 +218,20 @@ class Caller:
         if committed.refused:
             rows = committed.refused
             left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-            self._bury(batch, call, rows, left_out)
+            self._dead_letter(batch, call, rows, left_out)
             self._tell(left_out)
         freed = [share.slot.stream for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
 
-    def _bury(self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut) -> None:
-        """Dead-letter what a full queue refused, if PostgreSQL says so; nothing of what is taken completely or not."""
+    def _dead_letter(
+        self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut
+    ) -> None:
+        """Dead-letter what full queues refused, if PostgreSQL says so, except for atomic work."""
         for row in rows:
             share = batch.sent[row.place]
             stream = self._streams.by_number.get(share.slot.stream)
-            if row.buries and stream is not None:
+            if row.dead_letters and stream is not None:
                 indexes = [index for index in row.bits.search(1) if share.records[index] not in left_out.records]
                 chunk = Chunk(b"".join(call.parts))
                 for message in self._loader.load(chunk, share.slot.stream, indexes, share.slot.count):
@@ -260,7 +253,7 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _disappoint(drains: list[asyncio.Future[None]], error: BaseException) -> None:
+    def _fail_waiters(drains: list[asyncio.Future[None]], error: BaseException) -> None:
         for future in drains:
             if not future.done():
                 future.set_exception(error)
@@ -328,9 +321,9 @@ class SharedCommitter:
         """Commit what was gathered so far as soon as no call runs."""
         self._caller.commit_soon()
 
-    def turn(self, _number: int = 0) -> bool:
-        """Return whether anything waits for a commit. Calls start by themselves."""
-        return self._caller.busy
+    def turn(self, _number: int, _alone: bool) -> int:
+        """Return how many bytes wait for a commit. Calls start by themselves."""
+        return self._caller.pending_bytes
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed.
@@ -353,5 +346,5 @@ class SharedCommitter:
         self._failure = failure
 
     def close(self) -> None:
-        """Confirm nothing more: the vhost is deleted."""
+        """Confirm nothing any more, because the vhost is deleted."""
         self.abort(self._failure or ValueError("the vhost was deleted"))

@@ -1,4 +1,4 @@
-"""Chunks: the messages of one batch as bytes, with an index by stream in front. Pure: bytes in, bytes out.
+"""Chunks: the messages of one batch as bytes, with an index by stream in front. Pure: bytes or messages in and out.
 
 All integers are little-endian.
 
@@ -32,7 +32,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-__all__ = ["FORMAT", "Chunk", "ChunkWriter", "DamagedChunk", "Kind"]
+from broker.core.message.message import Envelope, Message
+from broker.delivery.message_loader import MessageLoader
+
+__all__ = ["FORMAT", "Chunk", "ChunkLoader", "ChunkWriter", "DamagedChunk", "Kind"]
 
 MAGIC: Final = b"SQCK"
 FORMAT: Final = 1
@@ -241,6 +244,43 @@ class Chunk:
         if records is None:
             raise DamagedChunk(f"it has no message of stream {stream}")
         return records
+
+
+class ChunkLoader(MessageLoader):
+    """Makes messages of the records of chunks; neighbouring messages share envelope, header and facts."""
+
+    __slots__ = ()
+
+    def load(self, chunk: Chunk | DamagedChunk, stream: int, indexes: list[int], count: int) -> list[Message]:
+        """Return messages of a stream, which has `count` in the chunk. HOT. Raises: DamagedChunk."""
+        if isinstance(chunk, DamagedChunk):
+            raise chunk
+        chunk.check()
+        records = chunk.of(stream)
+        if len(records) != count:
+            raise DamagedChunk(f"it has {len(records)} messages of stream {stream}, and its slot has {count}")
+        runs = chunk.run_of()
+        kinds, ends, data = chunk.kinds, chunk.ends, chunk.data
+        messages: list[Message] = []
+        last_run = -1
+        envelope: Envelope | None = None
+        header, facts, charge = b"", None, 0
+        timestamp_ms = 0
+        for index in indexes:
+            record = records[index]
+            run = runs[record]
+            if run != last_run:
+                last_run = run
+                kind = kinds[run]
+                envelope = self._envelopes.get(kind.route)
+                if envelope is None:
+                    envelope = self._envelope(kind.route)
+                header, facts, charge = self._known(kind.header)
+                timestamp_ms = kind.timestamp_ms
+            assert envelope is not None and facts is not None
+            start, stop = ends[record], ends[record + 1]
+            messages.append(Message(envelope, header, data[start:stop], charge + stop - start, facts, timestamp_ms))
+        return messages
 
 
 def _checksum(head: bytes, index: bytes) -> int:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.errors import StatementRefused
 
 if TYPE_CHECKING:
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
 
-__all__ = ["ChunkDatabase", "ChunkReader"]
+__all__ = ["ChunkReader"]
 
 CACHE_BYTES: Final = 32 << 20
 
 WantedChunk = tuple[int, int, int]  # stream, number, ring
-
-
-class ChunkDatabase(Protocol):
-    """The database as the reader sees it."""
-
-    async def chunks(self, ring: int, numbers: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        """Return (number, bytes) of each part of chunks in one table, ordered by number and part."""
-
-    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> Sequence[WantedChunk]:
-        """Return stream, number and table of the slots whose chunks may have moved."""
 
 
 class ChunkReader:
@@ -34,7 +25,7 @@ class ChunkReader:
     Units: ``reads`` counts statements.
     """
 
-    def __init__(self, database: ChunkDatabase, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, database: Database, cache_bytes: int = CACHE_BYTES) -> None:
         self._database = database
         self._cache_bytes = cache_bytes
         self._chunks: dict[int, Sequence[bytes] | Chunk] = {}  # the last used one is the last

@@ -9,20 +9,29 @@ import asyncio
 import datetime as dt
 import json
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import asyncpg
 
-from broker.cluster.connection_refusal import POOLER, failure_of, refusal_of
-from broker.cluster.errors import ClusterError, DatabaseFails, DatabaseRefused, StatementRefused, Unreachable
-from broker.cluster.packed_bits import unpack_bits
+from broker.cluster.database_rows import unpack_bits
+from broker.cluster.errors import (
+    POOLER,
+    ClusterError,
+    DatabaseFails,
+    DatabaseRefused,
+    StatementRefused,
+    Unreachable,
+    failure_of,
+    refusal_of,
+)
 from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
 
-__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "newer_primary"]
+__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "first_open", "newer_primary"]
 
+_T = TypeVar("_T")
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
 
@@ -65,7 +74,7 @@ WHERE a.application_name = current_setting('application_name')
 
 
 class Identity(NamedTuple):
-    """Which history of which database a server has. A fail-over changes the timeline, a restored copy too."""
+    """The database of a server and its history. A fail-over changes the timeline, and so does a restored copy."""
 
     system: int
     timeline: str
@@ -114,7 +123,7 @@ class Connections:
 
     @property
     def backends(self) -> list[Backend]:
-        """The server processes behind the connections."""
+        """The server processes of the connections."""
         return [lane.backend for lane in self._lanes.values()]
 
     def ended(self, reason: str) -> None:
@@ -131,7 +140,7 @@ class Connections:
         self.ended("PostgreSQL closed the connection")
 
     async def close(self) -> None:
-        """Close all connections in order."""
+        """Close all connections cleanly."""
         self.is_broken, self.reason = True, "closed"
         for lane in self._lanes.values():
             try:
@@ -184,7 +193,7 @@ class Connections:
         return rows
 
     def warning(self, lane: Lane) -> str:
-        """Return the warning that the last statement of a lane brought, "" without one."""
+        """Return the warning that the last statement of a lane caused, "" if it caused none."""
         return self._lanes[lane].warning
 
     async def end_backends(self, backends: list[Backend]) -> None:
@@ -209,18 +218,8 @@ class Connections:
 
     @classmethod
     async def open(cls, target: ServerAddress) -> Connections:
-        """Open all connections to the first server of the URL that takes writes. Raises: Unreachable; DatabaseRefused.
-
-        The driver would try the servers by itself, but one that is silent would use up the time of all.
-        """
-        failures: list[ClusterError] = []
-        for server in target.servers:
-            try:
-                return await cls._open_to(server)
-            except (Unreachable, DatabaseRefused) as error:
-                failures.append(error)
-        kind = DatabaseRefused if any(isinstance(error, DatabaseRefused) for error in failures) else Unreachable
-        raise kind("; ".join(map(str, failures)))
+        """Open all connections to the first server that takes writes. Raises: Unreachable; DatabaseRefused."""
+        return await first_open(target, cls._open_to)
 
     @classmethod
     async def _open_to(cls, target: ServerAddress) -> Connections:
@@ -240,6 +239,22 @@ class Connections:
             if refusal is None:
                 raise
             raise refusal from error
+
+
+async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], Awaitable[_T]]) -> _T:
+    """Return what `attempt` opens to the first server of the URL that takes writes.
+
+    The driver would try the servers by itself, but one that is silent would use up the time of all.
+    Raises: Unreachable; DatabaseRefused, if one server refused: it is named with the others.
+    """
+    failures: list[ClusterError] = []
+    for server in target.servers:
+        try:
+            return await attempt(server)
+        except (Unreachable, DatabaseRefused) as error:
+            failures.append(error)
+    kind = DatabaseRefused if any(isinstance(error, DatabaseRefused) for error in failures) else Unreachable
+    raise kind("; ".join(map(str, failures)))
 
 
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
@@ -278,7 +293,7 @@ async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] |
 
 
 async def _open(target: ServerAddress) -> tuple[Any, Any]:
-    """Return an open connection, and the row that says what is behind it."""
+    """Return an open connection, and the row that identifies its server."""
     driver: Any = await asyncpg.connect(
         target.url,
         timeout=target.connect_timeout_s,
@@ -303,7 +318,7 @@ async def _open(target: ServerAddress) -> tuple[Any, Any]:
 
 @contextmanager
 def _no_confusion() -> Iterator[None]:
-    """Raise ConnectionResetError for whatever else a driver raises when its connection ends between two steps."""
+    """Turn any other error of the driver into ConnectionResetError: its connection has ended between two steps."""
     try:
         yield
     except (ClusterError, OSError, asyncpg.PostgresError):

@@ -1,4 +1,4 @@
-"""The consumers of shared queues, as PostgreSQL knows them: how many each node has, and which node is active.
+"""The registry of the consumers of shared queues in PostgreSQL: their number on each node, and the active node.
 
 A consumer is registered before it starts, so that an exclusive one is alone on all nodes. It is removed after it left.
 """
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import Hint
-from broker.cluster.patience import patiently
+from broker.cluster.link import patiently
 from broker.cluster.shared_stream import SharedStream
-from broker.cluster.wake_up import WakeUp
-from broker.tasks import Tasks
+from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
@@ -42,7 +41,7 @@ class RegisteredQueue(Hashable, Protocol):
         """Deliver, or ask for messages."""
 
     def abandoned(self) -> None:
-        """Hear that the last consumer of all nodes has left, and that it was one of this node."""
+        """Take the news that the last consumer of all nodes has left, and that it was one of this node."""
 
 
 class ConsumerRegistry:
@@ -104,7 +103,7 @@ class ConsumerRegistry:
         self._work.set()
 
     def heard(self, hint: Hint) -> None:
-        """Find the active consumer again: a single active consumer has left."""
+        """Look for the active consumer again, because a single active consumer has left."""
         if hint.kind == CONSUMERS and any(stream in self._waiting for stream in hint.streams):
             self._look_s = 0.0
             self._work.set()
@@ -174,7 +173,7 @@ class ConsumerRegistry:
             self.look_for_orphans()  # one statement returns a part of them
 
     async def _look(self) -> None:
-        """Look which node has the single active consumer of queues that wait for theirs."""
+        """Find out which node has the single active consumer, for queues whose consumers here wait."""
         now_s = asyncio.get_running_loop().time()
         if not self._waiting or now_s < self._look_s:
             return
@@ -193,6 +192,6 @@ class ConsumerRegistry:
             self._waiting[queue.number] = queue
         for stream in queue.streams:
             if isinstance(stream, SharedStream):
-                stream.be_elsewhere(not active)
+                stream.set_elsewhere(not active)
         if active:
             queue.wake()

@@ -7,23 +7,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from broker.cluster.caller import Caller, SharedCommitter
+from broker.cluster.caller import Caller
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.errors import Unreachable
 from broker.cluster.leases import Leases
-from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream, SharedStreams
 
 if TYPE_CHECKING:
     from broker.cluster.chunk import Chunk, DamagedChunk
     from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
-    from broker.cluster.hint import Hint
     from broker.core.queue.ports import StreamPorts
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
     from broker.core.queue.stream_owner import StreamOwner
-    from broker.store.recorder import Recorder
 
 __all__ = ["DataPath"]
 
@@ -47,12 +44,10 @@ class DataPath:
             loop,
             freed=self._freed,
             returned=self.leases.take_back,
-            unused=self._unused,
             fail=failed,
         )
         self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
-        self._unused_also: Callable[[set[str]], None] = lambda _: None
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
@@ -67,28 +62,20 @@ class DataPath:
         """Return one level of a queue that several brokers share. No other stream ever has its number."""
         return SharedStream(queue, level, number, ports, persists_all, self.streams)
 
-    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
-        """Return the store of a vhost; `producer_of` returns the name of a producer by its mark."""
-        return SharedStore(recorder, self.streams, producer_of)
-
-    def committer(self) -> SharedCommitter:
-        """Return what confirms the publishes and transactions of a vhost."""
-        return SharedCommitter(self.caller)
-
     def touch(self, queue: Queue) -> None:
-        """Look at a queue: its consumers came or left."""
+        """Look at a queue again, because its consumers came or left."""
         for stream in queue.streams:
             if isinstance(stream, SharedStream):
                 self.streams.touch(stream)
 
     def ask(self, queue: Queue) -> None:
-        """Look at those streams of a queue of which messages may be free: its consumers may have room."""
+        """Look at the streams of a queue that may have free messages, because its consumers may have room."""
         for stream in queue.streams:
             if isinstance(stream, SharedStream) and stream.demand.free:
                 self.streams.touch(stream)
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, when it is there or none is."""
+        """Lease one message for basic.get, and call `then` in a later step of the loop, also if there is none."""
         shared = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
         left = len(shared)
 
@@ -106,10 +93,6 @@ class DataPath:
     def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
         """Call `freed` with the streams of which this node made messages free."""
         self._freed_also = freed
-
-    def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
-        """Call `unused` with the producers of which PostgreSQL refused numbered messages."""
-        self._unused_also = unused
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
@@ -139,24 +122,12 @@ class DataPath:
 
     # -- for the node -------------------------------------------------------------------------------------------------
 
-    def heard(self, hint: Hint) -> None:
-        """Take a hint of another node."""
-        self.leases.heard(hint)
-
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
         """Compare what the database says this node holds with what it knows; nothing is under way."""
         self.leases.reconcile(rows, [row for working in self._working_on for row in working])
 
-    def pause(self) -> None:
-        """Ask for nothing and return nothing, because the lease of the node has ended for now."""
-        self.leases.pause()
-
-    def resume(self) -> None:
-        """Go on."""
-        self.leases.resume()
-
     def forget_all(self) -> None:
-        """Drop everything that gathers and that is leased, because the epoch of the node has ended."""
+        """Drop the gathered batch and everything leased, because the epoch of the node has ended."""
         self.caller.forget()
         self.leases.forget_all()
 
@@ -181,6 +152,3 @@ class DataPath:
         self.reader.keep(number, parts)
         self.leases.freed(number, streams)
         self._freed_also(streams)
-
-    def _unused(self, producers: set[str]) -> None:
-        self._unused_also(producers)

@@ -1,4 +1,4 @@
-"""The shared database as this node uses it: one method per function of the schema.
+"""The shared database as one node sees it: calls of the functions of the schema, as the current epoch.
 
 Every method but `join` acts as the current epoch, and raises Fenced when that has ended. `commit` sends the same call
 again until it knows the result; of the kinds of Unreachable it raises StatementRefused alone.
@@ -22,12 +22,11 @@ from broker.cluster.database_rows import (
     Pulse,
     RefusedShare,
     SharedCall,
+    pack_rows,
 )
 from broker.cluster.errors import ClusterError, DatabaseFails, Fenced, StatementRefused, Unreachable, WentBack
-from broker.cluster.failing_calls import FailingCalls
 from broker.cluster.hint import LOOK, Hint
-from broker.cluster.link import Link
-from broker.cluster.packed_bits import pack_rows
+from broker.cluster.link import FailingCalls, Link
 from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 
@@ -99,33 +98,18 @@ class Database:
         self._unsafe = ""  # the settings that were told of
         self._is_older = False  # the database was found to lack something, and the connections were not renewed since
         self.failing = FailingCalls(time.monotonic)
-        self._link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
+        self.link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
     # ---- life
 
     @property
-    def shown(self) -> str:
-        """The server, or all that the URL names, without the password."""
-        return self._link.shown
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the connections work, as far as is known."""
-        return self._link.is_up
-
-    @property
-    def unanswered_s(self) -> float:
-        """For how long the oldest call has waited for its answer, 0 when none does."""
-        return self._link.unanswered_s
-
-    @property
     def trouble(self) -> str:
-        """Why PostgreSQL cannot do now what this node needs, in one line; empty if it can."""
-        if not self.is_up:
+        """Why PostgreSQL cannot serve this node now, in one line; empty if it can."""
+        if not self.link.is_up:
             return "the database of the cluster cannot be reached"
         if reason := self.failing.reason:
             return f"the database of the cluster fails: {reason}"
-        if self.unanswered_s > ANSWER_S:
+        if self.link.unanswered_s > ANSWER_S:
             return "the database of the cluster does not answer"
         return ""
 
@@ -134,28 +118,24 @@ class Database:
 
         Raises: Unreachable; DatabaseRefused.
         """
-        connections = await self._link.open(patience_s)
+        connections = await self.link.open(patience_s)
         await connections.install()
         await self._check_settings(connections)
         await self._listen(connections)
 
     async def close(self) -> None:
-        """Act no more, and close all connections."""
+        """Stop acting, and close all connections."""
         self.epoch = 0
-        await self._link.close()
+        await self.link.close()
 
     def abort(self) -> None:
         """Close all connections at once: the process ends. The driver would begin to cancel the statements that run."""
         self.epoch = 0
-        self._link.abort()
-
-    def adapt(self, lease_s: float) -> None:
-        """Connect again so quickly after a break that a lease of this length need not end."""
-        self._link.adapt(lease_s)
+        self.link.abort()
 
     def drop(self, reason: str) -> None:
         """Close the connections at once and open them again."""
-        self._link.drop(reason)
+        self.link.drop(reason)
 
     def begin_epoch(self, epoch: int, generation: int) -> None:
         """Act as a new epoch from now on."""
@@ -168,15 +148,15 @@ class Database:
         self._kept = NONE_KEPT
 
     def end_epoch(self) -> None:
-        """Act no more: calls under way raise Fenced, and so does every later one.
+        """Stop acting: calls under way raise Fenced, and so does every later one.
 
         The connections are opened again: on new ones this node finds out whether the database went back in time, and
         sees to it that no number is given twice.
         """
         self.epoch = 0
-        if self._link.ready(early=True) is not None:
-            self._link.drop(ENDED)
-        self._link.wake()
+        if self.link.ready(early=True) is not None:
+            self.link.drop(ENDED)
+        self.link.wake()
 
     # ---- membership
 
@@ -223,8 +203,8 @@ class Database:
 
     async def end_sessions(self, node: str) -> None:
         """End all sessions of a node, but not those of this one."""
-        name = self._link.target._replace(node=node).application_name
-        await self._link.fetch("beat", _END_SESSIONS, name, self._link.pids)
+        name = self.link.target._replace(node=node).application_name
+        await self.link.fetch("beat", _END_SESSIONS, name, self.link.pids)
 
     async def leave(self, epoch: int) -> None:
         """Return everything that this node held as `epoch`, and leave; nothing if that has ended already."""
@@ -241,10 +221,10 @@ class Database:
             self._kept = newest, synchronous
 
     async def advance_clock(self, now_ms: int) -> None:
-        """Let the cluster's time go on from this one: the server's clock is behind it."""
+        """Move the cluster's time forward to this one, because the server's clock is behind."""
         behind_ms = (await self.acting("upkeep", "advance_clock", now_ms))[0][0]
         if behind_ms:
-            _log.warning("database.clock_behind", database=self.shown, by_s=behind_ms / 1000)
+            _log.warning("database.clock_behind", database=self.link.shown, by_s=behind_ms / 1000)
 
     async def turn_ring(self) -> str | None:
         """Begin the next table of chunks when the current one is full, and empty old ones. Return what was done."""
@@ -263,7 +243,7 @@ class Database:
             raise Fenced("this node has not joined")
         self._sequence += 1
         assert self._sent is None
-        return await self._link.finish(self._commit(self.epoch, self._sequence, synchronous, call.arguments()))
+        return await self.link.finish(self._commit(self.epoch, self._sequence, synchronous, call.arguments()))
 
     async def lease(
         self, streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
@@ -289,10 +269,6 @@ class Database:
     async def purge(self, streams: Sequence[int]) -> dict[int, int]:
         """Delete the free messages of streams, and return how many each had."""
         return {row[0]: row[1] for row in await self.acting("lease", "purge", streams)}
-
-    async def counts(self, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the number and the bytes of the free messages by stream."""
-        return {row[0]: (row[1], row[2]) for row in await self.function("read", "counts", streams)}
 
     async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
         """Return how many free messages streams have, in their first `rows_max` rows."""
@@ -332,7 +308,7 @@ class Database:
     async def _fetch(self, lane: Lane, name: str, statement: str, *arguments: Any) -> list[Any]:
         """Run a statement, and note whether PostgreSQL could carry it out."""
         try:
-            rows = await self._link.fetch(lane, statement, *arguments)
+            rows = await self.link.fetch(lane, statement, *arguments)
         except (DatabaseFails, StatementRefused) as error:
             if name not in TENDING:
                 self.failing.failed(name, error)
@@ -391,7 +367,7 @@ class Database:
             raise
         finally:
             self._sent = None
-            self._link.wake()
+            self.link.wake()
 
     async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
@@ -402,8 +378,8 @@ class Database:
         statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason, before = RETRY_PAUSE_S, "", self._newest_number
         while True:
-            while (connections := self._link.ready(early=self._sent is not None)) is None and epoch == self.epoch:
-                await self._link.change()
+            while (connections := self.link.ready(early=self._sent is not None)) is None and epoch == self.epoch:
+                await self.link.change()
             if epoch != self.epoch or connections is None:
                 raise Fenced(ENDED)
             self._sent = sequence
@@ -419,10 +395,10 @@ class Database:
             if not warning:
                 break
             if warning != reason:
-                _log.warning("call.repeated", database=self.shown, sequence=sequence, reason=warning)
+                _log.warning("call.repeated", database=self.link.shown, sequence=sequence, reason=warning)
             reason = warning
             if not connections.is_broken:
-                await self._link.change(pause_s)
+                await self.link.change(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
         self.failing.succeeded("commit")
         number, ring, refused = rows[0].values()
@@ -447,7 +423,7 @@ class Database:
         await connections.end_backends(backends)
         has_changed = connections.identity != before
         if has_changed:
-            _log.warning("database.changed", database=self.shown, before=before, now=connections.identity)
+            _log.warning("database.changed", database=self.link.shown, before=before, now=connections.identity)
         epoch, is_older = self.epoch, self._is_older
         if epoch and not is_older:
             version = (await connections.fetch("beat", self._statement("topology_version", 0)))[0][0]
@@ -457,19 +433,19 @@ class Database:
         rows = await connections.fetch("beat", self._statement("come_back", 6), *arguments)
         self._is_older = False
         if not rows[0]["has_all"]:
-            _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])
+            _log.error("database.went_back", database=self.link.shown, epoch=epoch, generation=rows[0]["generation"])
         if epoch and not (rows[0]["has_all"] and rows[0]["is_member"]):
             self._note_fenced(epoch, COUNTED_OUT if rows[0]["generation"] == self.generation else WENT_BACK)
         await self._check_settings(connections)
         await self._listen(connections)
-        self._link.check()
+        self.link.check()
         while self._sent is not None and not connections.is_broken:
-            await self._link.change()
+            await self.link.change()
         if self.epoch:
             await self._reconcile(connections, self.epoch)
 
     async def _reconcile(self, connections: Connections, epoch: int) -> None:
-        """Tell what this node holds, as no call and no lease is under way."""
+        """Report the rows that this node holds, while no call and no lease is under way."""
         try:
             rows = await connections.fetch("lease", self._statement("held", 2), self.node, epoch)
         except Fenced:
@@ -479,11 +455,11 @@ class Database:
             self.reconcile([LeasedRow(*row.values()) for row in rows])
 
     async def _check_settings(self, connections: Connections) -> None:
-        """Log settings of the server under which a confirm promises less than a node's clients believe."""
+        """Log settings of the server with which confirmed messages can be lost."""
         rows = await connections.fetch("read", _UNSAFE)
         found = " ".join(f"{row['name']}={row['setting']}" for row in rows)
         if found and found != self._unsafe:
-            _log.warning("database.unsafe", database=self.shown, settings=found, reason=UNSAFE)
+            _log.warning("database.unsafe", database=self.link.shown, settings=found, reason=UNSAFE)
         self._unsafe = found
 
     async def _listen(self, connections: Connections) -> None:

@@ -1,18 +1,36 @@
-"""What the functions of the schema take and return."""
+"""Arguments and rows of the functions of the schema.
+
+Format of a bit varying, which is a bitarray here: the number of bits in four bytes, big-endian, then the bits, the
+first in the highest place of the first byte. asyncpg would take a bitarray inside a list for an array, so statements
+are given the packed bytes.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from bitarray import bitarray
 
-from broker.cluster.packed_bits import pack_rows
+__all__ = [
+    "ClusterMember",
+    "CommittedCall",
+    "Joined",
+    "LeasedRow",
+    "Pulse",
+    "RefusedShare",
+    "SharedCall",
+    "as_text",
+    "pack_bits",
+    "pack_rows",
+    "unpack_bits",
+]
 
-__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "RefusedShare", "SharedCall", "as_text"]
-
+_LENGTH: Final = Struct("!i")
+BIG: Final = "big"
 _BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits
 
 
@@ -22,7 +40,7 @@ def as_text(value: Any) -> str:
 
 
 class SharedCall(NamedTuple):
-    """What one call of `commit` contains. Lists of one letter in front have one entry per share.
+    """The contents of one call of `commit`. The prefix of a list says what its entries are.
 
     Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
         numbers; n_ for published messages that are dropped if their queue has no consumer. `s_sizes` has the sizes as
@@ -57,16 +75,16 @@ class SharedCall(NamedTuple):
 
 
 class RefusedShare(NamedTuple):
-    """What a full queue did not take: the place of the share in the call, its messages, and whether to bury them."""
+    """Messages that a full queue refused: the place of their share in the call, and whether to dead-letter them."""
 
     place: int
     bits: bitarray
-    buries: bool
+    dead_letters: bool
 
     @classmethod
     def all_from(cls, rows: Sequence[Sequence[Any]] | None) -> list[RefusedShare]:
         """Return those of an answer: place from 1 on, bits as text, and whether they are dead-lettered."""
-        return [cls(place - 1, bitarray(bits, "big"), buries) for place, bits, buries in rows or ()]
+        return [cls(place - 1, bitarray(bits, "big"), dead_letters) for place, bits, dead_letters in rows or ()]
 
 
 class CommittedCall(NamedTuple):
@@ -82,7 +100,7 @@ class CommittedCall(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """What a node is told when it joins."""
+    """The answer to a join."""
 
     epoch: int
     generation: int
@@ -91,7 +109,7 @@ class Joined(NamedTuple):
 
 
 class ClusterMember(NamedTuple):
-    """A node as its last beat left it."""
+    """A node as of its last beat."""
 
     node: str
     epoch: int
@@ -99,6 +117,11 @@ class ClusterMember(NamedTuple):
     applied_version: int
     url: str
     reports: dict[str, Any]
+
+    @property
+    def lease_s(self) -> float:
+        """The lease that it reports, 0 if it has reported nothing."""
+        return float(self.reports.get("lease_ms", 0)) / 1000
 
     @classmethod
     def from_row(cls, row: Any) -> ClusterMember:
@@ -132,3 +155,23 @@ class LeasedRow:
     more: bool = False
     began: int = 0
     finished: int = 0
+
+
+def pack_bits(bits: bitarray) -> bytes:
+    """Return a bitarray as PostgreSQL receives it."""
+    if bits.endian != BIG:
+        bits = bitarray(bits, endian=BIG)
+    return _LENGTH.pack(len(bits)) + bits.tobytes()
+
+
+def unpack_bits(packed: bytes) -> bitarray:
+    """Return what PostgreSQL sent as a bitarray."""
+    bits = bitarray(endian=BIG)
+    bits.frombytes(packed[_LENGTH.size :])
+    del bits[_LENGTH.unpack_from(packed)[0] :]
+    return bits
+
+
+def pack_rows(rows: Sequence[bitarray | None]) -> list[bytes | None]:
+    """Return bitarrays as the elements of an array of `bit varying`."""
+    return [None if bits is None else pack_bits(bits) for bits in rows]

@@ -1,4 +1,4 @@
-"""Demand: what this node asks for of one stream, and what it knows of messages that may be free."""
+"""Demand: how many messages of one stream this node asks for, and what it knows of messages that may be free."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class Demand:
     """The demand of one stream.
 
     Shapes: ``free`` is set when messages may be free that no lease has looked for. ``bound`` is the number of the slot
-        from which the next lease looks on; ``asked`` is how many messages are being asked for, and ``step`` how many
-        are at most. ``wanted`` is for how many more ticks another node needs messages; ``told`` is set once others
-        heard that this one does. ``left`` is how many free messages there were beside the last one that was fetched
-        for basic.get. ``has_room`` is set while the database knows, of a queue with limits, that consumers here have
-        room. ``looks`` is set while the next lease looks at everything, whatever the bound: a hint may have been lost.
+        at which the next lease begins to look; ``asked`` is how many messages are being asked for, and ``step`` the
+        most that are asked for at once. ``peer_wants`` is for how many more ticks another node needs messages;
+        ``notified`` is set once other nodes know that this one does. ``remaining`` is how many free messages there were
+        beside the last one that was fetched for basic.get. ``has_room`` is set while the database knows, of a queue
+        with limits, that consumers here have room. ``looks`` is set while the next lease looks at everything, whatever
+        the bound: a hint may have been lost.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
     Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
         their way to this node; while it is, new messages are not leased to this node from the start, because they would
@@ -37,13 +38,13 @@ class Demand:
         "bound",
         "free",
         "has_room",
-        "left",
         "looks",
+        "notified",
+        "peer_wants",
+        "remaining",
         "settled_before",
         "settled_now",
         "step",
-        "told",
-        "wanted",
     )
 
     def __init__(self) -> None:
@@ -55,18 +56,18 @@ class Demand:
         self.bound = 0
         self.free = True
         self.has_room = False
-        self.left = 0
+        self.remaining = 0
         self.looks = False
         self.settled_before = 0
         self.settled_now = 0
         self.step = STEP_MIN
-        self.told = False
-        self.wanted = 0
+        self.notified = False
+        self.peer_wants = 0
 
     def target(self, room: int) -> int:
-        """Return how many ready messages this node has use for, when its consumers can take `room` now."""
+        """Return how many ready messages this node needs, when its consumers can take `room` now."""
         ahead = self.settled_now + self.settled_before
-        if self.wanted or ahead < STEADY_MESSAGES:
+        if self.peer_wants or ahead < STEADY_MESSAGES:
             ahead = 0
         return min(room + ahead, self.step)
 
@@ -110,7 +111,7 @@ class Demand:
         Shapes: `gathers` says that others will be free with the next commit of this node, which tells of them.
         """
         if count:
-            self.told = False
+            self.notified = False
             if self._arrived_bytes > STEP_BYTES:
                 self.step = max(1, self.step // 2)
             elif count >= self.asked and self.asked >= self.step:
@@ -139,13 +140,13 @@ class Demand:
         self._candidate = last
         self._candidate_before = 0
 
-    def tell(self) -> None:
-        """Note that other nodes hear that this one finds nothing."""
-        self.told = True
+    def note_notified(self) -> None:
+        """Note that other nodes were told that this one finds nothing."""
+        self.notified = True
 
-    def want(self, ticks: int) -> None:
+    def note_peer_wants(self, ticks: int) -> None:
         """Note for a number of ticks that another node finds no free messages."""
-        self.wanted = ticks
+        self.peer_wants = ticks
 
     def settled(self, count: int) -> None:
         """Count messages that were settled. HOT."""
@@ -154,19 +155,19 @@ class Demand:
     def rotate(self) -> None:
         """Begin another tick."""
         self.settled_before, self.settled_now = self.settled_now, 0
-        if self.wanted:
-            self.wanted -= 1
+        if self.peer_wants:
+            self.peer_wants -= 1
 
-    def count_left(self, count: int) -> None:
+    def note_remaining(self, count: int) -> None:
         """Note how many free messages there are beside the one that is being fetched."""
-        self.left = count
+        self.remaining = count
 
     def has_no_room(self) -> None:
-        """Note what the database knows: the last consumer here has left, or this node returned messages."""
+        """Note that the database knows of no room: the last consumer has left, or this node returned messages."""
         self.has_room = False
 
     def forget(self) -> None:
-        """Start anew: the lease of this node has ended."""
+        """Start afresh: the lease of this node has ended."""
         self.asked = 0
         self.bound = self._candidate = 0
         self.has_room = self.looks = False

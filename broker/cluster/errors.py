@@ -1,8 +1,17 @@
-"""Errors of the cluster, each with a text of one line that names no password."""
+"""Errors of the cluster, each with one line of text without a password, and their mapping from PostgreSQL's errors."""
 
 from __future__ import annotations
 
+import ssl
+import warnings
+from typing import Final
+
+import asyncpg
+
+from broker.cluster.server_address import ServerAddress
+
 __all__ = [
+    "POOLER",
     "ClusterError",
     "CommitRefused",
     "Conflict",
@@ -13,7 +22,29 @@ __all__ = [
     "StatementRefused",
     "Unreachable",
     "WentBack",
+    "failure_of",
+    "refusal_of",
 ]
+
+
+TRANSIENT: Final = ("40", "53", "55", "57", "08")
+"""Classes of SQLSTATE in which a connection that cannot be opened may be opened later."""
+PASSING: Final = ("40", "55", "57")
+"""A deadlock, a lock, a statement that was cancelled: the next attempt may well succeed."""
+CERTAIN: Final = ("22", "23", "54", "XX001", "XX002")
+"""A value, a constraint, a size, a page that is damaged: the next attempt will fail, too."""
+REFUSED: Final = "SQ004"
+READ_ONLY: Final = "25006"
+POOLER: Final = (
+    "a connection pooler in front of PostgreSQL gives one session to several clients: connect directly, or through a "
+    "pooler in session mode"
+)
+LOST_STATEMENT: Final = ("26000", "42P05")
+"""States of SQL for a prepared statement that this session has not, or has already: it is another client's."""
+NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
+NO_TLS: Final = "rejected SSL upgrade"
+
+warnings.filterwarnings("error", "password file")  # of the driver, which then would be refused for want of a password
 
 
 class ClusterError(Exception):
@@ -41,7 +72,7 @@ class StatementRefused(Unreachable):
 
 
 class Conflict(ClusterError):
-    """What the database has does not allow the change. SQLSTATE SQ003."""
+    """The contents of the database do not allow the change. SQLSTATE SQ003."""
 
 
 class CommitRefused(ClusterError):
@@ -58,3 +89,56 @@ class NameTaken(ClusterError):
 
 class DatabaseRefused(ClusterError):
     """PostgreSQL refused the connection, and trying again would not help."""
+
+
+OWN: Final[dict[str, type[ClusterError]]] = {
+    "SQ001": Fenced,
+    "SQ002": DatabaseRefused,
+    "SQ003": Conflict,
+    "SQ005": WentBack,
+}
+"""What the functions of the schema raise themselves."""
+
+
+def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
+    """Return the error for a connection that could not be opened; None for an error of another kind."""
+    text = f"{target.shown}: {target.reason(error)}"
+    state = getattr(error, "sqlstate", None) or ""
+    if state in LOST_STATEMENT:
+        return DatabaseRefused(f"{target.shown}: {POOLER}")
+    if any(words in text for words in NOT_AN_OPTION):
+        return DatabaseRefused(f"{text}: leave this option out of the URL, its driver does not know it")
+    if isinstance(error, asyncpg.PostgresError) and not state.startswith(TRANSIENT):
+        return DatabaseRefused(text)
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return Unreachable(f"{target.shown}: this server takes no writes")
+    if isinstance(error, ssl.SSLCertVerificationError) or NO_TLS in text:
+        return DatabaseRefused(text)
+    if isinstance(error, FileNotFoundError) and "ssl" in target.options:
+        return DatabaseRefused(f"{text}: a certificate or key of the URL's options")
+    if isinstance(error, TimeoutError):
+        return Unreachable(f"{target.shown}: no answer within {target.connect_timeout_s:g} s")
+    if isinstance(error, OSError | asyncpg.PostgresError | asyncpg.InternalClientError):
+        return Unreachable(text)
+    if isinstance(error, asyncpg.InterfaceError | ValueError | UserWarning):
+        return DatabaseRefused(text)
+    return None
+
+
+def failure_of(text: str, error: Exception) -> ClusterError | None:
+    """Return the error for a statement that failed; None if the connections can no longer be used.
+
+    `text` is what the error says. Whatever it is, it ends a call and never the broker.
+    """
+    if not isinstance(error, asyncpg.PostgresError):
+        return None
+    state = error.sqlstate or ""
+    if state == REFUSED:
+        return CommitRefused(text, getattr(error, "detail", None) or "[]")
+    if state in OWN:
+        return OWN[state](text)
+    if isinstance(error, asyncpg.PostgresConnectionError) or state == READ_ONLY or state in LOST_STATEMENT:
+        return None
+    if state.startswith(CERTAIN):
+        return StatementRefused(text)
+    return Unreachable(text) if state.startswith(PASSING) else DatabaseFails(text)

@@ -1,4 +1,4 @@
-"""Hints: what nodes tell each other by NOTIFY.
+"""Hints that nodes send each other by NOTIFY.
 
 A lost hint costs at most a second, because every node also looks by itself.
 
@@ -8,10 +8,24 @@ one hint may need several payloads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["APPLIED", "DEFINITIONS", "FREE", "JOINED", "LOOK", "PRODUCERS", "TOPOLOGY", "WANTED", "Hint"]
+from broker.cluster.errors import Unreachable
+from broker.tasks import Tasks
+
+__all__ = [
+    "APPLIED",
+    "DEFINITIONS",
+    "FREE",
+    "JOINED",
+    "LOOK",
+    "PRODUCERS",
+    "TOPOLOGY",
+    "WANTED",
+    "Hint",
+    "HintTeller",
+]
 
 FREE: Final = "free"  # the slot `number` has free messages for these streams
 WANTED: Final = "wanted"  # a node found nothing free in these streams, and has room
@@ -54,3 +68,55 @@ class Hint(NamedTuple):
         except ValueError:
             return None
         return cls(kind, number, streams)
+
+
+class HintTeller:
+    """Tells the other nodes what is free and what is wanted; what is noted while a statement runs is sent by the next.
+
+    A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
+    let all nodes commit one after the other.
+    """
+
+    def __init__(self, notify: Callable[[Hint], Awaitable[None]], tasks: Tasks) -> None:
+        self._notify = notify
+        self._tasks = tasks
+        self._free: dict[int, int] = {}  # by stream: the lowest number of a slot with free messages
+        self._wanted: dict[int, None] = {}
+        self._tells = False
+
+    def free(self, number: int, streams: Sequence[int]) -> None:
+        """Tell that a slot has free messages of streams."""
+        for stream in streams:
+            lowest = self._free.get(stream)
+            if lowest is None or number < lowest:
+                self._free[stream] = number
+        self._start()
+
+    def wanted(self, stream: int) -> None:
+        """Tell that this node finds nothing free in a stream."""
+        self._wanted[stream] = None
+        self._start()
+
+    def forget(self) -> None:
+        """Drop the hints that were not sent yet."""
+        self._free.clear()
+        self._wanted.clear()
+
+    def _start(self) -> None:
+        if not self._tells:
+            self._tells = True
+            self._tasks.start(self._tell())
+
+    async def _tell(self) -> None:
+        try:
+            while self._free or self._wanted:
+                if self._free:
+                    free, self._free = self._free, {}
+                    await self._notify(Hint(FREE, min(free.values()), sorted(free)))
+                else:
+                    wanted, self._wanted = self._wanted, {}
+                    await self._notify(Hint(WANTED, 0, sorted(wanted)))
+        except Unreachable:
+            pass  # a lost hint costs a second
+        finally:
+            self._tells = False

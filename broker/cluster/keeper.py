@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bitarray import bitarray
 
-from broker.cluster.batch import SharedSlot
-from broker.cluster.chunk import Chunk, DamagedChunk
-from broker.cluster.chunk_loader import ChunkLoader
-from broker.cluster.database_rows import LeasedRow
+from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.database_rows import LeasedRow, pack_rows
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from broker.cluster.packed_bits import pack_rows
-from broker.cluster.wake_up import WakeUp
+from broker.cluster.shared_slot import SharedSlot
+from broker.core.delay.delayed import Delay
 from broker.core.queue.rules import DROP_HEAD
-from broker.tasks import Tasks
+from broker.store.record import due_target
+from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
     from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
     from broker.cluster.shared_stream import SharedStream
     from broker.core.message.message import Message
+    from broker.slots.slot import Slot
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "SharedDelay"]
 
 TURN_S: Final = 0.05  # between two turns
 LOOK_S: Final = 1.0  # between two looks at everything
@@ -78,14 +78,14 @@ class Keeper:
         await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
-        """Look soon when another node has made messages free that may expire, or may be too many."""
+        """Schedule a turn when another node has freed messages that may expire or exceed a limit."""
         if hint.kind == FREE:
             self.freed(hint.streams)
         elif hint.kind == LOOK:
             self._soon.set()
 
     def freed(self, streams: Iterable[int]) -> None:
-        """Look soon when one of these streams may need it."""
+        """Schedule a turn if one of these streams may need it."""
         if self._soon.is_set:
             return
         for number in streams:
@@ -106,7 +106,7 @@ class Keeper:
             await self._soon.wait(max(0.0, pause_s - TURN_S))
 
     async def _turn(self) -> float:
-        """Do what is to be done now, and return after how many seconds something is due, LOOK_S at most."""
+        """Run the due work, and return after how many seconds something is due, LOOK_S at most."""
         self.turns += 1
         rows = await self._database.acting("lease", "keep")
         now_ms = next(row["at_ms"] for row in rows if row["kind"] == "now")
@@ -126,7 +126,7 @@ class Keeper:
     def _work(
         self, leased: Sequence[tuple[str, LeasedRow]], chunks: Mapping[int, Chunk | DamagedChunk], now_ms: int
     ) -> list[Rest]:
-        """Settle what is due or too much, and return the rest: row, bits and when the row is due again."""
+        """Settle messages that are due or exceed a limit; return the rest: row, bits and when the row is due again."""
         self._read_clock()
         returned: list[Rest] = []
         delayed: list[tuple[int, SharedStream, SharedSlot, int, Message]] = []
@@ -138,7 +138,7 @@ class Keeper:
                 continue
             slot = SharedSlot(row.stream, row.number or 0, row.count)
             if kind == EXCESS:
-                self._bury(stream, slot, messages, "maxlen")
+                self._dead_letter(stream, slot, messages, "maxlen")
                 continue
             queue = cast("SharedQueue", stream.queue)
             at_ms = {index: queue.due_ms(message) for index, message in messages}
@@ -152,14 +152,14 @@ class Keeper:
             if queue.kept:
                 delayed += [(at_ms[index] or 0, stream, slot, index, message) for index, message in due]
             else:
-                self._bury(stream, slot, due, "expired")
+                self._dead_letter(stream, slot, due, "expired")
         for _, stream, slot, index, message in sorted(delayed, key=lambda one: (one[0], one[2].number, one[3])):
             cast("SharedHoldingQueue", stream.queue).release(message)
             self._data.streams.batch.settling(slot)[index] = 1
         self._data.caller.commit_soon()
         return returned
 
-    def _bury(self, stream: SharedStream, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
+    def _dead_letter(self, stream: SharedStream, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
         """Settle messages, and dead-letter them in the same call."""
         if stream.queue.rules.dead_letter_exchange is not None:
             for _, message in messages:
@@ -193,7 +193,25 @@ class Keeper:
         self._data.leases.freed(min([row.number or 0 for row, _, _ in returned]), streams)
 
 
+class SharedDelay(Delay):
+    """Holds the delayed messages of one exchange on this node, and routes the ones that the keeper releases."""
+
+    __slots__ = ()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        cast("SharedHoldingQueue", self.queue).release_by(self.send)
+
+    def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
+        """Keep a message for a while."""
+        due = due_target(message.timestamp_ms + delay_ms)
+        self._poster.post(message, (self.queue,), number=number + due)
+
+    def gather(self, slots: Iterable[Slot]) -> None:
+        """Do nothing: the database knows when messages are due."""
+
+
 def _needs_keeper(stream: SharedStream) -> bool:
-    """Return whether messages of a stream may be too many, or may be due at some time."""
+    """Return whether messages of a stream may exceed a limit, or may be due at some time."""
     rules = stream.queue.rules
     return stream.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

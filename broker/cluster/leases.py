@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from broker.cluster.arrivals import Arrivals
 from broker.cluster.errors import Unreachable
-from broker.cluster.hint import FREE, LOOK, WANTED, Hint
-from broker.cluster.hint_teller import HintTeller
-from broker.cluster.lease_database import LeaseDatabase
-from broker.cluster.place import Returned
-from broker.cluster.reconciliation import reconciled
+from broker.cluster.hint import FREE, LOOK, WANTED, Hint, HintTeller
+from broker.cluster.leased_rows import Arrivals, reconciled
+from broker.cluster.shared_slot import Returned
 from broker.cluster.shared_stream import SharedStream, SharedStreams
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
 
 __all__ = ["Leases"]
@@ -48,7 +47,7 @@ class Leases:
     def __init__(
         self,
         streams: SharedStreams,
-        database: LeaseDatabase,
+        database: Database,
         reader: ChunkReader,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -60,7 +59,7 @@ class Leases:
         self._reader = reader
         self._loop = loop
         self._tasks = Tasks(fail)
-        self._teller = HintTeller(database, self._tasks)
+        self._teller = HintTeller(database.notify, self._tasks)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs
@@ -98,7 +97,7 @@ class Leases:
             if hint.kind == FREE:
                 self._note_free(stream, hint.number)
             elif hint.kind == WANTED:
-                stream.demand.want(WANTED_TICKS)
+                stream.demand.note_peer_wants(WANTED_TICKS)
                 self._watch(stream)
 
     def freed(self, number: int, streams: Sequence[int]) -> None:
@@ -226,7 +225,7 @@ class Leases:
         demand = stream.demand
         consumers = stream.queue.consumers
         room = consumers.room(demand.step)
-        if not room and not demand.wanted:
+        if not room and not demand.peer_wants:
             room = consumers.share()
         return demand.target(room)
 
@@ -260,7 +259,7 @@ class Leases:
                 if surplus > 0:
                     self._surrender(stream, min(surplus, stream.manager.ready))
             stream.demand.rotate()
-            if stream.manager.ready or stream.demand.settled_before or stream.demand.wanted:
+            if stream.manager.ready or stream.demand.settled_before or stream.demand.peer_wants:
                 self._watch(stream)
         self._start()
 
@@ -312,11 +311,11 @@ class Leases:
             self._works = False
             if epoch == self._epoch:
                 self._give_up_asking()
-            self._streams.stir()
+            self._streams.schedule()
 
     async def _give_back(self) -> None:
         epoch = self._epoch
-        returned = self._returning = sorted(self._returns[:STATEMENT_ROWS], key=_place_of)
+        returned = self._returning = sorted(self._returns[:STATEMENT_ROWS], key=attrgetter("slot.place"))
         del self._returns[:STATEMENT_ROWS]
         try:
             await self._database.give_back(
@@ -388,12 +387,12 @@ class Leases:
                 has_room=most > count,
             )
             if stream in self._fetches:
-                stream.demand.count_left(left.get(stream.number, 0))
+                stream.demand.note_remaining(left.get(stream.number, 0))
                 self._fetched(stream)
             if stream.demand.free or stream.number in counts:
                 self._streams.touch(stream)
-            elif wanted and not stream.demand.told:
-                stream.demand.tell()
+            elif wanted and not stream.demand.notified:
+                stream.demand.note_notified()
                 self._teller.wanted(stream.number)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
@@ -412,7 +411,3 @@ class Leases:
             stream.demand.answered(0, more=True, gathers=False)
             stream.demand.look()  # the lease may have been one
             self._streams.touch(stream)
-
-
-def _place_of(returned: Returned) -> tuple[int, int]:
-    return returned.slot.stream, returned.slot.number

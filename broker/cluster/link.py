@@ -1,18 +1,18 @@
-"""The link to PostgreSQL: connections that are opened again, with a growing pause between attempts, when they break."""
+"""The link to PostgreSQL: connections that are opened again when they break, and what fails over them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.cluster.connections import Backend, Connections, Identity, Lane, newer_primary
-from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
+from broker.cluster.errors import ClusterError, DatabaseFails, DatabaseRefused, StatementRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 from broker.tasks import Tasks
 
-__all__ = ["Link"]
+__all__ = ["FailingCalls", "Link", "patiently"]
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -21,6 +21,7 @@ PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 CONNECT_MIN_S: Final = 2.0
 LOOK_INTERVAL_S: Final = 1.0  # between two looks whether another server takes writes too
+FRESH_S: Final = 3.0  # a function that fails is called again within a second, as long as somebody needs it
 LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait until held rows are compared
 
 
@@ -70,12 +71,12 @@ class Link:
 
     @property
     def shown(self) -> str:
-        """The server behind the connections, or all that the URL names, without the password."""
+        """The server that is connected, or all that the URL names, without the password."""
         return (self.target if self._connections is None else self._connections.target).shown
 
     @property
     def pids(self) -> list[int]:
-        """The server processes behind the connections."""
+        """The server processes of the connections."""
         return [] if self._connections is None else [backend.pid for backend in self._connections.backends]
 
     def ready(self, *, early: bool) -> Connections | None:
@@ -240,3 +241,61 @@ class Link:
             level = _log.error if isinstance(error, DatabaseRefused) else _log.warning
             level("database.unreachable", database=self.target.shown, reason=str(error))
         self.reason = str(error)
+
+
+async def patiently(work: Callable[[], Awaitable[_T]], *, gives_up: bool = False) -> _T:
+    """Return what the work returns, and try it again while PostgreSQL cannot be reached, or fails.
+
+    The work must be such that to do it twice does no harm.
+    Raises: Fenced; StatementRefused, if it `gives_up` what would be refused for ever.
+    """
+    pause_s = PAUSE_S
+    while True:
+        try:
+            return await work()
+        except Unreachable as error:
+            if gives_up and isinstance(error, StatementRefused):
+                raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+class _Failure(NamedTuple):
+    reason: str
+    at_s: float
+    is_certain: bool
+
+
+class FailingCalls:
+    """Logs what fails, once for each reason, and knows until when it failed.
+
+    Units: ``count`` is how many calls have failed.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` never goes back."""
+        self._clock = clock
+        self._failures: dict[str, _Failure] = {}
+        self.count = 0
+
+    def failed(self, function: str, error: DatabaseFails | StatementRefused) -> None:
+        """Note that a call of a function failed."""
+        self.count += 1
+        failure = _Failure(str(error), self._clock(), isinstance(error, StatementRefused))
+        known = self._failures.get(function)
+        if known is None or known != failure._replace(at_s=known.at_s) or failure.at_s - known.at_s > FRESH_S:
+            event = "call.refused" if failure.is_certain else "database.failing"
+            _log.error(event, function=function, reason=failure.reason)
+        self._failures[function] = failure
+
+    def succeeded(self, function: str) -> None:
+        """Note that a call of a function was carried out. Cost: a look whether anything fails."""
+        if self._failures:
+            self._failures.pop(function, None)
+
+    @property
+    def reason(self) -> str:
+        """What PostgreSQL said last of what it cannot carry out now; empty if it can, or refuses single calls only."""
+        now_s = self._clock()
+        fresh = [one for one in self._failures.values() if now_s - one.at_s <= FRESH_S and not one.is_certain]
+        return max(fresh, key=lambda one: one.at_s).reason if fresh else ""

@@ -1,28 +1,28 @@
-"""Direct replies between clients of different nodes: each node has a mailbox stream, which only it reads.
+"""Mailboxes: direct replies between clients of different nodes, and what nodes ask each other.
 
-What nodes ask each other goes the same way.
-
-The name of a reply consumer says to which epoch of which node it belongs. The number of a mailbox is minus its epoch.
+Each node has a mailbox stream, which only it reads; its number is minus the node's epoch. Its messages are transient,
+and lost if PostgreSQL crashes. The name of a reply consumer says to which epoch of which node it belongs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.amqp.content_header import facts_of
-from broker.cluster.batch import SharedSlot
-from broker.cluster.chunk import Chunk, DamagedChunk
-from broker.cluster.chunk_loader import ChunkLoader
+from broker.amqp.header_writer import encode_header
+from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, JOINED, LOOK, Hint
-from broker.cluster.wake_up import WakeUp
+from broker.cluster.shared_slot import SharedSlot
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.posting import charge_bytes
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
 from broker.event_log import get_logger
-from broker.tasks import Tasks
+from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
@@ -30,12 +30,18 @@ if TYPE_CHECKING:
     from broker.cluster.database_rows import LeasedRow
     from broker.core.publishing.reply_to import ReplyTarget
 
-__all__ = ["Mailbox", "SharedReplies"]
+__all__ = ["Mailbox", "Questions", "SharedReplies"]
 
 _log = get_logger()
 
 ANSWERS_MAX: Final = 1000  # that one lease takes
 LOOK_S: Final = 1.0
+QUESTION: Final = "slotmq.question."  # and epoch and number of the asker; the name of a reply consumer is another
+ANSWER: Final = "slotmq.answer."  # and the number, and the epoch of who answers
+ANSWERS_S: Final = 2.0  # a node that does not answer within this time is left out
+
+Question: TypeAlias = "Mapping[str, Any]"
+Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # of None is no answer
 
 
 class RemoteReply:
@@ -152,7 +158,7 @@ class Mailbox:
         message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
         first = streams.batch.add([message], 0, 1, 0, None)
         streams.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
-        streams.stir()
+        streams.schedule()
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ class Mailbox:
         async with self._data.working_on(found) as chunks:
             for row in found:
                 self._deliver(row, chunks[row.number or 0])
-        self._data.streams.stir()
+        self._data.streams.schedule()
         return rows[-1].more
 
     def _deliver(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> None:
@@ -191,3 +197,65 @@ class Mailbox:
                 waiting.deliver(Envelope("", message.envelope.key), message.header, message.body)
         bits = self._data.streams.batch.settling(SharedSlot(row.stream, row.number or 0, row.count))
         bits |= row.bits
+
+
+class Questions:
+    """Asks the other nodes what only they know, such as what their clients hold, and answers them.
+
+    Shapes: questions and answers are JSON.
+    """
+
+    def __init__(self, mailbox: Mailbox, fail: Callable[[BaseException], None]) -> None:
+        """`fail` hears of a defect."""
+        self._mailbox = mailbox
+        self._tasks = Tasks(fail)
+        self._answerer: Answerer | None = None
+        self._asked: dict[int, dict[int, asyncio.Future[Any]]] = {}  # by number and epoch
+        self._number = 0
+        mailbox.listen(self._heard, lambda: bool(self._asked))
+
+    def answer_by(self, answerer: Answerer) -> None:
+        """Answer what other nodes ask, from now on."""
+        self._answerer = answerer
+
+    async def ask(self, question: Question) -> list[Any]:
+        """Return what the other nodes answer, in no order; one that is silent or refuses is left out."""
+        self._number += 1
+        number, loop = self._number, asyncio.get_running_loop()
+        waiting = {epoch: loop.create_future() for epoch in self._mailbox.others()}
+        if not waiting:
+            return []
+        self._asked[number] = waiting
+        try:
+            body = json.dumps(question).encode()
+            for epoch in waiting:
+                self._post(epoch, f"{QUESTION}{self._mailbox.epoch}.{number}", body)
+            done, _ = await asyncio.wait(waiting.values(), timeout=ANSWERS_S)
+        finally:
+            del self._asked[number]
+        return [answer for future in done if (answer := future.result()) is not None]
+
+    async def stop(self) -> None:
+        """Answer nothing any more: the epoch has ended, or the node leaves."""
+        await self._tasks.stop()
+
+    def _heard(self, key: str, body: bytes) -> bool:
+        """Take a message of the mailbox, and return whether it is a question or an answer."""
+        if key.startswith(QUESTION):
+            epoch, _, number = key.removeprefix(QUESTION).partition(".")
+            self._tasks.start(self._answer(int(epoch), number, body))
+        elif key.startswith(ANSWER):
+            number, _, epoch = key.removeprefix(ANSWER).partition(".")
+            future = self._asked.get(int(number), {}).get(int(epoch))
+            if future is not None and not future.done():
+                future.set_result(json.loads(body))
+        else:
+            return False
+        return True
+
+    async def _answer(self, epoch: int, number: str, body: bytes) -> None:
+        answer = None if self._answerer is None else await self._answerer(json.loads(body))
+        self._post(epoch, f"{ANSWER}{number}.{self._mailbox.epoch}", json.dumps(answer).encode())
+
+    def _post(self, epoch: int, key: str, body: bytes) -> None:
+        self._mailbox.post(epoch, Envelope("", key), encode_header({}, len(body)), body)

@@ -6,21 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broker.amqp.errors import BrokerError
 from broker.cluster.database import WENT_BACK, Database
-from broker.cluster.database_rows import ClusterMember
-from broker.cluster.errors import ClusterError, Conflict, DatabaseFails, Fenced, StatementRefused, Unreachable
-from broker.cluster.node_events import NodeEvents
-from broker.cluster.observer import BEATS_PER_LEASE
-from broker.cluster.other_nodes import OtherNodes
+from broker.cluster.database_rows import ClusterMember, LeasedRow
+from broker.cluster.errors import ClusterError, Conflict, DatabaseFails, Fenced, StatementRefused
+from broker.cluster.other_nodes import BEATS_PER_LEASE, OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
 from broker.cluster.tenure import NodeTenure, TenureState
 from broker.event_log import get_logger
 from broker.tasks import Tasks, first_ended
 
-__all__ = ["BOOT_TIME", "ClusterNode"]
+__all__ = ["BOOT_TIME", "ClusterNode", "NodeEvents"]
 
 _log = get_logger()
 
@@ -39,8 +37,36 @@ REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
 
 
+class NodeEvents(Protocol):
+    """The events of a node, for the broker."""
+
+    async def joining(self) -> None:
+        """Load the topology; the node joins then."""
+
+    async def joined(self, version: int) -> None:
+        """Catch up to this version of the topology, or a newer one. The node acts when this has returned."""
+
+    def paused(self, reason: str) -> None:
+        """Block publishers, as the lease has ended. `may_act` is already False."""
+
+    def activated(self) -> None:
+        """Act: the node has caught up, or its pause has ended and what it held it still holds. `may_act` is True."""
+
+    async def lost(self, reason: str) -> None:
+        """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
+
+    def members_seen(self, members: list[ClusterMember]) -> None:
+        """Take the members as each beat shows them."""
+
+    def members_changed(self) -> None:
+        """Take the news, after `members_seen`, that a member has come or gone."""
+
+    def reconcile(self, rows: list[LeasedRow]) -> None:
+        """Take what the node holds by the database, after a break; no call and no lease is under way."""
+
+
 class ClusterNode:
-    """One node.
+    """One node of a cluster.
 
     Invariant: `may_act` returns True only while no other node may take over what this one holds. `lost` has returned
         before a new epoch begins.
@@ -76,7 +102,7 @@ class ClusterNode:
             database.failed = failed
         self._tasks = Tasks(self._ended)
         self._defects_s: list[float] = []  # when the last ones were found
-        self._others = OtherNodes(database, events, self._lease_s, clock, self._tasks)
+        self._others = OtherNodes(database, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
         self._offset_ms: float | None = None
         self._is_behind = False  # the database's time is behind what it was
@@ -85,7 +111,7 @@ class ClusterNode:
         self._reason = ""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
-        database.adapt(self._lease_s)
+        database.link.adapt(self._lease_s)
         database.fenced = self._fenced
         database.reconcile = events.reconcile
         database.topology = applied_version
@@ -104,7 +130,7 @@ class ClusterNode:
 
     @property
     def state(self) -> TenureState:
-        """What this node is to the others."""
+        """The state of this node's tenure."""
         return self._tenure.state
 
     def may_act(self) -> bool:
@@ -113,7 +139,7 @@ class ClusterNode:
 
     def unready(self) -> str:
         """Return why the node is not ready although its beats are answered, "" when it is."""
-        waited_s = self.database.unanswered_s
+        waited_s = self.database.link.unanswered_s
         return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 
     def now_ms(self) -> float:
@@ -135,8 +161,8 @@ class ClusterNode:
             "state": self.state.value,
             "schema": self.database.schema,
             "generation": self.database.generation,
-            "database": self.database.shown,
-            "database_ms": self._round_trip_ms if self.database.is_up else None,
+            "database": self.database.link.shown,
+            "database_ms": self._round_trip_ms if self.database.link.is_up else None,
             "database_trouble": self.database.trouble,
             "database_failures": self.database.failing.count,
             "beat_age_ms": beat_age_ms,
@@ -227,7 +253,7 @@ class ClusterNode:
         self._is_caught_up = True
         self._set_end()
         if self.may_act():  # a node that is paused goes on with an answered beat
-            self._events.acts()
+            self._events.activated()
 
     async def _stay(self) -> None:
         """Join again whenever an epoch was lost."""
@@ -266,10 +292,8 @@ class ClusterNode:
                         _log.debug("ring.turned", node=self.database.node, done=done)
             except (DatabaseFails, StatementRefused) as error:
                 _log.error("ring.not_turned", node=self.database.node, reason=str(error))
-            except Unreachable:
-                pass  # it is tried again
             except ClusterError:
-                pass  # lost: the next epoch goes on
+                pass  # PostgreSQL cannot be reached now, or this epoch is lost: it is tried again
 
     # ---- beats
 
@@ -309,7 +333,10 @@ class ClusterNode:
                     self._lose(WENT_BACK)
                     return
                 self._prolong(sent_s, now_s)
-                self._others.looked(sent_s, now_s, pulse.members)
+                has_changed = self._others.looked(sent_s, now_s, pulse.members)
+                self._events.members_seen(pulse.members)
+                if has_changed:
+                    self._events.members_changed()
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
         """Go by the database's clock, unless it has gone back: then `_tend` corrects it."""
@@ -319,12 +346,12 @@ class ClusterNode:
             self._offset_ms = offset_ms
 
     def _prolong(self, sent_s: float, now_s: float) -> None:
-        if self._tenure.answered(self.epoch, sent_s, now_s):
-            self._set_end()
+        has_resumed = self._tenure.answered(self.epoch, sent_s, now_s)
+        self._set_end()
+        if has_resumed:
             _log.info("node.resumed", node=self.database.node, epoch=self.epoch)
             if self._is_caught_up:
-                self._events.acts()
-        self._set_end()
+                self._events.activated()
 
     # ---- defects
 

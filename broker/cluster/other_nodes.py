@@ -1,40 +1,86 @@
-"""The other nodes, as the newest beat shows them: count out the dead ones."""
+"""The other nodes as the newest beat shows them. This node counts out those that are dead.
+
+A node is dead when its beats stood still for its lease and a margin. Only time in which this node's own looks at the
+database succeeded counts: a look that failed, or that came late, starts all counts again. So an outage of the database,
+or a pause of this node, makes no other node dead.
+
+Units: seconds of a clock that is never set (CLOCK_BOOTTIME). The caller passes the time in.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, NameTaken, Unreachable
 from broker.cluster.hint import LOOK, Hint
-from broker.cluster.node_events import NodeEvents
-from broker.cluster.observer import BEATS_PER_LEASE, Observer, Sighting
 from broker.event_log import get_logger
 from broker.tasks import Tasks
 
-__all__ = ["OtherNodes"]
+__all__ = ["BEATS_PER_LEASE", "GAP_SHARE", "MARGIN_SHARE", "Observer", "OtherNodes"]
 
 _log = get_logger()
+
+BEATS_PER_LEASE: Final = 6
+MARGIN_SHARE: Final = 1 / 6  # of the lease, above it: clocks of two machines do not run equally fast
+GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two looks does not count
+
+
+class Observer:
+    """The beats of other nodes, as this node has seen them.
+
+    Invariant: a node is dead only if its last beat, as seen, was sent longer ago than its lease. Whoever counts it out
+        compares the number of its beats again under a lock, so that a node that came back meanwhile stays.
+    """
+
+    __slots__ = ("_lease_s", "_looked_s", "_nodes")
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._looked_s: float | None = None  # when the last look that succeeded was answered
+        self._nodes: dict[tuple[str, int], tuple[int, float]] = {}  # beats, and when a look saw them first
+
+    def failed(self) -> None:
+        """Start all counts again: this node could not see the others."""
+        self._looked_s = None
+
+    def looked(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
+        """Take the answer of a look that was sent at `sent_s`, and return the dead nodes in it."""
+        if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:
+            self._nodes.clear()
+        self._looked_s = answered_s
+        before, self._nodes = self._nodes, {}
+        dead = []
+        for member in seen:
+            key = member.node, member.epoch
+            beats, since_s = before.get(key, (-1, answered_s))
+            if beats != member.beats:
+                since_s = answered_s
+            elif sent_s - since_s > max(member.lease_s, self._lease_s) * (1 + MARGIN_SHARE):
+                dead.append(member)
+            self._nodes[key] = member.beats, since_s
+        return dead
+
+    def age_s(self, node: str, epoch: int, now_s: float) -> float:
+        """Return for how long the beats of a node have stood still, as far as this node has seen."""
+        _, since_s = self._nodes.get((node, epoch), (0, now_s))
+        return max(now_s - since_s, 0.0)
+
+    def sees(self, now_s: float) -> bool:
+        """Return whether the newest look succeeded and is not old: otherwise nobody knows how the others are."""
+        return self._looked_s is not None and now_s - self._looked_s <= self._lease_s * GAP_SHARE
 
 
 class OtherNodes:
     """The members of the cluster, as this node's beats show them."""
 
-    def __init__(
-        self,
-        database: Database,
-        events: NodeEvents,
-        lease_s: float,
-        clock: Callable[[], float],
-        tasks: Tasks,
-    ) -> None:
+    def __init__(self, database: Database, lease_s: float, clock: Callable[[], float], tasks: Tasks) -> None:
         """`tasks` are those of the node: it counts out beside its beats, which must not wait for anything."""
         self.members: list[ClusterMember] = []
         self._database = database
-        self._events = events
         self._lease_s = lease_s
         self._clock = clock
         self._tasks = tasks
@@ -49,23 +95,21 @@ class OtherNodes:
         """Note that this node could not look."""
         self._observer.failed()
 
-    def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> None:
-        """Take the answer to a beat, report the nodes that came and went, and count out the dead ones."""
-        others = [self._sighting(member) for member in members if member.node != self._database.node]
+    def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> bool:
+        """Take the answer to a beat, count out the dead nodes, and return whether a node has come or gone."""
+        others = [member for member in members if member.node != self._database.node]
         dead = self._observer.looked(sent_s, now_s, others)
         before = {(member.node, member.epoch) for member in self.members}
-        now = {(member.node, member.epoch): member for member in members}
+        now = {(member.node, member.epoch) for member in members}
         self.members = members
-        self._events.members_seen(members)
-        if now.keys() != before:
-            self._events.members_changed(members)
-        if before - now.keys():
+        if before - now:
             self._database.heard(Hint(LOOK))  # what they held is free
-        for sighting in dead:
-            key = sighting.node, sighting.epoch
+        for member in dead:
+            key = member.node, member.epoch
             if key not in self._counting_out:
                 self._counting_out.add(key)
-                self._tasks.start(self._count_out_beside(now[key]))
+                self._tasks.start(self._count_out_beside(member))
+        return now != before
 
     async def end_namesake(self) -> None:
         """Count out the former epoch of this node's name when it is dead. Raises: NameTaken, if it lives."""
@@ -78,7 +122,7 @@ class OtherNodes:
                 return
             if beats.setdefault(member.epoch, member.beats) != member.beats:
                 raise NameTaken(f"another broker is the node {member.node} ({member.url}): give this one another name")
-            if observer.looked(sent_s, self._clock(), [self._sighting(member)]):
+            if observer.looked(sent_s, self._clock(), [member]):
                 await self._count_out(member)
                 return
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
@@ -91,7 +135,7 @@ class OtherNodes:
         member = await self._member_of(name)
         if member is None or name == self._database.node:
             return False
-        await asyncio.sleep(2 * self._sighting(member).lease_s / BEATS_PER_LEASE)
+        await asyncio.sleep(2 * (member.lease_s or self._lease_s) / BEATS_PER_LEASE)
         return await self._count_out(member)
 
     def facts(self, now_s: float) -> list[dict[str, Any]]:
@@ -112,10 +156,6 @@ class OtherNodes:
             "beat_age_ms": round(age_s * 1000),
             "topology": member.applied_version,
         }
-
-    def _sighting(self, member: ClusterMember) -> Sighting:
-        lease_s = member.reports.get("lease_ms", self._lease_s * 1000) / 1000
-        return Sighting(member.node, member.epoch, member.beats, lease_s)
 
     async def _member_of(self, name: str) -> ClusterMember | None:
         found = [member for member in await self._database.members() if member.node == name]

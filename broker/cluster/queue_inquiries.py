@@ -1,4 +1,4 @@
-"""What clients ask of whole queues: how many messages they have and how many consumers, and to purge them.
+"""Questions about whole queues that PostgreSQL answers: their counts, purges, and whether they are unused.
 
 Inquiries that come while one runs are asked together.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+from broker.cluster.database import Database
 from broker.cluster.errors import StatementRefused
-from broker.cluster.patience import patiently
+from broker.cluster.link import patiently
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.cluster.database import Database
     from broker.cluster.database_rows import ClusterMember
     from broker.core.queue.queue import Queue
 
-__all__ = ["QueueInquiries"]
+__all__ = ["QueueInquiries", "UnusedQueues"]
+
+
+TELL_S: Final = 0.1  # between two statements that tell of uses
+LATE_MS: Final = 200  # a queue ends so much later than it could: what other nodes know is told by then
 
 
 class QueueInquiries:
@@ -61,7 +66,7 @@ class QueueInquiries:
         self._tasks.start(self._purge(queue, answered))
 
     def heard(self, members: Iterable[ClusterMember]) -> None:
-        """Take what the members report."""
+        """Take the reports of the members."""
         self.elsewhere = {}
         for member in members:
             if member.node != self._database.node:
@@ -69,7 +74,7 @@ class QueueInquiries:
                     self.elsewhere[int(stream)] = self.elsewhere.get(int(stream), 0) + ready
 
     def forget(self) -> None:
-        """Answer nothing any more that was asked so far: its clients are gone."""
+        """Drop all open questions, because their clients are gone."""
         self._counting.clear()
         self._tasks.cancel()
 
@@ -111,3 +116,49 @@ class QueueInquiries:
             answered(error)
             return
         answered(sum(purged.values()))
+
+
+class UnusedQueues:
+    """Queues that expire unused: reports which were used on this node, and asks whether one has expired on all."""
+
+    def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
+        """`fail` ends the broker."""
+        self._database = database
+        self._used: dict[int, None] = {}
+        self._tells = False
+        self._tasks = Tasks(fail)
+
+    def note(self, number: int) -> None:
+        """Note that a queue was used on this node."""
+        self._used[number] = None
+        if not self._tells:
+            self._tells = True
+            self._tasks.start(self._tell())
+
+    def forget(self, number: int) -> None:
+        """Report no more uses of a queue, because it was deleted."""
+        self._used.pop(number, None)
+
+    def ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
+        """Ask whether no node has used a queue for its time; `answered` is called with how many ms are left, or 0."""
+        self._tasks.start(self._ask(number, expires_ms, answered))
+
+    async def stop(self) -> None:
+        """Forget everything: the epoch has ended, or the node leaves."""
+        await self._tasks.stop()
+        self._used.clear()
+        self._tells = False
+
+    # -- the statements -----------------------------------------------------------------------------------------------
+
+    async def _tell(self) -> None:
+        while used := list(self._used):
+            self._used = {}
+            await patiently(partial(self._database.acting, "lease", "queues_used", used))
+            await asyncio.sleep(TELL_S)
+        self._tells = False
+
+    async def _ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
+        arguments = number, expires_ms + LATE_MS
+        rows = await patiently(lambda: self._database.acting("lease", "queue_unused", *arguments))
+        answered(rows[0][0])

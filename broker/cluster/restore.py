@@ -1,4 +1,4 @@
-"""Restores a backup of a cluster: its schema becomes what it was, as the beginning of another history.
+"""Restores a backup of a cluster: the schema gets the contents of the backup and begins a new history.
 
 All nodes of the backup have left then: what they held is free, and marked as delivered before. No number is given
 again that the schema has given, so a node that still believes in what was there before is no member of it.
@@ -11,9 +11,8 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from broker.cluster.backup import CHUNKS, NOT_COPIED, SEQUENCES
+from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, quoted, tables_of
 from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
-from broker.cluster.copying import copying, quoted, tables_of
 from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaMissing, SchemaTooNew, install
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ Told = Callable[[int], None]
 async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
     """Replace the schema by a backup, as a whole or not at all; return how many tables and rows there were.
 
-    Shapes: `told` hears up to which byte the backup was read.
+    Shapes: `told` is called with the number of bytes that were read.
     Raises: BackupRefused, while a node lives too; Unreachable; DatabaseRefused.
     """
     reader = BackupReader(stream)
@@ -59,7 +58,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
             if await _beats(connection) != beats:
                 raise BackupRefused("a node joined meanwhile: stop all nodes first")
             rings = await _make_chunk_tables(connection, head["tables"])
-            numbers = [await _numbers(connection), head["sequences"]]
+            numbers = [await newest_numbers(connection), head["sequences"]]
             counts = await _load(connection, target.schema, reader, told)
             await _begin_history(connection, head, rings, numbers)
         return counts
@@ -69,7 +68,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 
 
 async def _wait_for_death(connection: asyncpg.Connection, schema: str) -> Beats:
-    """Return the beats of all members, once they have stood still for longer than their leases.
+    """Return the beats of all members, after waiting for longer than their leases to see that none of them beats.
 
     Raises: BackupRefused for one that beats.
     """
@@ -105,7 +104,7 @@ async def _lock(connection: asyncpg.Connection, schema: str) -> None:
 
 
 async def _make_chunk_tables(connection: asyncpg.Connection, names: Sequence[str]) -> list[int]:
-    """Make the tables for blocks of messages that the backup has, and return the numbers of all that there are."""
+    """Create the chunk tables of the backup that are missing, and return the numbers of all chunk tables."""
     wanted = {int(name.removeprefix(CHUNKS)) for name in names if name.startswith(CHUNKS)}
     while True:
         rings = [row[0] for row in await connection.fetch("SELECT ring FROM ring ORDER BY ring")]
@@ -154,14 +153,10 @@ async def _rows(reader: BackupReader, following: list[tuple[bytes, bytes]], told
 # -- another history --------------------------------------------------------------------------------------------------
 
 
-async def _numbers(connection: asyncpg.Connection) -> dict[str, int]:
-    return {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
-
-
 async def _begin_history(
     connection: asyncpg.Connection, head: dict[str, Any], rings: Sequence[int], numbers: Sequence[dict[str, int]]
 ) -> None:
-    """Let all members of the backup leave, and leave a gap in the numbers.
+    """Remove all members of the backup, and leave a gap in the numbers.
 
     Shapes: `rings` are the tables for blocks that there are, `numbers` the newest numbers here and in the backup.
     """

@@ -1,4 +1,4 @@
-"""Where a node connects: the servers of its URL, and texts about them that never hold the password."""
+"""The servers of a database URL, and texts about them that never contain the password."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
 
 
 class ServerAddress(NamedTuple):
-    """Where to connect, and as whom. `first` is the URL of the server that is tried before the others."""
+    """The URL to connect to, and the node that does. `first` is the URL of the server that is tried first."""
 
     url: str
     node: str
@@ -35,7 +35,7 @@ class ServerAddress(NamedTuple):
 
     @property
     def servers(self) -> list[ServerAddress]:
-        """The servers that the URL names, in its order, but for the first one."""
+        """The servers that the URL names, in its order, `first` in front."""
         parts = urllib.parse.urlsplit(self.url)
         login, at, hosts = parts.netloc.rpartition("@")
         if "," not in hosts:
@@ -45,12 +45,12 @@ class ServerAddress(NamedTuple):
 
     @property
     def quoted_schema(self) -> str:
-        """The schema as SQL names it."""
+        """The schema, quoted for SQL."""
         return '"' + self.schema.replace('"', '""') + '"'
 
     @property
     def options(self) -> str:
-        """The options of the URL: what is behind its question mark."""
+        """The options of the URL, after its question mark."""
         return self.url.partition("?")[2]
 
     @property

@@ -12,31 +12,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.cluster.errors import ClusterError, Fenced
-from broker.cluster.wake_up import WakeUp
-from broker.core.applied_topology import FORGOTTEN
+from broker.cluster.hint import DEFINITIONS, Hint
+from broker.cluster.topology_changes import VhostForgotten
 from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.tasks import WakeUp
 
 if TYPE_CHECKING:
-    from broker.cluster.connections import Lane
+    from broker.cluster.database import Database
     from broker.core.vhost import Vhost
 
-__all__ = ["DefinitionsDatabase", "Follower", "SharedDefinitions"]
+__all__ = ["Follower", "SharedDefinitions"]
 
 LOOK_INTERVAL_S: Final = 1.0  # between looks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
 WAIT_MAX_S: Final = 0.1
-
-
-class DefinitionsDatabase(Protocol):
-    """The database, as far as the definitions use it."""
-
-    epoch: int
-
-    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function and return its rows. Raises: ClusterError."""
-
-    async def acting(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function that takes this node and its epoch first. Raises: ClusterError."""
 
 
 class Follower(Protocol):
@@ -65,12 +54,8 @@ class SharedDefinitions:
         applied to all queues then, and what was routed before is committed.
     """
 
-    def __init__(
-        self, database: DefinitionsDatabase, notify: Callable[[], Awaitable[None]] = _nothing_under_way
-    ) -> None:
-        """`notify` tells the other nodes that they should look."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._notify = notify
         self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
         self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
         self._vhosts: set[str] = set()
@@ -102,7 +87,7 @@ class SharedDefinitions:
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
         gone = sorted(self._vhosts - vhosts)
-        changes = [json.dumps([{"change": FORGOTTEN, "vhost": name}]).encode() for name in gone]
+        changes = [json.dumps([VhostForgotten(vhost=name).to_json()]).encode() for name in gone]
         names = [name.encode() for name in gone]
         try:
             rows = await self._database.acting(
@@ -115,8 +100,7 @@ class SharedDefinitions:
         version: int | None = rows[0][0]
         if version is not None:
             self._vhosts, self._rules = vhosts, rules
-            with suppress(ClusterError):
-                await self._notify()
+            await self._database.notify(Hint(DEFINITIONS))
         return version
 
     def dropped(self, vhost: Vhost) -> None:

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bitarray import bitarray
 
 from broker.amqp.errors import BrokerError
-from broker.cluster.batch import SharedSlot
-from broker.cluster.chunk import Chunk, DamagedChunk
-from broker.cluster.chunk_loader import ChunkLoader
-from broker.cluster.database_rows import LeasedRow
+from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.database_rows import LeasedRow, pack_rows
 from broker.cluster.errors import ClusterError, Fenced
-from broker.cluster.operator_database import OperatorDatabase
-from broker.cluster.place import Returned, message_id
+from broker.cluster.shared_slot import Returned, SharedSlot, message_id
 from broker.cluster.shared_stream import SharedStream
 from broker.core.moving.course import Landing, Outcome, land
 from broker.core.moving.walk import is_expired
@@ -27,7 +24,7 @@ from broker.delivery.queue_messages import LocalMessages, Peeked
 from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
-    from broker.cluster.node_parts import NodeParts
+    from broker.cluster.data_path import DataPath
     from broker.cluster.shared_stream import SharedStreams
     from broker.core.message.message import Message
     from broker.core.moving.moving import Move
@@ -64,11 +61,11 @@ class SharedMessages(LocalMessages):
     """
 
     def __init__(
-        self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter, parts: NodeParts
+        self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter, data: DataPath
     ) -> None:
         super().__init__(vhost, queue, reader, committer)
-        self._data = parts.data
-        self._database = OperatorDatabase(parts.data.database)
+        self._data = data
+        self._database = data.database
         self._loader = ChunkLoader()
         self._levels = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
         self._next = (0, 0)  # number and index of the next message of the first level
@@ -99,10 +96,10 @@ class SharedMessages(LocalMessages):
     # -- the walk -----------------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Begin the walk: what was published, settled or returned on this node before is committed then."""
+        """Begin the walk, once what was published, settled or returned on this node is committed."""
         await self._data.drain()
         await self._data.leases.returned()
-        self._last = await self._database.newest_number()
+        self._last = int((await self._database.function("read", "newest_number"))[0][0])
         self._epoch = self._database.epoch
 
     async def _look(self, messages_max: int) -> list[Seen]:
@@ -110,10 +107,9 @@ class SharedMessages(LocalMessages):
         assert self._last is not None
         while self._levels and messages_max > 0 and not self.queue.deleted:
             stream, (number, index) = self._levels[0], self._next
-            rows = await self._database.look(
-                stream.number, number, index, self._last, messages_max=min(messages_max, LOOK_MESSAGES),
-                bytes_max=LOOK_BYTES,
-            )  # fmt: skip
+            most = min(messages_max, LOOK_MESSAGES)
+            arguments = stream.number, number, index, self._last, most, LOOK_BYTES
+            rows = [LeasedRow(*row.values()) for row in await self._database.function("read", "look", *arguments)]
             if not rows:
                 break
             chunks = await self._data.reader.read(rows)
@@ -185,9 +181,9 @@ class SharedMessages(LocalMessages):
             row.bits = bitarray(row.count, "big")
         async with self._data.keeping(list(rows.values())):
             self._check_epoch()
-            left = await self._database.hold(level.number, [(number or 0, bits) for number, bits in wanted.items()])
-            for number, bits in left.items():
-                rows[number].bits = bits
+            bits = pack_rows(list(wanted.values()))
+            for number, still_free in await self._database.acting("lease", "hold", level.number, list(wanted), bits):
+                rows[number].bits = still_free
             self._check_epoch()
             held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
             landed = _Landed(self.vhost, self._data.streams, level)
@@ -267,7 +263,7 @@ class _Landed:
         """Do nothing: nobody waits."""
 
     def refuse(self, number: int) -> None:
-        """Hear that a full queue refused a message, of which nothing was done then."""
+        """Note that a full queue refused a message, whose transaction had no effect."""
         self._refused.add(number)
 
 
@@ -281,7 +277,7 @@ def _peeked(level: SharedStream, seen: Seen) -> Peeked:
 
 @asynccontextmanager
 async def _refusing() -> AsyncIterator[None]:
-    """Turn what the database says into the refusal of a command."""
+    """Turn errors of the database into the refusal of a command."""
     try:
         yield
     except Fenced as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cluster.database_rows import as_text
 from broker.cluster.errors import StatementRefused
 from broker.cluster.hint import PRODUCERS, Hint
-from broker.cluster.patience import patiently
+from broker.cluster.link import patiently
 from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producers
 from broker.tasks import Tasks

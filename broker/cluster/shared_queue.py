@@ -20,14 +20,16 @@ from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 
 if TYPE_CHECKING:
-    from broker.cluster.node_parts import NodeParts
+    from broker.cluster.consumer_registry import ConsumerRegistry
+    from broker.cluster.data_path import DataPath
+    from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
     from broker.core.message.message import Message
     from broker.core.queue.consumer_ring import RingMember
     from broker.core.queue.declaration import QueueDeclaration
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.stream import Stream
 
-__all__ = ["SharedHoldingQueue", "SharedQueue"]
+__all__ = ["QueueParts", "SharedHoldingQueue", "SharedQueue"]
 
 FRESH_MS: Final = 1000  # for so long a method that was looked ahead at may use what was asked for it
 
@@ -35,10 +37,10 @@ Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
 
 
 class Asked(Postponed):
-    """Something that was asked of PostgreSQL for a queue."""
+    """A question about a queue that PostgreSQL answers."""
 
     def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask) -> None:
-        """`ask` asks, and calls the function that it is given with the answer."""
+        """`ask` sends the question, and calls the function that it is given with the answer."""
         super().__init__()
         self.queue = queue
         self.verb = verb
@@ -82,6 +84,24 @@ def postponed_of(session: object) -> Sequence[Postponed]:
     return session.postponed if isinstance(session, SessionClient) else ()
 
 
+class QueueParts:
+    """The parts of a node that its queues use.
+
+    ``data`` moves messages, ``inquiries`` answers what clients ask of whole queues, ``consumers`` knows who consumes
+    from which queue, ``unused`` knows when queues that expire were used.
+    """
+
+    __slots__ = ("consumers", "data", "inquiries", "unused")
+
+    def __init__(
+        self, data: DataPath, inquiries: QueueInquiries, consumers: ConsumerRegistry, unused: UnusedQueues
+    ) -> None:
+        self.data = data
+        self.inquiries = inquiries
+        self.consumers = consumers
+        self.unused = unused
+
+
 class SharedQueue(Queue):
     """One queue, as this node sees it.
 
@@ -93,7 +113,7 @@ class SharedQueue(Queue):
     __slots__ = ("_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
     def __init__(
-        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: NodeParts, vhost_name: str
+        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: QueueParts, vhost_name: str
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
@@ -130,7 +150,7 @@ class SharedQueue(Queue):
                 self._counted = asked.answer
 
     def _find_answer(self, verb: str, session: object) -> Asked | None:
-        """Return what was asked of this queue for what is running now."""
+        """Return the answer that is there for the method or command that runs."""
         for postponed in postponed_of(session):
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
@@ -165,12 +185,12 @@ class SharedQueue(Queue):
         """
         elsewhere = self._parts.inquiries.elsewhere
         shared = [stream for stream in self.streams if isinstance(stream, SharedStream)]
-        return self.ready + sum([stream.demand.left + elsewhere.get(stream.number, 0) for stream in shared])
+        return self.ready + sum([stream.demand.remaining + elsewhere.get(stream.number, 0) for stream in shared])
 
-    def purge(self) -> int:
-        """Drop the ready messages that this node has, and return how many were dropped in all."""
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Drop the ready messages that this node has, and tell how many were dropped in all."""
         purged, self._purged = self._purged, 0
-        return super().purge() + purged
+        super().purge(lambda count: done(count + purged))
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +228,7 @@ class SharedQueue(Queue):
         return len(self.consumers)
 
     def abandoned(self) -> None:
-        """Hear that the last consumer of all nodes has left, and that it was one of this node."""
+        """Delete an auto-delete queue, because the last consumer of all nodes has left and was one of this node."""
         if self.auto_delete and not self.deleted:
             self._ports.unused(self)
 
@@ -230,7 +250,7 @@ class SharedQueue(Queue):
     def _unused(self) -> None:
         expires_ms = self.rules.expires_ms
         if expires_ms is not None and not self.consumers and not self.deleted:
-            self._parts.unused.ask(self, expires_ms)
+            self._parts.unused.ask(self.number, expires_ms, self.expire)
 
     def expire(self, left_ms: int) -> None:
         """Delete the queue, which no node has used for its time, or look again after as long as is left."""

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from broker.cluster.batch import Origin
 from broker.cluster.shared_stream import SharedStream, SharedStreams
-from broker.core.publishing.local_store import LocalStore, Targets
+from broker.core.publishing.message_store import MessageStore, Targets
 from broker.store.record import DUE, TARGET, TARGET_BYTES
 
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes
     from broker.core.message.message import Message
-    from broker.store.recorder import Recorder
 
 __all__ = ["SharedStore"]
 
 unpack_target: Final = TARGET.unpack_from
 
 
-class SharedStore(LocalStore):
+class SharedStore(MessageStore):
     """Accepts runs of messages for the streams of one vhost, shared and local ones."""
 
     __slots__ = ("_producer_of", "_streams")
@@ -29,9 +28,9 @@ class SharedStore(LocalStore):
     enters_later: bool = False
     refuses_later: bool = True
 
-    def __init__(self, recorder: Recorder, streams: SharedStreams, producer_of: Callable[[int], str]) -> None:
+    def __init__(self, streams: SharedStreams, producer_of: Callable[[int], str]) -> None:
         """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
-        super().__init__(recorder)
+        super().__init__()
         self._streams = streams
         self._producer_of = producer_of
 
@@ -62,8 +61,6 @@ class SharedStore(LocalStore):
     ) -> None:
         """Add messages to the batch, once each, and to the shares of their streams. HOT.
 
-        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``. `number` is what a producer's
-            sequence or a due time adds to the targets. `confirms` is about to number the messages, one after the other.
         Cost: one append per message whatever its fan-out; shares are found and workers woken once per stream and run.
         """
         batch = self._streams.batch

@@ -1,4 +1,4 @@
-"""Shared streams: what this node has of the streams that several brokers share.
+"""Shared streams: this node's part of the streams that several brokers share.
 
 The slot manager of a shared stream holds what is leased to this node and nothing else. Each of its slots belongs to one
 slot of the database.
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from bitarray import bitarray
 
-from broker.cluster.batch import GatheringBatch, Share, SharedSlot
+from broker.cluster.batch import GatheringBatch, Share
 from broker.cluster.demand import Demand
-from broker.cluster.place import Returned, SlotPlace, message_id
-from broker.cluster.unsaved_settlements import UnsavedSettlements
+from broker.cluster.shared_slot import Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 
@@ -34,11 +34,11 @@ class SharedStreams:
     """The shared streams of a node by number, the batch that gathers, and the streams that changed.
 
     Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
-    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``stirred`` is set while a look at the batch
+    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``has_work`` is set while a look at the batch
         and at these streams is scheduled.
     """
 
-    __slots__ = ("_wake", "ahead", "batch", "by_number", "running", "stirred", "touched", "unsaved")
+    __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a look in a later step of the loop."""
@@ -48,7 +48,7 @@ class SharedStreams:
         self.running: GatheringBatch | None = None  # the one whose call runs
         self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedStream] = {}
-        self.stirred = False
+        self.has_work = False
         self.touched: list[SharedStream] = []
 
     @contextmanager
@@ -60,10 +60,10 @@ class SharedStreams:
         finally:
             self.ahead = before
 
-    def stir(self) -> None:
+    def schedule(self) -> None:
         """Schedule a look: something was gathered."""
-        if not self.stirred:
-            self.stirred = True
+        if not self.has_work:
+            self.has_work = True
             self._wake()
 
     def touch(self, stream: SharedStream) -> None:
@@ -71,12 +71,12 @@ class SharedStreams:
         if not stream.touched:
             stream.touched = True
             self.touched.append(stream)
-            if not self.stirred:
-                self.stir()
+            if not self.has_work:
+                self.schedule()
 
     def take_touched(self) -> list[SharedStream]:
         """Return the streams that were touched since the last call; the look begins."""
-        self.stirred = False
+        self.has_work = False
         touched, self.touched = self.touched, []
         for stream in touched:
             stream.touched = False
@@ -102,7 +102,7 @@ class SharedStreams:
         return batch
 
     def drop_batch(self) -> None:
-        """Forget what gathers."""
+        """Drop the gathered batch."""
         self.batch = GatheringBatch()
 
     def call_ended(self) -> None:
@@ -166,7 +166,7 @@ class SharedStream(Stream):
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return what names a message on all nodes, as far as the call that has it was answered."""
+        """Return the id of a message on all nodes, which is final once its call was answered."""
         place = self._places.get(slot.first)
         if place is None:
             return 0
@@ -206,8 +206,8 @@ class SharedStream(Stream):
             self._shift = before - self.manager.next_id
             self._indexes = None
             self.append(messages if mine == count else messages[:mine])
-        if not self._streams.stirred:
-            self._streams.stir()
+        if not self._streams.has_work:
+            self._streams.schedule()
 
     def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
         """Note when the keeper must look at the share: the first of its messages is due, or expires."""
@@ -248,19 +248,20 @@ class SharedStream(Stream):
         dense = indexes[-1] - indexes[0] == len(indexes) - 1
         self._indexes = None if dense else indexes
         self._shift = indexes[0] - manager.next_id
-        local: dict[int, int] = {}
+        returns: list[ReturnRun] = []
         if counts or seen is not None:
             for place, index in enumerate(indexes):
                 if index in counts or (seen is not None and seen[index]):
-                    local[place] = counts.get(index, 0)
+                    count = counts.get(index, 0)
+                    returns.append(ReturnRun(place, place + 1, count, count))
         charge_bytes = sum([message.charge for message in messages])
         self.demand.arrived(charge_bytes)
-        manager.adopt(messages, charge_bytes, local)
+        manager.adopt(messages, charge_bytes, returns)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
             queue.wake_worker()
 
-    def be_elsewhere(self, elsewhere: bool) -> None:
+    def set_elsewhere(self, elsewhere: bool) -> None:
         """Note whether only a consumer of another node may have messages."""
         self.elsewhere = elsewhere
 
@@ -315,15 +316,6 @@ class SharedStream(Stream):
         self._mark(slot, indexes)
         self.manager.lose(slot, indexes)
 
-    def purge(self) -> int:
-        """Drop every ready message that is leased to this node, and return how many."""
-        count = self.manager.ready
-        for slot in list(self.manager.slots.values()):
-            if slot.ready:
-                self._mark(slot, slot.ready_indexes())
-        self.manager.purge()
-        return count
-
     def delete(self) -> None:
         """Drop everything; the rows are swept once no node uses the queue any more."""
         super().delete()
@@ -347,7 +339,7 @@ class SharedStream(Stream):
             gathers = share is not None and share.slot is place.slot
             if not gathers and not place.slot.number:
                 break
-            if gathers and slot.counts:
+            if gathers and slot.redeliveries is not None:
                 break
             indexes = slot.ready_indexes()[-count:]
             count -= len(indexes)
@@ -360,15 +352,15 @@ class SharedStream(Stream):
                     one.bits[known] = 1
                     if slot.redelivered(index):
                         one.seen[known] = 1
-                        if slot.counts.get(index):
-                            one.counts[known] = slot.counts[index]
+                        if count_of_returns := slot.delivery_count(index):
+                            one.counts[known] = count_of_returns
                 returned.append(one)
             self.manager.lose(slot, indexes)
         return returned
 
     def forget(self) -> None:
         """Drop everything that was leased: the lease has ended, and others have it now."""
-        self.manager.clear()
+        self._release_all()
         self._places.clear()
         self.damaged.clear()
         self.demand.forget()

@@ -1,32 +1,46 @@
-"""The exchanges, queues and bindings that this node shares with all others: its live vhosts, as the log has them."""
+"""The exchanges, queues and bindings that all nodes share: the topology log, applied to the vhosts of this node."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.exclusive_owners import ExclusiveOwners, ForeignOwner
-from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
-from broker.cluster.shared_journal import SharedJournal
+from broker.cluster.database_rows import as_text
+from broker.cluster.topology_changes import (
+    ExchangeDeclared,
+    ExchangeDeleted,
+    ExclusiveOwners,
+    ForeignOwner,
+    QueueDeclared,
+    QueueDeleted,
+    TopologyChange,
+    VhostForgotten,
+    all_changes,
+    change_of,
+)
 from broker.cluster.topology_log import Extra, TopologyLog
-from broker.core.applied_topology import FORGOTTEN, all_changes, apply
+from broker.core.postponed import Postponed
 from broker.core.queue.holding_queue import holding_name
-from broker.core.queue.rules import QueueRules, queue_rules
+from broker.core.queue.rules import QueueRules
 from broker.core.topology.changes import arguments_from_json
 from broker.core.vhost_limits import VhostLimits
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from broker.cluster.topology_database import Limits, TopologyDatabase
+    from broker.cluster.database import Database
+    from broker.core.topology.changes import Change
     from broker.core.vhost import Vhost
 
-__all__ = ["SharedTopology"]
+__all__ = ["SharedJournal", "SharedTopology", "replace_limits"]
 
 _log = get_logger()
 
-Change = dict[str, Any]
 DELAYED: Final = "x-delayed-message"
+STREAM_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
+CALLS_S: Final = 0.005  # between looks whether the calls of a moment have ended
+Limits = dict[str, Any]  # the arguments of set_stream by name
 
 
 def _nothing() -> None:
@@ -42,55 +56,33 @@ class SharedTopology:
 
     def __init__(
         self,
-        database: TopologyDatabase,
+        database: Database,
         *,
         flushed: Callable[[], Awaitable[None]],
-        hint: Callable[[int], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
         """Take the arguments of the TopologyLog."""
         self._database = database
-        self.log = TopologyLog(database, self, flushed=flushed, fail=fail, hint=hint)
+        self.log = TopologyLog(database, self, flushed=flushed, fail=fail)
         self.is_applying = False
         self._vhosts: dict[str, Vhost] = {}
-        self._unopened: dict[str, list[list[Change]]] = {}
+        self._unopened: dict[str, list[list[TopologyChange]]] = {}
         self._owners = ExclusiveOwners()
         self._numbers = range(0)
         self._dropped: list[int] = []
 
     # -- the node -----------------------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Make the topology from the log; call it before the node joins. Raises: Unreachable."""
-        await self.log.load()
-
     async def start(self) -> None:
         """Take part, because the node has joined; its vhosts may be opened later. Raises: Unreachable; Fenced."""
         await self.log.start()
-        if set(await self._database.applied()) == {self._database.epoch}:
+        if set(await self.log.applied_by_member()) == {self._database.epoch}:
             self._delete_transient()
-
-    async def stop(self) -> None:
-        """Take part no more, because the node leaves or is lost."""
-        await self.log.stop()
-
-    def heard(self, hint: Hint) -> None:
-        """Take a hint about the topology from another node."""
-        if hint.kind == APPLIED:
-            self.log.heard_applied(hint.number, hint.streams[0])
-        if hint.kind in (APPLIED, TOPOLOGY):
-            self.log.heard(hint.number)
-        elif hint.kind == LOOK:
-            self.log.look()
 
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
-    def journal(self, vhost: str) -> SharedJournal:
-        """Return the journal for a vhost that is about to be made."""
-        return SharedJournal(self, vhost)
-
     def opened(self, vhost: Vhost) -> None:
-        """Make in a new vhost what the log has for it, and keep it up to date from now on."""
+        """Apply to a new vhost what the log has for it, and keep it up to date from now on."""
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
@@ -100,58 +92,50 @@ class SharedTopology:
         """Leave a vhost alone, because it goes offline or is being deleted."""
         vhost = self._vhosts.pop(name, None)
         if vhost is not None:
-            self._unopened[name] = [[change] for change in self._with_owners(vhost)]
+            self._unopened[name] = [[change] for change in self._all_changes(vhost)]
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
     def propose(
         self,
-        changes: list[Change],
+        changes: list[TopologyChange],
         done: Callable[[], None],
         *,
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Propose changes of one open vhost; see TopologyLog."""
-        if changes[0]["vhost"] in self._vhosts:
+        if changes[0].vhost in self._vhosts:
             self.log.propose(changes, done, unused=unused, refused=refused)
 
-    def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
+    def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> TopologyChange:
         """Return a change of a vhost as the log has it: with its owner, and with the limit that holds here."""
-        named = {"vhost": vhost, **change}
-        limits = self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits()
-        match change["change"]:
-            case "queue_declared":
-                named["limit"] = limits.queue_limit
-                if owner is not None:
-                    named["owner"] = self._owners.name(owner, self._database.node, self._database.epoch)
-            case "exchange_declared":
-                named["limit"] = limits.exchanges_max
-            case "bound":
-                named["limit"] = limits.bindings_max
-        return named if durable else {**named, "durable": False}
+        named = change_of(change, vhost=vhost, durable=durable)
+        named.limit_by(self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits())
+        if owner is not None and isinstance(named, QueueDeclared):
+            named.owner = self._owners.name(owner, self._database.node, self._database.epoch)
+        return named
 
-    async def prepare(self, changes: Sequence[Change]) -> Extra:
+    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
         """Give new queues their numbers. Raises: Unreachable."""
         dropped: list[int] = []
         limits: list[Limits] = []
         for change in changes:
-            vhost = self._vhosts.get(change["vhost"])
-            match change["change"]:
-                case "queue_declared":
-                    levels = _levels(change)
-                    change["number"] = number = await self._take_numbers(levels)
+            vhost = self._vhosts.get(change.vhost)
+            match change:
+                case QueueDeclared():
+                    change.number = await self._take_numbers(change.levels)
                     if vhost is not None:
-                        found = vhost.policies.rules_for(change["name"], arguments_from_json(change["arguments"]))
-                        limits += _limits(vhost.name, number, levels, found[0])
-                case "exchange_declared" if change["type"] == DELAYED:
-                    change["holding"] = await self._take_numbers(1)
-                case "queue_deleted" if vhost is not None:
-                    dropped += self._streams(vhost, change["name"], change["number"])
-                case "queue_deleted":
-                    dropped += self._unopened_streams(change["vhost"], change["number"])
-                case "exchange_deleted" if vhost is not None:
-                    dropped += self._streams(vhost, holding_name(change["name"]))
+                        found = vhost.policies.rules_for(change.name, arguments_from_json(change.arguments))
+                        limits += _limits(vhost.name, change.streams, found[0])
+                case ExchangeDeclared() if change.type == DELAYED:
+                    change.holding = await self._take_numbers(1)
+                case QueueDeleted() if vhost is not None:
+                    dropped += self._streams(vhost, change.name, change.number)
+                case QueueDeleted():
+                    dropped += self._unopened_streams(change)
+                case ExchangeDeleted() if vhost is not None:
+                    dropped += self._streams(vhost, holding_name(change.name))
         return Extra(dropped, limits)
 
     async def replace_limits(self, name: str) -> None:
@@ -161,55 +145,60 @@ class SharedTopology:
         """
         vhost = self._vhosts.get(name)
         queues = () if vhost is None else vhost.queues.values()
-        found = [_limits(name, queue.number, len(queue.streams), queue.rules) for queue in queues if not queue.kept]
-        await self._database.replace_limits(name, [row for rows in found for row in rows])
+        limits: list[Limits] = []
+        for queue in queues:
+            if not queue.kept:
+                limits += _limits(name, [stream.number for stream in queue.streams], queue.rules)
+        await replace_limits(self._database, name, limits)
 
     async def _take_numbers(self, count: int) -> int:
         """Return the first of some consecutive stream numbers. Raises: Unreachable."""
         if len(self._numbers) < count:
-            self._numbers = await self._database.stream_numbers()
+            (row,) = await self._database.function("listen", "nextval", "stream_number")
+            self._numbers = range(row[0], row[0] + STREAM_NUMBERS)
         first = self._numbers[0]
         self._numbers = self._numbers[count:]
         return first
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: list[Change]) -> None:
+    def apply(self, changes: list[TopologyChange]) -> None:
         """Apply the next changes to their vhost, if that is open here; the first without effect is the last."""
-        name = changes[0]["vhost"]
+        name = changes[0].vhost
         vhost = self._vhosts.get(name)
         if vhost is not None:
             self._apply_to(vhost, changes)
-        elif changes[0]["change"] == FORGOTTEN:
-            for kept in self._unopened.pop(name, ()):
-                self._dropped += [stream for change in kept for stream in _declared_streams(change)]
+        elif isinstance(changes[0], VhostForgotten):
+            for unopened in self._unopened.pop(name, ()):
+                self._dropped += [stream for change in unopened for stream in change.streams]
         else:
             self._unopened.setdefault(name, []).append(changes)
 
-    def _apply_to(self, vhost: Vhost, changes: list[Change]) -> None:
+    def _apply_to(self, vhost: Vhost, changes: list[TopologyChange]) -> None:
+        epoch = self._database.epoch
         for place, change in enumerate(changes):
             self.is_applying = True
             try:
-                had_effect = apply(vhost, change, self._find_owner)
+                had_effect = change.apply(vhost, self._find_owner)
             finally:
                 self.is_applying = False
             if not had_effect:  # nothing has the numbers of these queues
-                self._dropped += [stream for left_out in changes[place:] for stream in _declared_streams(left_out)]
+                self._dropped += [stream for left_out in changes[place:] for stream in left_out.streams]
                 break
-            if "owner" in change and self._owners.has_ended(change["owner"], self._database.epoch):
-                vhost.queues.owner_gone(vhost.queues[change["name"]].exclusive_owner)
+            if isinstance(change, QueueDeclared) and change.owner and self._owners.has_ended(change.owner, epoch):
+                vhost.queues.owner_gone(vhost.queues[change.name].exclusive_owner)
 
-    def note_made(self, changes: Iterable[Change]) -> None:
+    def note_made(self, changes: Iterable[TopologyChange]) -> None:
         """Note the queues that changes of this node have just made."""
         for change in changes:
-            vhost = self._vhosts.get(change["vhost"])
-            if vhost is not None and change["change"] == "queue_declared":
-                queue = vhost.queues.get(change["name"])
-                if queue is not None and queue.number == change["number"]:
+            vhost = self._vhosts.get(change.vhost)
+            if vhost is not None and isinstance(change, QueueDeclared):
+                queue = vhost.queues.get(change.name)
+                if queue is not None and queue.number == change.number:
                     queue.note_made()
                     vhost.tally.created()
 
-    def _find_owner(self, name: Sequence[str | int]) -> object:
+    def _find_owner(self, name: ForeignOwner) -> object:
         return self._owners.find(name, self._database.epoch)
 
     def note_dropped(self, vhost: str, name: str) -> None:
@@ -223,12 +212,12 @@ class SharedTopology:
             return []
         return [stream.number for stream in queue.streams]
 
-    def _unopened_streams(self, vhost: str, number: int) -> Iterable[int]:
+    def _unopened_streams(self, deleted: QueueDeleted) -> Sequence[int]:
         """Return the numbers of the streams of a queue whose vhost is not open here."""
-        for changes in self._unopened.get(vhost, ()):
+        for changes in self._unopened.get(deleted.vhost, ()):
             for change in changes:
-                if change.get("number") == number and change["change"] == "queue_declared":
-                    return _declared_streams(change)
+                if isinstance(change, QueueDeclared) and change.number == deleted.number:
+                    return change.streams
         return ()
 
     def take_dropped(self) -> Sequence[int]:
@@ -242,22 +231,21 @@ class SharedTopology:
         self._owners.clear()
         self._numbers = range(0)  # a database that went back in time may give them again
         for vhost in self._vhosts.values():
-            self._apply_to(vhost, [{"change": FORGOTTEN}])
+            self._apply_to(vhost, [VhostForgotten(vhost=vhost.name)])
         self._dropped.clear()
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Iterable[list[Change]]:
+    def snapshot(self) -> Iterable[list[TopologyChange]]:
         """Return the changes that make everything, and that may be iterated in a thread."""
-        pieces = [self._with_owners(vhost) for vhost in self._vhosts.values()]
+        pieces = [self._all_changes(vhost) for vhost in self._vhosts.values()]
         kept = [changes for unopened in self._unopened.values() for changes in unopened]
         return chain(kept, ([change] for piece in pieces for change in piece))
 
-    def _with_owners(self, vhost: Vhost) -> Iterator[Change]:
+    def _all_changes(self, vhost: Vhost) -> Iterator[TopologyChange]:
         """Copy what may change, and return an iterator of the changes that make a vhost."""
         node, epoch = self._database.node, self._database.epoch
-        names = {owner: self._owners.name(owner, node, epoch) for owner in vhost.queues.owners}
-        return (_owned({"vhost": vhost.name, **change}, names) for change in all_changes(vhost))
+        return all_changes(vhost, {owner: self._owners.name(owner, node, epoch) for owner in vhost.queues.owners})
 
     # -- cleaning up --------------------------------------------------------------------------------------------------
 
@@ -283,50 +271,100 @@ class SharedTopology:
     def _delete_transient(self) -> None:
         """Delete what is not durable, because this node is the first member: no node has kept it."""
         kept = [change for unopened in self._unopened.values() for changes in unopened for change in changes]
-        live = [change for vhost in self._vhosts.values() for change in self._with_owners(vhost)]
+        live = [change for vhost in self._vhosts.values() for change in self._all_changes(vhost)]
         for change in (*kept, *live):
-            if change.get("durable", True):
-                continue
-            deletion = {"vhost": change["vhost"], "name": change["name"]}
-            if change["change"] == "queue_declared":
-                self.log.propose([{**deletion, "change": "queue_deleted", "number": change["number"]}], _nothing)
-            elif change["change"] == "exchange_declared":
-                self.log.propose([{**deletion, "change": "exchange_deleted"}], _nothing)
+            deletion: TopologyChange
+            match change:
+                case QueueDeclared(durable=False):
+                    deletion = QueueDeleted(vhost=change.vhost, name=change.name, number=change.number)
+                case ExchangeDeclared(durable=False):
+                    deletion = ExchangeDeleted(vhost=change.vhost, name=change.name)
+                case _:
+                    continue
+            self.log.propose([deletion], _nothing)
 
 
-def _owned(change: Change, names: Mapping[object, ForeignOwner]) -> Change:
-    """Return a change with the name of its owner."""
-    return {**change, "owner": names[change["owner"]]} if "owner" in change else change
+class Proposed(Postponed):
+    """A change that every node has to apply before the method runs again, and finds it done."""
+
+    def __init__(self, topology: SharedTopology, change: TopologyChange) -> None:
+        super().__init__()
+        self._topology = topology
+        self._changes = [change]
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Propose the change, and those that were taken along."""
+
+        def refused(reason: str) -> None:
+            if len(self._changes) == 1:
+                self.refusal = reason
+                then()
+            else:  # another one may be the reason, whose method will propose it by itself
+                del self._changes[1:]
+                self.begin(then)
+
+        self._topology.propose(self._changes, then, refused=refused)
+
+    def take_along(self, other: Postponed) -> bool:
+        """Propose a change of the next method together with this one."""
+        if not isinstance(other, Proposed):
+            return False
+        self._changes += other._changes  # noqa: SLF001 - the same class
+        return True
 
 
-def _limits(vhost: str, number: int, levels: int, rules: QueueRules) -> list[Limits]:
+class SharedJournal:
+    """Proposes the changes of one vhost, except those that are being applied."""
+
+    __slots__ = ("_topology", "_vhost")
+
+    def __init__(self, topology: SharedTopology, vhost: str) -> None:
+        self._topology = topology
+        self._vhost = vhost
+
+    def decide(self, change: Change, *, durable: bool = True, owner: Any = None) -> None:
+        """Allow a change that is being applied, and propose any other. Raises: Postponed for those."""
+        if self._topology.is_applying:
+            if change["change"] == QueueDeleted.kind:
+                self._topology.note_dropped(self._vhost, change["name"])
+        elif not change["change"].startswith("producer_"):
+            raise Proposed(self._topology, self._topology.named(self._vhost, change, durable=durable, owner=owner))
+
+    def retire(self, change: Change, *, durable: bool) -> bool:
+        """Propose to delete a queue unless it has consumers elsewhere; it stays until then."""
+        named = self._topology.named(self._vhost, change, durable=durable, owner=None)
+        self._topology.propose([named], _nothing, unused=change["number"])
+        return False
+
+
+async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits]) -> None:
+    """Replace the limits of all queues of a vhost, and count their messages afresh. Raises: Unreachable; Fenced.
+
+    A call that began before does not count what it brings, so they are counted again when all of those have ended.
+    """
+    await database.acting("upkeep", "replace_limits", as_text(vhost), limits)
+    if not limits:
+        return
+    newest = (await database.function("upkeep", "newest_call"))[0][0]
+    while (await database.function("upkeep", "oldest_call"))[0][0] <= newest:  # noqa: ASYNC110 nobody tells
+        await asyncio.sleep(CALLS_S)
+    await database.acting("upkeep", "recount", [row["stream"] for row in limits])
+
+
+def _limits(vhost: str, streams: Sequence[int], rules: QueueRules) -> list[Limits]:
     """Return what PostgreSQL has to know of the streams of a queue, if it has limits or a single active consumer."""
     if not (rules.limited or rules.single_active):
         return []
     return [
         {
             "stream": stream,
-            "vhost": vhost,
-            "counter": number,
+            "vhost": as_text(vhost),
+            "counter": streams[0],
             "max_length": rules.max_length,
             "max_bytes": rules.max_bytes,
             "overflow": rules.overflow,
             "single_active": rules.single_active,
             "buries": rules.dead_letter_exchange is not None,
         }
-        for stream in range(number, number + levels)
+        for stream in streams
     ]
-
-
-def _declared_streams(change: Change) -> Sequence[int]:
-    """Return the numbers of the streams that a change declares."""
-    if change["change"] == "exchange_declared" and "holding" in change:
-        return (change["holding"],)
-    if change["change"] != "queue_declared":
-        return ()
-    return range(change["number"], change["number"] + _levels(change))
-
-
-def _levels(change: Change) -> int:
-    """Return how many streams the queue of a declaration has."""
-    return queue_rules(arguments_from_json(change["arguments"])).max_priority + 1

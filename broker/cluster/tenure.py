@@ -16,7 +16,7 @@ __all__ = ["Event", "NodeTenure", "TenureState"]
 
 
 class TenureState(Enum):
-    """What a node is to the others."""
+    """The state of a node, as the other nodes see it."""
 
     JOINING = "joining"  # it has no epoch
     JOINED = "joined"  # it may act until its lease ends
@@ -26,7 +26,7 @@ class TenureState(Enum):
 
 
 class Event(Enum):
-    """What happens to a node."""
+    """An event that changes the state."""
 
     JOIN = "join"
     BEAT = "beat"  # a beat was answered, and its lease has not ended

@@ -10,24 +10,24 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from broker.cluster.barrier import Barrier
 from broker.cluster.errors import StatementRefused, Unreachable
-from broker.cluster.wake_up import WakeUp
+from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
+from broker.cluster.link import patiently
+from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.event_log import get_logger
-from broker.tasks import Tasks
+from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
-    from broker.cluster.topology_database import Limits, TopologyDatabase, Version
+    from broker.cluster.database import Database
 
 __all__ = ["Extra", "FollowedTopology", "TopologyLog"]
 
 _log = get_logger()
-
-Change = dict[str, Any]
 
 BATCH_PROPOSALS: Final = 200  # of one append; a node applies them in one step of its loop
 SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next
@@ -37,22 +37,78 @@ RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones."""
+    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones.
+
+    Shapes: `limits` has the arguments of set_stream by name.
+    """
 
     dropped: Sequence[int]
-    limits: Sequence[Limits]
+    limits: Sequence[dict[str, Any]]
+
+
+class Barrier:
+    """Calls back when every member that a version concerns has applied it or has left.
+
+    Members are named by their epochs, which no other member ever has.
+    Invariant: versions pass in order.
+    """
+
+    def __init__(self) -> None:
+        self._applied: dict[int, int] = {}
+        self._departed: set[int] = set()
+        self._waiting: deque[tuple[int, Collection[int], Callable[[], None]]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many versions wait."""
+        return len(self._waiting)
+
+    def wait(self, version: int, epochs: Collection[int], passed: Callable[[], None]) -> None:
+        """Call `passed` when these members have applied a version, which is newer than all that wait."""
+        self._waiting.append((version, epochs, passed))
+        self._pass()
+
+    def applied(self, epoch: int, version: int) -> None:
+        """Note that a member has applied all changes up to a version."""
+        if version > self._applied.get(epoch, -1):
+            self._applied[epoch] = version
+            self._pass()
+
+    def awaited(self) -> set[int]:
+        """Return the members that some version waits for."""
+        return {epoch for _, epochs, _ in self._waiting for epoch in epochs} - self._departed
+
+    def departed(self, epochs: Collection[int]) -> None:
+        """Stop waiting for members that were counted out or have left."""
+        self._departed.update(epochs)
+        for epoch in epochs:
+            self._applied.pop(epoch, None)
+        self._pass()
+
+    def clear(self) -> None:
+        """Forget everything; nothing is called."""
+        self._applied.clear()
+        self._departed.clear()
+        self._waiting.clear()
+
+    def _pass(self) -> None:
+        while self._waiting:
+            version, epochs, passed = self._waiting[0]
+            if any(self._applied.get(epoch, -1) < version for epoch in epochs if epoch not in self._departed):
+                break
+            self._waiting.popleft()
+            passed()
 
 
 class FollowedTopology(Protocol):
     """The exchanges, queues and bindings of this node."""
 
-    async def prepare(self, changes: Sequence[Change]) -> Extra:
+    async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
         """Complete changes that are about to be appended. Raises: Unreachable."""
 
-    def apply(self, changes: list[Change]) -> None:
+    def apply(self, changes: list[TopologyChange]) -> None:
         """Apply the next changes, the same way as every node; the first without effect ends them."""
 
-    def note_made(self, changes: Iterable[Change]) -> None:
+    def note_made(self, changes: Iterable[TopologyChange]) -> None:
         """Note the queues that changes of this node have just made."""
 
     def take_dropped(self) -> Sequence[int]:
@@ -61,7 +117,7 @@ class FollowedTopology(Protocol):
     def clear(self) -> None:
         """Forget everything: changes follow from the first one on."""
 
-    def snapshot(self) -> Iterable[list[Change]]:
+    def snapshot(self) -> Iterable[list[TopologyChange]]:
         """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
 
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
@@ -69,7 +125,7 @@ class FollowedTopology(Protocol):
 
 
 class _Proposal(NamedTuple):
-    changes: list[Change]
+    changes: list[TopologyChange]
     done: Callable[[], None]
     unused: int | None
     refused: Callable[[str], None]
@@ -92,21 +148,16 @@ class TopologyLog:
 
     def __init__(
         self,
-        database: TopologyDatabase,
+        database: Database,
         topology: FollowedTopology,
         *,
         flushed: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],
-        hint: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`flushed` returns when every batch that was routed before the call is committed.
-
-        `hint` tells the other nodes of a new version; it may be lost. `fail` ends the broker.
-        """
+        """`flushed` returns when every batch that was routed before the call is committed; `fail` ends the broker."""
         self._database = database
         self._topology = topology
         self._flushed = flushed
-        self._hint = hint
         self.applied = 0
         self.reported = 0
         self._barrier = Barrier()
@@ -124,13 +175,13 @@ class TopologyLog:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Make the topology from the log, from its beginning; call it before the node joins. Raises: Unreachable."""
+        """Build the topology from the beginning of the log; call it before the node joins. Raises: Unreachable."""
         self._topology.clear()
         self.applied = self.reported = 0
         await self._catch_up()
 
     async def start(self) -> None:
-        """Take part, because the node has joined: catch up, and report. Raises: Unreachable; Fenced."""
+        """Catch up and report, because the node has joined. Raises: Unreachable; Fenced."""
         await self._catch_up()
         self._sequence = 0
         self._is_behind = True
@@ -141,7 +192,7 @@ class TopologyLog:
             self._tasks.start(work())
 
     async def stop(self) -> None:
-        """Take part no more, because the node leaves or is lost: nothing that waits is answered."""
+        """Stop, because the node leaves or is lost; proposals that wait are not answered."""
         self._takes_part = False
         await self._tasks.stop()
         self._proposals.clear()
@@ -153,7 +204,7 @@ class TopologyLog:
 
     def propose(
         self,
-        changes: list[Change],
+        changes: list[TopologyChange],
         done: Callable[[], None],
         *,
         unused: int | None = None,
@@ -170,13 +221,14 @@ class TopologyLog:
             self._proposals.append(_Proposal(changes, done, unused, refused))
             self._work.set()
 
-    def heard(self, version: int) -> None:
-        """Look at the log: another node has appended this version, or may have."""
-        if version > self.applied:
-            self.look()
+    def heard(self, hint: Hint) -> None:
+        """Take a hint of another node about the topology, or the news that hints may have been lost."""
+        if hint.kind == APPLIED:
+            self.heard_applied(hint.number, hint.streams[0])
+        if hint.kind == LOOK or (hint.kind in {APPLIED, TOPOLOGY} and hint.number > self.applied):
+            self._look_soon()
 
-    def look(self) -> None:
-        """Look at the log: hints may have been lost."""
+    def _look_soon(self) -> None:
         self._is_behind = True
         self._work.set()
 
@@ -206,30 +258,31 @@ class TopologyLog:
             proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
             certain = [change for one in proposals if one.unused is None for change in one.changes]
             extra = await self._topology.prepare(certain)
-            bodies: Sequence[bytes] = [json.dumps(one.changes, separators=(",", ":")).encode() for one in proposals]
+            bodies: Sequence[bytes] = [_encoded(one.changes) for one in proposals]
             del self._proposals[: len(proposals)]
             self._alone = max(0, self._alone - 1)
             self._sequence += 1
             self._sent = _Sent(self._sequence, proposals, (bodies, [one.unused for one in proposals], extra))
         sequence, proposals, (bodies, unused, extra) = self._sent
         try:
-            versions = await self._database.append(sequence, self.applied, bodies, unused, *extra)
+            rows = await self._database.acting(
+                "upkeep", "append", sequence, self.applied, bodies, unused, extra.dropped, extra.limits or None
+            )
         except StatementRefused as error:
             self._refuse(proposals, str(error))
             return
         self._sent = None
-        last = versions[-1]
-        assert last.epochs is not None
-        if len(last.epochs) > 1:
-            self._tasks.start(self._tell(last.version))
-        self._apply(versions)
+        version, epochs = rows[-1]["version"], rows[-1]["epochs"]
+        if len(epochs) > 1:
+            self._tasks.start(self._database.notify(Hint(TOPOLOGY, version)))
+        self._apply(rows)
         self._topology.note_made(change for one in proposals for change in one.changes)
-        self._barrier.wait(last.version, last.epochs, lambda: _answer(proposals))
+        self._barrier.wait(version, epochs, lambda: _answer(proposals))
         if self._proposals:
             self._work.set()
         if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
-            await self._drop(last.version, sorted(dropped))
-        if last.version % SNAPSHOT_VERSIONS == 0:
+            await self._drop(version, sorted(dropped))
+        if version % SNAPSHOT_VERSIONS == 0:
             self._take_snapshot()
 
     def _refuse(self, proposals: list[_Proposal], reason: str) -> None:
@@ -243,29 +296,25 @@ class TopologyLog:
         self._work.set()
 
     async def _drop(self, version: int, dropped: Sequence[int]) -> None:
-        while True:
-            try:
-                await self._database.drop_streams(version, dropped)
-            except Unreachable:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        """Let the rows of deleted queues be swept once every member has applied a version."""
+        await patiently(lambda: self._database.acting("upkeep", "drop_streams", version, dropped))
 
     async def _catch_up(self) -> None:
-        versions = await self._database.changes_since(self.applied)
-        self._apply(versions)
+        self._apply(await self._database.function("listen", "changes_since", self.applied))
         self._topology.take_dropped()  # the nodes that appended the changes sweep these streams
 
-    def _apply(self, versions: Iterable[Version]) -> None:
-        for version, bodies, snapshot, _ in versions:
-            if snapshot is not None:
+    def _apply(self, rows: Iterable[Any]) -> None:
+        """Apply versions: the changes of each, or all changes up to one as a compressed snapshot."""
+        for row in rows:
+            version = row["version"]
+            if snapshot := row.get("snapshot"):
                 self._topology.clear()
                 for changes in json.loads(zlib.decompress(snapshot)):
-                    self._topology.apply(changes)
+                    self._topology.apply([change_of(change) for change in changes])
             else:
                 assert version == self.applied + 1, f"version {version} follows {self.applied}"
-                for body in bodies:
-                    self._topology.apply(json.loads(body))
+                for body in row["bodies"]:
+                    self._topology.apply([change_of(change) for change in json.loads(body)])
             self.applied = version
         self._to_report.set()
 
@@ -282,7 +331,7 @@ class TopologyLog:
             self.reported = version
             self._barrier.applied(self._database.epoch, version)
             try:
-                await self._database.report(version)
+                await self._database.acting("listen", "report", version)
             except Unreachable:  # the next beat tells it
                 await asyncio.sleep(RETRY_S)
 
@@ -297,24 +346,25 @@ class TopologyLog:
                     await self._look_at_members()
                 if loop.time() >= look_s:
                     look_s = loop.time() + LOOK_S
-                    self.look()
-                    await self._topology.look(self._alive)
+                    self._look_soon()
+                    await self._topology.look(self.applied_by_member)
 
     async def _look_at_members(self) -> None:
         awaited = self._barrier.awaited()
-        applied = await self._database.applied()
+        applied = await self.applied_by_member()
         own = self._database.epoch
         for epoch, version in applied.items():
             if epoch != own:
                 self._barrier.applied(epoch, version)
         self._barrier.departed(awaited.difference(applied))
 
-    async def _alive(self) -> Iterable[int]:
-        return (await self._database.applied()).keys()
+    async def applied_by_member(self) -> dict[int, int]:
+        """Return which version each member has applied, by its epoch. Raises: Unreachable."""
+        return {row["epoch"]: row["applied"] for row in await self._database.function("listen", "applied")}
 
     async def sweep(self) -> bool:
         """Remove rows of deleted queues whose deletion every member has applied; return whether there may be more."""
-        return await self._database.sweep_dropped()
+        return bool((await self._database.acting("upkeep", "sweep_dropped"))[0][0])
 
     async def _sweep(self) -> None:
         while True:
@@ -327,15 +377,10 @@ class TopologyLog:
         if self._snapshot is None or self._snapshot.done():
             self._snapshot = self._tasks.start(self._put_snapshot(self.applied, self._topology.snapshot()))
 
-    async def _put_snapshot(self, version: int, changes: Iterable[list[Change]]) -> None:
-        body = await asyncio.get_running_loop().run_in_executor(None, _encoded, changes)
+    async def _put_snapshot(self, version: int, changes: Iterable[list[TopologyChange]]) -> None:
+        body = await asyncio.get_running_loop().run_in_executor(None, _compressed, changes)
         with suppress(Unreachable):
-            await self._database.put_snapshot(version, body)
-
-    async def _tell(self, version: int) -> None:
-        """Tell the other nodes of a new version; every node looks by itself once a second."""
-        with suppress(Unreachable):
-            await self._hint(version)
+            await self._database.acting("upkeep", "put_snapshot", version, body)
 
 
 def _answer(proposals: Iterable[_Proposal]) -> None:
@@ -343,5 +388,9 @@ def _answer(proposals: Iterable[_Proposal]) -> None:
         proposal.done()
 
 
-def _encoded(changes: Iterable[list[Change]]) -> bytes:
-    return zlib.compress(json.dumps(list(changes), separators=(",", ":")).encode())
+def _encoded(changes: Iterable[TopologyChange]) -> bytes:
+    return json.dumps([change.to_json() for change in changes], separators=(",", ":")).encode()
+
+
+def _compressed(pieces: Iterable[list[TopologyChange]]) -> bytes:
+    return zlib.compress(b"[" + b",".join(map(_encoded, pieces)) + b"]")

@@ -75,8 +75,11 @@ class Answers:
         else:
             self._keep(channel, self.promise(channel, method), number, mark)
 
-    def promise(self, channel: Channel, method: Method) -> Withheld:
-        """Give an answer its place on a channel before the method has its effect; `fulfil` is to follow."""
+    def promise(self, channel: Channel, method: Method | None) -> Withheld:
+        """Give an answer its place on a channel before the method has its effect; `fulfil` is to follow.
+
+        Without an answer the channel's next ones wait, until `let_go`.
+        """
         answer = channel.withhold(method)
         self._connections[channel.connection] = None
         return answer
@@ -84,6 +87,10 @@ class Answers:
     def fulfil(self, channel: Channel, answer: Withheld, subject: Subject, mark: Mark) -> None:
         """Send a promised answer as `send` would."""
         self._keep(channel, answer, self._awaited(subject, mark), mark)
+
+    def let_go(self, channel: Channel, answer: Withheld) -> None:
+        """Send what waited for a promise, and for no change."""
+        self._settle(channel.connection, answer, NOTHING)
 
     def _awaited(self, subject: Subject, mark: Mark | None) -> int:
         """Return the number of the change that an answer waits for."""

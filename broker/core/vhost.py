@@ -15,7 +15,7 @@ from broker.core.message.message import Envelope
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.dead_letter import DeadLetters
-from broker.core.publishing.local_store import LocalStore
+from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.publish_caches import PublishCaches
@@ -94,7 +94,7 @@ class Vhost:
         share: Callable[[ChannelConsumers], None],
         committer: Confirmer,
         journal: Journal,
-        store: LocalStore,
+        store: MessageStore,
         generate: Callable[[], str],
         pattern_limits: PatternLimits | None = None,
         cache_limits: CacheLimits | None = None,

@@ -146,7 +146,7 @@ class Checkpointer:
             first=slot.first,
             end=slot.end,
             settled=_settled(slot),
-            counts=dict(slot.counts),
+            returns=slot.returns_of(range(slot.length)),
             segments={segment: 1 for segment in slot.segments if not is_spilled(segment)},
             size_bytes=slot.bytes,
             redelivered=slot.recovered,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.core.delay.delayed import Delay
 from broker.core.publishing.local_store import LocalStore
+from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.producers import Producers
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.queue.kinds import kind_of
@@ -62,7 +63,7 @@ class EngineParts(Protocol):
     def journal(self, record: Callable[[dict[str, Any]], None]) -> Journal:
         """Return what decides changes of the topology; `record` appends one to the vhost's log."""
 
-    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> LocalStore:
+    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> MessageStore:
         """Return what accepts messages; `producer_of` returns the name of a producer by its mark."""
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> QueueMessages:

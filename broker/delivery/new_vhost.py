@@ -15,7 +15,7 @@ from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
-    from broker.core.publishing.local_store import LocalStore
+    from broker.core.publishing.message_store import MessageStore
     from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
@@ -36,7 +36,7 @@ def new_vhost(
     *,
     share: Callable[[ChannelConsumers], None],
     journal: Journal,
-    store: LocalStore,
+    store: MessageStore,
     generate: Callable[[], str],
     delay: Callable[..., Delay] = Delay,
     producers: Callable[..., Producers] = Producers,

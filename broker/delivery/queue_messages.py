@@ -104,7 +104,7 @@ async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
     wanted = sorted(slot.ready_indexes())[:limit]
     if not wanted:
         return []
-    redelivered = {index for index in wanted if slot.recovered or slot.counts.get(index, 0)}
+    redelivered = {index for index in wanted if slot.redelivered(index)}
     contents = slot.contents
     if contents is not None:
         held = [(index, contents[index]) for index in wanted]

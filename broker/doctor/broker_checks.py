@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker import __version__
+from broker.client.address import AmqpAddress
+from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
 from broker.doctor.finding import Diagnosis, bad, fine, warn
-from broker.perf.faults import Fault
-from broker.perf.peer import Address, PeerConnection
 from broker.settings import Settings
 from broker.settings.change import Change, changes
 
@@ -76,9 +76,9 @@ def _is_comparable(change: Change) -> bool:
 def guest_logs_in(url: str) -> bool | None:
     """Return whether guest can log in with the password guest; None if the broker could not be asked."""
     try:
-        PeerConnection(Address.parse(url), 1).close()
-    except Fault:
-        return False
-    except (OSError, ValueError):
+        BlockingLink(AmqpAddress.parse(url), {"connection_name": "slotmq doctor"}).close()
+    except LinkRefused as refused:
+        return False if refused.code else None
+    except (LinkLost, ValueError):
         return None
     return True

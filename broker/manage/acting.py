@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
+from broker.amqp.client import ClientConnection, Received
+from broker.amqp.codec import Method, encode_method
+from broker.amqp.lenient_methods import GetAny, PublishAny
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.client.link import CallRefused, ClientEvents, ClientLink
 from broker.core.auth.peer import Peer
 from broker.core.names import is_short_text
 from broker.manage.refusal import HttpRefused, bad_request
-from broker.net.inside.connection import CallRefused, Got, InsideConnection, InsideEvents, dial
-from broker.net.inside.methods import GetAny, PublishAny
 
 if TYPE_CHECKING:
-    from broker.amqp.codec import Method
     from broker.manage.call import Call
 
 __all__ = ["Acting", "acting"]
@@ -34,13 +35,13 @@ STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
 WORDS: Final = {404: "not_found"}
 
 
-class Acting(InsideEvents):
+class Acting(ClientEvents):
     """A connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
 
-    def __init__(self, name: str, alarms: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+    def __init__(self, name: str, vhost: str, alarms: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """`alarms` returns those that are raised."""
         self._alarms = alarms
-        self.connection = InsideConnection(name, self)
+        self.connection = ClientLink(ClientConnection(vhost, None, properties={"connection_name": name}), self)
         self._returned = False
         self._settled: asyncio.Future[bool] | None = None
 
@@ -62,7 +63,7 @@ class Acting(InsideEvents):
         self._returned, self._settled = False, asyncio.get_running_loop().create_future()
         method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
         check_names(method)
-        self.connection.publish(CHANNEL, method, header, body)
+        self.connection.client.publish(CHANNEL, encode_method(CHANNEL, method), header, body)
         self.connection.flush()
         ends: list[asyncio.Future[Any]] = [self._settled, self.connection.ended]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -70,10 +71,10 @@ class Acting(InsideEvents):
             raise self.connection.refused
         return not self._returned if self._settled.result() else None
 
-    async def get(self, queue: str, *, no_ack: bool = False) -> Got | None:
+    async def get(self, queue: str, *, no_ack: bool = False) -> Received | None:
         """Take a message out of a queue, which stays unacked with this connection; None if there is none."""
         answer = await self.call(GetAny(queue=queue, no_ack=no_ack))
-        return answer if isinstance(answer, Got) else None
+        return answer if isinstance(answer, Received) else None
 
     def settle(self, tag: int, *, requeue: bool, ack: bool) -> None:
         """Ack, requeue or reject the messages up to a tag; `acting` waits until it is done."""
@@ -87,7 +88,7 @@ class Acting(InsideEvents):
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(accepted)
 
-    def returned(self) -> None:
+    def returned(self, message: Received) -> None:
         """Take note that the publish was not routed."""
         self._returned = True
 
@@ -99,11 +100,12 @@ async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
     Raises: HttpRefused in place of what the broker refuses, and 503 if it does not answer in time.
     """
     name = f"http {call.client.peer.name}"
-    client = Acting(name, lambda: call.broker.facts()["alarms"])
+    client = Acting(name, vhost, lambda: call.broker.facts()["alarms"])
     try:
         async with asyncio.timeout(ACT_S):
-            await dial(call.broker.listener.attach, client.connection, Peer(name, inside=call.user.name))
-            await client.connection.open(vhost, CHANNEL)
+            peer = Peer(name, inside=call.user.name)
+            await client.connection.dial_within(lambda end: call.broker.listener.attach(end, peer))
+            await client.connection.open()
             yield client
         await client.connection.close(CLOSED)
         engine = call.broker.administration.vhosts.engines.get(vhost)

@@ -4,21 +4,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, Final
 
 from msgspec.json import Encoder
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from broker.manage.gradual import pause
-from broker.manage.pieces import PieceResponse
 
-__all__ = ["JSON", "created", "encoded", "json_answer", "no_content", "object_answer", "rows_answer"]
+__all__ = ["JSON", "PieceResponse", "created", "encoded", "json_answer", "no_content", "object_answer", "rows_answer"]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode
 ROWS_AT_ONCE: Final = 100  # rows that are made and encoded between two turns of the loop
 PIECE_BYTES: Final = 64 << 10
+
+
+class PieceResponse(Response):
+    """Sends pieces as they come; each waits until the client has room for it.
+
+    The listener cancels it when the client disconnects. HEAD gets the headers, and no piece is made.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        self._pieces = pieces
+        self.status_code = status_code
+        self.media_type = self.media_type if media_type is None else media_type
+        self.background = None
+        self.init_headers(headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        async with aclosing(self._pieces) as pieces:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if scope["method"] != "HEAD":
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -12,24 +12,28 @@ from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage.api.bindings import binding_routes
-from broker.manage.api.changes import change_routes
 from broker.manage.api.channels import channel_routes
-from broker.manage.api.cluster import cluster_routes
 from broker.manage.api.connections import connection_routes
 from broker.manage.api.consumers import consumer_routes
 from broker.manage.api.dead_letters import dead_letter_routes
+from broker.manage.api.definitions import definition_routes
 from broker.manage.api.exchanges import exchange_routes
+from broker.manage.api.health import health_routes
 from broker.manage.api.histories import history_routes
+from broker.manage.api.limits import limit_routes
 from broker.manage.api.live import live_routes
+from broker.manage.api.logins import login_routes
 from broker.manage.api.nodes import node_routes
-from broker.manage.api.overlay import overlay_routes
 from broker.manage.api.overview import overview_routes
+from broker.manage.api.parameters import parameter_routes
 from broker.manage.api.pipeline import pipeline_routes
+from broker.manage.api.policies import policy_routes
+from broker.manage.api.queue_messages import queue_message_routes
 from broker.manage.api.queues import queue_routes
+from broker.manage.api.route_test import route_test_routes
 from broker.manage.api.running_parts import running_parts_routes
-from broker.manage.api.session import session_routes
+from broker.manage.api.users import user_routes
 from broker.manage.api.vhosts import vhost_routes
-from broker.manage.api.whoami import whoami_routes
 from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call
 from broker.manage.control_route import control_routes
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.v1.file_reads import FileReads
 
-__all__ = ["Application", "application", "http_routes", "metrics_routes"]
+__all__ = ["Application", "api_routes", "application", "http_routes", "metrics_routes"]
 
 NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
@@ -71,31 +75,42 @@ _log = get_logger()
 
 
 def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
-    """Return the routes of the HTTP API. Each noun adds its own here."""
+    """Return the routes of the HTTP API."""
     return [
         *probe_routes(),
         *v1_routes(broker, reads),
-        *session_routes(),
-        *whoami_routes(),
         *control_routes(),
-        *running_parts_routes(),
-        *cluster_routes(),
-        *overlay_routes(),
-        *pipeline_routes(),
-        *dead_letter_routes(),
-        *overview_routes(),
-        *node_routes(),
-        *vhost_routes(),
-        *queue_routes(),
-        *exchange_routes(),
-        *binding_routes(),
-        *connection_routes(),
-        *channel_routes(),
-        *consumer_routes(),
-        *history_routes(),
-        *live_routes(),
+        *api_routes(),
         *page_routes(),
-        *change_routes(),
+    ]
+
+
+def api_routes() -> list[ApiRoute]:
+    """Return the routes under /api, noun by noun."""
+    return [
+        *binding_routes(),
+        *channel_routes(),
+        *connection_routes(),
+        *consumer_routes(),
+        *dead_letter_routes(),
+        *definition_routes(),
+        *exchange_routes(),
+        *health_routes(),
+        *history_routes(),
+        *limit_routes(),
+        *live_routes(),
+        *login_routes(),
+        *node_routes(),
+        *overview_routes(),
+        *parameter_routes(),
+        *pipeline_routes(),
+        *policy_routes(),
+        *queue_message_routes(),
+        *queue_routes(),
+        *route_test_routes(),
+        *running_parts_routes(),
+        *user_routes(),
+        *vhost_routes(),
     ]
 
 

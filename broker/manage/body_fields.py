@@ -8,7 +8,7 @@ from broker.amqp.table_writer import encode_table
 from broker.manage.refusal import bad_request
 
 if TYPE_CHECKING:
-    from broker.net.control_request import Request
+    from broker.operations.request import Request
 
 __all__ = ["flag", "number", "required", "table", "texts"]
 
@@ -62,7 +62,7 @@ def table(fields: Request, name: str) -> dict[str, Any]:
 
 
 def texts(fields: Request, name: str) -> list[str]:
-    """Return a list of texts, which may be written as one text with commas. Raises: ControlRefused."""
+    """Return a list of texts, which may be written as one text with commas. Raises: OperationRefused."""
     value = fields.value(name)
     if value is None:
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -13,16 +14,21 @@ from broker.core.definitions.json_text import read_json
 from broker.manage.needs import Needs, tags_suffice
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
-from broker.net.control_request import Request as Fields
+from broker.operations.request import Asker, OperationRefused, read
+from broker.operations.request import Request as Fields
+from broker.operations.rights import check_publish
+from broker.operations.table import OPERATIONS
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
+    from broker.core.moving.course import CheckPublish
+    from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.manage.client import ApiClient
     from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["READING", "Call"]
+__all__ = ["READING", "Call", "UserAsker", "visible_sessions", "visible_vhosts"]
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -79,6 +85,17 @@ class Call:
             raise not_authorised("User not authorised to access virtual host")
         return found
 
+    def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
+        """Return the request of an operation, which the user's permissions allow. Raises: ChannelError (403)."""
+        operation, request = OPERATIONS[operation_name], Fields(arguments, UserAsker(self))
+        if operation.right is not None:
+            operation.right(self.broker, self.user, read(operation.parameters, request))
+        return request
+
+    async def operate(self, operation: str, /, **arguments: Any) -> Any:
+        """Carry out an operation as the user. Raises: ChannelError (403); OperationRefused, which is a 400."""
+        return await self.broker.verbs[operation](self.allowed(operation, **arguments))
+
     async def fields(self, known: Collection[str] | None = None, body_max_bytes: int | None = None) -> Fields:
         """Return the body's JSON object, to read arguments from; no body is an empty one.
 
@@ -120,3 +137,70 @@ class Call:
         except ClientDisconnect:
             raise HttpRefused(400, "the client left", fatal=True) from None
         return b"".join(pieces)
+
+
+class UserAsker(Asker):
+    """A user over HTTP, who may do what AMQP's permissions allow.
+
+    `conversation` is the other end of a command; a lasting one, such as a trace, shows more only while the login lasts
+    and `still` raises nothing.
+    """
+
+    def __init__(self, call: Call, conversation: Asker | None = None, still: Callable[[], None] = lambda: None) -> None:
+        self._call = call
+        self._conversation = conversation
+        self._still = still
+        self.user_name = call.user.name
+
+    def check_publish(self, vhost: Vhost) -> CheckPublish:
+        """Return what raises ChannelError for what the user may not publish in a vhost."""
+        return partial(check_publish, self._call.broker, self._call.user, vhost)
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Send progress."""
+        if self._conversation is not None:
+            self._conversation.tell(progress)
+
+    async def say(self, progress: Mapping[str, Any]) -> None:
+        """Send progress, if the user may still have it. Raises: ChannelError, OperationRefused."""
+        if not self._call.lasts():
+            raise OperationRefused(f"the login of user '{self.user_name}' has ended")
+        self._still()
+        if self._conversation is not None:
+            await self._conversation.say(progress)
+
+    def enough(self) -> bool:
+        """Return whether the client has ended its side, or is gone."""
+        return self._call.client.gone() if self._conversation is None else self._conversation.enough()
+
+    async def accepted(self) -> bool:
+        """Wait for a line of the client."""
+        return self._conversation is not None and await self._conversation.accepted()
+
+
+def visible_vhosts(call: Call) -> list[Vhost]:
+    """Return the vhost that the path names, or without one all that the caller sees, in order of their names.
+
+    Raises: HttpRefused 404, 401.
+    """
+    if "vhost" in call.words:
+        return [call.vhost()]
+    vhosts = call.broker.administration.vhosts
+    return [vhosts[name] for name in sorted(vhosts) if call.sees_vhost(name)]
+
+
+def visible_sessions(call: Call) -> list[SessionOfConnection]:
+    """Return the connections that the caller sees: those of the vhost or user that the path names, or all.
+
+    A user without the tag monitoring sees only those that are logged in as that user. Source: rabbit_mgmt_util,
+    filter_conn_ch_list.
+    Raises: HttpRefused 404, 401.
+    """
+    found = [session for session in call.broker.listener.sessions() if session.user is not None]
+    if "vhost" in call.words:
+        vhost = call.vhost()
+        found = [session for session in found if session.vhost is vhost]
+    names = {call.words["user"]} if "user" in call.words else None
+    if not call.may(Needs.MONITORING):
+        names = {call.user.name} if names is None else names & {call.user.name}
+    return [one for one in found if names is None or (one.user is not None and one.user.name in names)]

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -19,7 +19,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from broker.event_log import get_logger
 from broker.manage.answers import encoded
 from broker.manage.client import ApiClient
-from broker.manage.lingering import LingeringTransport
 from broker.manage.refusal import HttpRefused
 from broker.net.tls import peer_of
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientProtocol", "Places"]
 
+LINGER_S: Final = 2.0
+LINGER_BYTES: Final = 1 << 20
 AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
 PIECE_BYTES: Final = 256 << 10
 UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that come after their answers, on one connection
@@ -36,6 +37,77 @@ UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that come after their answers, on
 _log = get_logger()
 _silent = logging.getLogger("slotmq.uvicorn")  # what goes wrong is an answer, or an event of this broker
 _silent.disabled = True
+
+
+class LingeringTransport(asyncio.Transport):
+    """Passes everything on to the transport of a connection, but ends its own side only when it closes.
+
+    It then waits for a moment until the client has closed too, and discards what still comes: if a socket with unread
+    input is closed, the kernel discards output that the client has not read yet.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._closing = False
+        self._left_bytes = LINGER_BYTES
+        self._limit: asyncio.TimerHandle | None = None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what is known about the connection."""
+        return self._transport.get_extra_info(name, default)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes."""
+        if not self.is_closing():
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._transport.resume_reading()
+
+    def is_closing(self) -> bool:
+        """Return whether the end has begun."""
+        return self._closing or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Send what is left, and end."""
+        if self.is_closing():
+            return
+        self._closing = True
+        self._limit = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:  # TLS has its own close
+            self._transport.close()
+
+    def close_idle(self) -> None:
+        """End a connection on which nothing is asked and nothing is left to send."""
+        if self._transport.get_write_buffer_size():
+            self.close()
+        else:
+            self._transport.abort()
+
+    def abort(self) -> None:
+        """End now."""
+        self._transport.abort()
+
+    def discard(self, size_bytes: int) -> None:
+        """Count what comes during the end."""
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            self._transport.abort()
+
+    def forget(self) -> None:
+        """Wait no longer: the connection has ended."""
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
 
 
 class Places(Protocol):

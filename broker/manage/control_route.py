@@ -16,13 +16,16 @@ from starlette.requests import ClientDisconnect
 
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
+from broker.manage.answers import PieceResponse
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import Call, UserAsker
 from broker.manage.needs import Needs
 from broker.manage.payer import payer
-from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
-from broker.manage.verb_rights import READING_VERBS, as_user
 from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_request
+from broker.operations.operation import MONITORING, refusing
+from broker.operations.request import read
+from broker.operations.table import OPERATIONS
 from broker.tasks import Tasks, first_ended
 
 if TYPE_CHECKING:
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-    from broker.manage.call import Call
     from broker.manage.client import ApiClient
-    from broker.net.control_request import Request, Verb
+    from broker.operations.operation import Operation
+    from broker.operations.request import Request, Verb
 
 __all__ = ["control_routes"]
 
@@ -84,17 +87,35 @@ async def _answer(call: Call, conversation: ControlConversation, conversations: 
         fields = None
     fields = fields if isinstance(fields, dict) else {}
     name = str(fields.get("verb"))
-    if name not in READING_VERBS and not call.may(Needs.ADMINISTRATOR):
+    operation = OPERATIONS.get(name)
+    reads = operation is not None and operation.tag == MONITORING
+    if not reads and not call.may(Needs.ADMINISTRATOR):
         raise not_authorised("Not administrator user")
-    verb = call.broker.verbs.get(name)
-    if verb is None:
+    if operation is None:
         raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
-    said = _log.debug if name in READING_VERBS else _log.info
+    said = _log.debug if reads else _log.info
     said("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
     call.client.endless = name != STOP
-    verb = _begin_stop(verb) if name == STOP else as_user(call, name, verb, fields)
+    verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, name, operation)
     conversation.begin({name: verb}, line)
     return ControlResponse(conversation, conversations)
+
+
+def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
+    """Return a verb that is carried out if the caller's permissions allow it; the tag is checked."""
+
+    def answer(request: Request) -> Any:
+        asked = read(operation.parameters, request)
+
+        def check() -> None:
+            if operation.right is not None:
+                operation.right(call.broker, call.user, asked)
+
+        check()
+        request.asker = UserAsker(call, request.asker, check)
+        return call.broker.verbs[name](request)
+
+    return refusing(answer)
 
 
 class ControlConversation:

@@ -1,11 +1,12 @@
-"""Numbers of queues, channels, vhosts and the broker, in the order in which the API shows them."""
+"""Numbers of queues, channels, vhosts and the broker as RabbitMQ's API shows them: names, counts and rates."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.manage.message_stats import QUEUE_STATS
+from broker.manage.gradual import in_pieces
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -13,8 +14,64 @@ if TYPE_CHECKING:
     from broker.core.statistics.message_counts import MessageCounts
     from broker.core.vhost import Vhost
 
-__all__ = ["QUEUE_COUNTERS", "QUEUE_NUMBERS", "message_numbers", "queue_key", "queue_numbers"]
+__all__ = [
+    "DISK_STATS",
+    "EXCHANGE_STATS",
+    "MESSAGE_STATS",
+    "NO_PROCESS",
+    "QUEUE_COUNTERS",
+    "QUEUE_NUMBERS",
+    "QUEUE_STATS",
+    "Lengths",
+    "lengths_of",
+    "message_numbers",
+    "queue_key",
+    "queue_numbers",
+    "with_rates",
+]
 
+MESSAGE_STATS: Final = (
+    "publish",
+    "confirm",
+    "return_unroutable",
+    "drop_unroutable",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "get_empty",
+    "redeliver",
+    "ack",
+    "deliver_get",
+)
+"""The counters of a channel, a vhost and the broker."""
+QUEUE_STATS: Final = (
+    "publish",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "get_empty",
+    "redeliver",
+    "ack",
+    "deliver_get",
+)
+EXCHANGE_STATS: Final = ("publish_in", "publish_out")
+DISK_STATS: Final = ("disk_reads", "disk_writes")
+
+STILL: Final[Mapping[str, float]] = {"rate": 0.0}
+NO_PROCESS: Final[Mapping[str, Any]] = {
+    "garbage_collection": {
+        "fullsweep_after": 0,
+        "max_heap_size": 0,
+        "min_bin_vheap_size": 0,
+        "min_heap_size": 0,
+        "minor_gcs": 0,
+    },
+    "reductions": 0,
+    "reductions_details": STILL,
+}
+"""What RabbitMQ says of the Erlang process of a queue, a channel or a connection; tools expect the fields."""
 QUEUE_NUMBERS: Final = (*QUEUE_STATS, "messages", "messages_ready", "messages_unacknowledged")
 QUEUE_COUNTERS: Final = len(QUEUE_STATS)
 
@@ -65,3 +122,45 @@ def message_numbers(counts: MessageCounts) -> tuple[int, ...]:
         counts.ack,
         counts.deliver_get,
     )
+
+
+def with_rates(
+    names: Sequence[str], counts: Sequence[int], rates: Sequence[float] | None, suffix: str = "_details"
+) -> dict[str, Any]:
+    """Return each counter by its name, and its rate in a table beside it; without rates all are 0.
+
+    Units: rates are per second.
+    """
+    found: dict[str, Any] = dict(zip(names, counts, strict=True))
+    if rates is None:
+        for name in names:
+            found[name + suffix] = STILL
+    else:
+        for name, rate in zip(names, rates, strict=True):
+            found[name + suffix] = {"rate": rate}
+    return found
+
+
+class Lengths(NamedTuple):
+    """The sums over queues. Units: messages, and consumers of this node."""
+
+    ready: int
+    unacked: int
+    queues: int
+    consumers: int
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """All messages, those that are ready, and those that are unacknowledged."""
+        return self.ready + self.unacked, self.ready, self.unacked
+
+
+async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
+    """Add up the queues of vhosts. Cost: O(queues), in pieces."""
+    ready = unacked = queues = consumers = 0
+    async for queue in in_pieces(chain.from_iterable([list(vhost.queues.values()) for vhost in vhosts])):
+        ready += queue.ready
+        unacked += queue.unacked
+        consumers += len(queue.consumers)
+        queues += 1
+    return Lengths(ready, unacked, queues, consumers)

@@ -5,53 +5,40 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from broker.operations.operated_broker import OperatedBroker
 
 if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.administration.rehearsal import Rehearsal
     from broker.core.auth.logins import Logins
-    from broker.core.auth.permissions import Permissions
     from broker.manage.samples import Samples
-    from broker.net.control_request import Verb
-    from broker.net.control_verbs.cluster import ClusterMembership
-    from broker.net.control_verbs.overlay import OverlayView
     from broker.net.listener import Listener
+    from broker.operations.request import Verb
     from broker.settings import Settings
     from broker.store.files import Files
-    from broker.taps.taps import Taps
     from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = ["ManagedBroker"]
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedBroker:
-    """The parts of a broker.
+@dataclass(frozen=True, kw_only=True)
+class ManagedBroker(OperatedBroker):
+    """The parts of a broker, with those that only HTTP needs.
 
-    Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `facts` is what
-    `slotmq status` shows; `unready` gives the reasons why the broker takes no work now, `down` names vhosts that are
-    down while the others work; `ports` has the numbers of the ports of HTTP, such as http_port, None for one that is
-    not open; `zmq` returns a row for each ØMQ bridge.
+    Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `unready` gives the
+        reasons why the broker takes no work now, `down` names vhosts that are down while the others work; `ports` has
+        the numbers of the ports of HTTP, such as http_port, None for one that is not open.
     """
 
     settings: Callable[[], Settings]
-    administration: Administration
-    rehearsal: Rehearsal
     listener: Listener
-    taps: Taps
     logins: Logins
-    permissions: Permissions
     verbs: Mapping[str, Verb]
-    facts: Callable[[], Mapping[str, Any]]
     unready: Callable[[], Sequence[str]]
     down: Callable[[], Sequence[str]]
     ports: Callable[[], Mapping[str, int | None]]
     incarnation: str
     files: Files
-    cluster: ClusterMembership | None
-    overlay: OverlayView
-    zmq: Callable[[], list[dict[str, Any]]]
     statistics: BrokerStatistics
     samples: Samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.amqp.errors import BrokerError, ProtocolError
-from broker.net.control_request import ControlRefused
+from broker.operations.request import OperationRefused
 
 __all__ = ["HttpRefused", "LoginRefused", "bad_request", "not_authorised", "not_found", "refusal_of"]
 
@@ -101,7 +101,7 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     """
     if isinstance(error, HttpRefused):
         return error
-    if isinstance(error, ControlRefused):  # an argument of the body
+    if isinstance(error, OperationRefused):  # an argument of the body
         return bad_request(str(error))
     if not isinstance(error, (BrokerError, ValueError)):
         return None

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 from broker.manage.refusal import bad_request
-from broker.net.control_request import LARGEST
+from broker.operations.request import LARGEST
 
 __all__ = ["integer", "only", "path_words", "query_of", "query_pairs"]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Final
 
-from broker.manage.history import History
+from broker.manage.columns import Row
+from broker.manage.history import History, sample_range
 from broker.manage.rates import AskedRates
 from broker.tasks import Tasks
 
-__all__ = ["Read", "Samples", "Watched"]
+__all__ = ["Read", "Sampled", "Samples", "Watched"]
 
 WATCHED_MAX: Final = 50  # objects with a history
 UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long
@@ -105,3 +106,28 @@ class Samples:
         """Stop sampling, for good."""
         self._closed = True
         await self._tasks.stop()
+
+
+class Sampled:
+    """An object of which samples can be asked for: its history begins then.
+
+    Shapes: `names` are those of the numbers that `read` returns, the first `counters` of which only grow; `key` names
+        the object among all others.
+    """
+
+    __slots__ = ("_counters", "_key", "_names", "_read")
+
+    def __init__(self, key: Hashable, names: Sequence[str], counters: int, read: Read) -> None:
+        self._key = key
+        self._names = names
+        self._counters = counters
+        self._read = read
+
+    def add_to(self, table: Row, kind: str, names: Sequence[str], query: Mapping[str, str], samples: Samples) -> None:
+        """Add to a table the samples of some of the numbers, if the query asks for that kind of them."""
+        wanted = sample_range(query, kind)
+        if wanted is None:
+            return
+        history = samples.watch(self._key, self._names, self._counters, self._read)
+        for name in names:
+            table[f"{name}_details"] = history.details(name, wanted, samples.now_ms)

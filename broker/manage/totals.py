@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.manage.counts import message_numbers
-from broker.manage.lengths import lengths_of
-from broker.manage.message_stats import MESSAGE_STATS
+from broker.manage.counts import MESSAGE_STATS, lengths_of, message_numbers
 from broker.process_memory import resident_bytes
 
 if TYPE_CHECKING:

@@ -13,19 +13,21 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from pamqp import commands
 
+from broker.amqp.content_header import measure_header
+from broker.amqp.errors import ProtocolError
+from broker.amqp.header_edit import cut_properties, edit_header, read_headers, read_text
 from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny
+from broker.client.address import AmqpAddress
 from broker.migrate.faults import MethodRefused, MigrationFault
-from broker.migrate.forwarded import forwarded_header
 from broker.migrate.link import MigrationLink
-from broker.migrate.marker import Marker, Numbered, Numbering
-from broker.migrate.methods import AnyBind, AnyConsume, AnyDeclare
-from broker.perf.peer import Address
+from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numbering
 
-__all__ = ["Drain", "DrainTally", "own_name"]
+__all__ = ["DOUBTFUL", "Drain", "DrainTally", "forwarded_header", "own_name"]
 
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 16 << 20
@@ -33,6 +35,9 @@ PERSISTENT: Final = {"delivery_mode": 2}
 PATIENCE_S: Final = 90.0  # after which a source has noticed that a connection is gone: its heartbeats are missing
 POLL_S: Final = 0.5
 NOT_FOUND: Final = 404
+DOUBTFUL: Final = "x-possibly-duplicate"
+PRODUCER, SEQUENCE, OWN_TABLE = "x-producer", "x-seq", "x-producer-table"
+TIMESTAMP_MS: Final = "timestamp_in_ms"  # what RabbitMQ's plugin message_timestamp adds
 
 
 class DrainTally:
@@ -64,8 +69,8 @@ class Drain:
 
     def __init__(
         self,
-        source: Address,
-        target: Address,
+        source: AmqpAddress,
+        target: AmqpAddress,
         queue: str,
         *,
         beside_consumers: bool = False,
@@ -110,34 +115,34 @@ class Drain:
     async def _prepare_target(self, target: MigrationLink) -> None:
         """Declare an exchange that leads to the queue alone, whatever the routing key: so messages keep theirs."""
         try:
-            await target.call(AnyDeclare(queue=self.queue, passive=True))
+            await target.call(DeclareAny(queue=self.queue, passive=True))
         except MethodRefused as refused:
             if refused.code == NOT_FOUND:
                 raise MigrationFault("the target has no such queue: import the definitions, or declare it") from None
             raise
         await target.call(commands.Exchange.Declare(exchange=self._own, exchange_type="fanout", durable=True))
-        await target.call(AnyBind(queue=self.queue, exchange=self._own))
+        await target.call(BindAny(queue=self.queue, exchange=self._own))
         await target.call(commands.Confirm.Select())
 
     async def _prepare_source(self, source: MigrationLink) -> Numbering:
         """Read the marker, begin transactions and consume."""
-        await source.call(AnyDeclare(queue=self._own, durable=True, arguments={"x-max-length": 1}))
+        await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
-        marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found[1])
+        marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
         self.tally.in_flight = self.tally.returned = len(marker.in_flight)
         if not isinstance(found, commands.Basic.GetEmpty):
-            source.send(commands.Basic.Nack(found[0].delivery_tag, requeue=True))
+            source.send(commands.Basic.Nack(found.method.delivery_tag, requeue=True))
         await source.call(commands.Tx.Select())
         await source.call(commands.Basic.Qos(prefetch_count=2 * self._batch_messages))
         if not self._beside_consumers:
             await self._await_alone(source)
-        await source.call(AnyConsume(queue=self.queue))
+        await source.call(ConsumeAny(queue=self.queue))
         return Numbering(marker)
 
     async def _await_alone(self, source: MigrationLink) -> None:
         """Check that nobody else consumes; the consumer of an earlier run may be there until the source notices."""
         end_s = time.monotonic() + self._patience_s
-        while consumers := (await source.call(AnyDeclare(queue=self.queue, passive=True))).consumer_count:
+        while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
             if not self.tally.in_flight or time.monotonic() > end_s:
                 raise MigrationFault(
                     f"it has consumers at the source ({consumers}): stop them, or give --beside-consumers"
@@ -189,7 +194,7 @@ class Drain:
     async def _publish(self, target: MigrationLink, producer: str, batch: Sequence[Numbered]) -> None:
         for one in batch:
             target.publish(self._own, one.delivery.key, forwarded_header(one, producer), one.delivery.body)
-            await target.writable()
+            await target.until_writable()
             self._passed("published")
         await target.until(lambda: target.confirmed >= target.published)
         self._passed("confirmed")
@@ -198,7 +203,7 @@ class Drain:
         """Wait for a delivery; return False if the queue is empty, and an earlier run holds nothing that may return."""
         end_s = time.monotonic() + self._patience_s
         while not source.deliveries and not self._stop():
-            ready = (await source.call(AnyDeclare(queue=self.queue, passive=True))).message_count
+            ready = (await source.call(DeclareAny(queue=self.queue, passive=True))).message_count
             if source.deliveries:
                 break
             if time.monotonic() > end_s:
@@ -211,3 +216,44 @@ class Drain:
                 async with asyncio.timeout(POLL_S):
                     await source.until(lambda: bool(source.deliveries))
         return bool(source.deliveries)
+
+
+def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
+    """Return the header with the number, and with what is left of the expiration. Raises: MigrationFault.
+
+    Everything else keeps its octets. The counters of a quorum queue of the source are left out.
+    """
+    header = message.delivery.header
+    try:
+        measure_header(header)
+    except ProtocolError as error:
+        raise MigrationFault(f"a message of the source cannot be read: {error}") from None
+    table = cut_properties(header).get("headers")
+    drop = [name for name in COUNTED if name in read_headers(header, *COUNTED)]
+    headers: dict[str, Any] = {PRODUCER: producer, SEQUENCE: message.number}
+    if table == NO_ENTRIES:
+        headers[OWN_TABLE] = True
+    if message.doubtful:
+        headers[DOUBTFUL] = True
+    left_ms = remaining_ms(header, time.time() if now_s is None else now_s)
+    properties = {} if left_ms is None else {"expiration": str(left_ms)}
+    return edit_header(header, set_headers=headers, drop_headers=drop, set_properties=properties)
+
+
+def remaining_ms(header: bytes, now_s: float) -> int | None:
+    """Return what is left of the expiration, if the message says when it was made; None to leave it as it is.
+
+    An older time than that was not the time of the publish, or the source would have dropped the message.
+    """
+    text = read_text(header, "expiration")
+    if text is None or not text.isdecimal():
+        return None
+    expiration_ms = int(text)
+    made_ms = read_headers(header, TIMESTAMP_MS).get(TIMESTAMP_MS)
+    if not isinstance(made_ms, int):
+        stamp = cut_properties(header).get("timestamp")
+        if stamp is None:
+            return None
+        made_ms = int.from_bytes(stamp, "big") * 1000
+    age_ms = int(now_s * 1000) - made_ms
+    return max(1, expiration_ms - age_ms) if 0 < age_ms < expiration_ms else None

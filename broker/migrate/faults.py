@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["MethodRefused", "MigrationFault", "PeerLost"]
+__all__ = ["MethodRefused", "MigrationFault"]
 
 
 class MigrationFault(Exception):
     """Messages cannot be moved; the text is one line for the user."""
-
-
-class PeerLost(MigrationFault):
-    """A connection could not be opened, or ended."""
 
 
 class MethodRefused(MigrationFault):

@@ -6,40 +6,24 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from pamqp import commands
 
-from broker.amqp.codec import Method, content_frames, decode_method, encode_method
-from broker.amqp.errors import ProtocolError
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, HEARTBEAT, FrameCutter, Octets
-from broker.amqp.handshake import PROTOCOL_HEADER
-from broker.migrate.faults import MethodRefused, PeerLost
-from broker.migrate.methods import AnyOpen, AnyPublish
-from broker.perf.peer import Address
+from broker.amqp.client import ClientConnection, Received
+from broker.amqp.codec import Method, encode_method
+from broker.amqp.lenient_methods import PublishAny
+from broker.client.address import AmqpAddress
+from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
+from broker.migrate.faults import MethodRefused, MigrationFault
 
 __all__ = ["MigrationLink", "SourceMessage"]
 
 CHANNEL: Final = 1
-FRAME_MAX_BYTES: Final = 131_072
 HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0
-CLOSE_LIMIT_S: Final = 5.0
 RECEIVED_MAX_BYTES: Final = 64 << 20  # of deliveries that wait; beyond it the socket is not read
 TOGETHER_BYTES: Final = 64 << 10  # of publishes that are written at once
-BODY_BYTES: Final = slice(4, 12)
-CLOSED_BY_US: Final = 200
-PROPERTIES: Final[dict[str, Any]] = {
-    "product": "SlotMQ",
-    "connection_name": "slotmq migrate",
-    "capabilities": {
-        "authentication_failure_close": True,
-        "basic.nack": True,
-        "connection.blocked": True,
-        "consumer_cancel_notify": True,
-        "publisher_confirms": True,
-    },
-}
 
 
 class SourceMessage(NamedTuple):
@@ -53,249 +37,158 @@ class SourceMessage(NamedTuple):
     body: bytes
 
 
-class MigrationLink(asyncio.Protocol):
+class MigrationLink(ClientEvents):
     """The client's side of a connection that one task uses.
 
     Shapes: `deliveries` waits to be taken; `confirmed` is the number of publishes that the broker has confirmed, in
-        order; `blocked` is the reason of connection.blocked, or empty; `product` is what the broker calls itself.
+        order; `product` is what the broker calls itself.
     """
 
-    def __init__(self, name: str) -> None:
+    cancelled = "the queue was deleted or its node is gone"
+
+    def __init__(self, name: str, vhost: str, login: tuple[str, str]) -> None:
         """`name` is what error texts call the broker."""
         self.name = name
-        self.product = ""
         self.deliveries: deque[SourceMessage] = deque()
         self.published = 0
         self.confirmed = 0
-        self.blocked = ""
-        self._cutter = FrameCutter(FRAME_MAX_BYTES)
-        self._frame_max_bytes = FRAME_MAX_BYTES
-        self._transport: asyncio.Transport | None = None
-        self._out: list[Octets] = []
-        self._out_bytes = 0
-        self._answers: deque[Any] = deque()
-        self._content: Any = None  # the method whose content arrives
-        self._header = b""
-        self._parts: list[Octets] = []
-        self._missing_bytes = 0
+        self._client = ClientConnection(
+            vhost, login, properties={"connection_name": "slotmq migrate"}, heartbeat_s=HEARTBEAT_S
+        )
+        self._link = ClientLink(self._client, self)
         self._waiting_bytes = 0
-        self._lost: Exception | None = None
+        self._fault: MigrationFault | None = None
         self._news = asyncio.Event()
-        self._heard = True
-        self._beats: asyncio.TimerHandle | None = None
         self._full = False
 
     # -- what the task calls ------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, address: Address, name: str) -> MigrationLink:
-        """Connect, log in and open the channel. Raises: PeerLost, MethodRefused."""
-        loop = asyncio.get_running_loop()
-        link = cls(name)
+    async def open(cls, address: AmqpAddress, name: str) -> MigrationLink:
+        """Connect, log in and open the channel. Raises: MigrationFault."""
+        link = cls(name, address.vhost, address.login)
         try:
             async with asyncio.timeout(OPEN_LIMIT_S):
-                security = address.tls_context() if address.tls else None
-                await loop.create_connection(lambda: link, address.host, address.port, ssl=security)
-                await link._log_in(address)
+                await link._link.dial(address)
+                await link._link.open()
         except TimeoutError:
             link.abort()
-            raise PeerLost(f"{name}: no answer within {OPEN_LIMIT_S:g} s") from None
+            raise MigrationFault(f"{name}: no answer within {OPEN_LIMIT_S:g} s") from None
         except ssl.SSLError as error:
-            raise PeerLost(f"{name}: no TLS with {address.host} port {address.port}: {error.reason}") from None
+            raise MigrationFault(f"{name}: no TLS with {address.host} port {address.port}: {error.reason}") from None
         except OSError as error:
             reason = error.strerror or str(error)
-            raise PeerLost(f"{name}: cannot reach {address.host} port {address.port}: {reason}") from None
+            raise MigrationFault(f"{name}: cannot reach {address.host} port {address.port}: {reason}") from None
+        except CallRefused as refused:
+            raise link._fault_of(refused) from None
         except BaseException:
             link.abort()
             raise
         return link
 
+    @property
+    def product(self) -> str:
+        """What the broker calls itself, with its version."""
+        told = self._client.server_properties
+        return " ".join(str(told[name]) for name in ("product", "version") if name in told)
+
     async def reopen(self) -> None:
-        """Open the channel again after a method was refused. Raises: PeerLost, MethodRefused."""
-        self._lost = None
+        """Open the channel again after a method was refused. Raises: MigrationFault."""
         await self.call(commands.Channel.Open())
 
-    async def call(self, method: Method, channel: int = CHANNEL) -> Any:
-        """Send a method and return its answer. Raises: PeerLost, MethodRefused."""
-        self.send(method, channel)
-        return await self._answer()
+    async def call(self, method: Method) -> Any:
+        """Send a method and return its answer. Raises: MigrationFault."""
+        try:
+            return await self._link.call(CHANNEL, method)
+        except CallRefused as refused:
+            raise self._fault or self._fault_of(refused) from None
 
-    def send(self, method: Method, channel: int = CHANNEL) -> None:
+    def send(self, method: Method) -> None:
         """Send a method, and everything before it."""
-        self._out.append(encode_method(channel, method))
-        self._flush()
+        self._link.cast(CHANNEL, method)
 
     def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> None:
         """Publish a mandatory message; it leaves together with others, at the latest when something is waited for."""
         self.published += 1
-        self._out.append(encode_method(CHANNEL, AnyPublish(exchange=exchange, routing_key=key, mandatory=True)))
-        self._out += content_frames(CHANNEL, header, body, self._frame_max_bytes)
-        self._out_bytes += len(header) + len(body)
-        if self._out_bytes > TOGETHER_BYTES:
-            self._flush()
+        method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
+        self._client.publish(CHANNEL, encode_method(CHANNEL, method), header, body)
+        if self._client.out_bytes > TOGETHER_BYTES:
+            self._link.flush()
 
     def take(self) -> SourceMessage:
         """Take the first delivery that waits."""
         delivery = self.deliveries.popleft()
         self._waiting_bytes -= len(delivery.body)
-        if self._transport is not None and self._waiting_bytes < RECEIVED_MAX_BYTES:
-            self._transport.resume_reading()
+        if self._waiting_bytes < RECEIVED_MAX_BYTES:
+            self._link.resume_reading()
         return delivery
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until received frames make a condition true. Raises: PeerLost, MethodRefused."""
-        self._flush()
+        """Wait until received frames make a condition true. Raises: MigrationFault."""
+        self._link.flush()
         while not met():
-            if self._lost is not None:
-                raise self._lost
+            if self._fault is not None:
+                raise self._fault
             self._news.clear()
             await self._news.wait()
 
-    async def writable(self) -> None:
-        """Wait until the broker reads again. Raises: PeerLost, MethodRefused."""
-        if self._full or self._lost is not None:
-            await self.until(lambda: not self._full and self._lost is None)
+    async def until_writable(self) -> None:
+        """Wait until the broker reads again. Raises: MigrationFault."""
+        if self._full or self._fault is not None:
+            await self.until(lambda: not self._full and self._fault is None)
 
     async def close(self) -> None:
-        """Close in order; a broker that does not answer is left."""
-        try:
-            async with asyncio.timeout(CLOSE_LIMIT_S):
-                await self.call(commands.Connection.Close(CLOSED_BY_US, "done", 0, 0), 0)
-        except (PeerLost, MethodRefused, TimeoutError):
-            pass
-        self.abort()
+        """Close cleanly; a broker that does not answer is left."""
+        await self._link.close("done")
 
     def abort(self) -> None:
         """Close the socket at once."""
-        if self._beats is not None:
-            self._beats.cancel()
-        if self._transport is not None:
-            self._transport.abort()
+        self._link.abort()
 
-    def _flush(self) -> None:
-        out, self._out, self._out_bytes = self._out, [], 0
-        if out and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(out))
+    # -- events of the connection -------------------------------------------------------------------------------------
 
-    async def _answer(self) -> Any:
-        await self.until(lambda: bool(self._answers))
-        return self._answers.popleft()
+    def delivered(self, message: Received) -> None:
+        """Queue a message, and stop reading when too many bytes wait."""
+        method = message.method
+        place = method.exchange or "", method.routing_key or ""
+        self.deliveries.append(
+            SourceMessage(method.delivery_tag, method.redelivered, *place, message.header, message.body)
+        )
+        self._waiting_bytes += len(message.body)
+        if self._waiting_bytes >= RECEIVED_MAX_BYTES:
+            self._link.pause_reading()
 
-    async def _log_in(self, address: Address) -> None:
-        assert self._transport is not None
-        self._transport.write(PROTOCOL_HEADER)
-        start: commands.Connection.Start = await self._answer()
-        told = start.server_properties or {}
-        self.product = " ".join(str(told[name]) for name in ("product", "version") if name in told)
-        response = f"\0{address.user}\0{address.password}"
-        tune = await self.call(commands.Connection.StartOk(PROPERTIES, "PLAIN", response, "en_US"), 0)
-        heartbeat_s = min(tune.heartbeat or HEARTBEAT_S, HEARTBEAT_S)
-        self._frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
-        self.send(commands.Connection.TuneOk(CHANNEL, self._frame_max_bytes, heartbeat_s), 0)
-        self._beat(heartbeat_s / 2, silent=0)
-        await self.call(AnyOpen(address.vhost), 0)
-        await self.call(commands.Channel.Open())
+    def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
+        """Note what the broker has confirmed."""
+        if accepted:
+            self.confirmed = max(self.confirmed, tag)
+        else:
+            self._stop(MethodRefused(0, f"{self.name} refused a message: the queue is full"))
 
-    def _beat(self, every_s: float, silent: int) -> None:
-        """Send a heartbeat, and end the connection when nothing was heard four times."""
-        silent = 0 if self._heard else silent + 1
-        self._heard = False
-        if self._transport is None or self._transport.is_closing():
-            return
-        if silent > 4 and self._transport.is_reading():
-            self._end(PeerLost(f"{self.name}: the broker has been silent for {silent * every_s:.0f} s"))
-            self._transport.abort()
-            return
-        self._transport.write(HEARTBEAT)
-        self._beats = asyncio.get_running_loop().call_later(every_s, self._beat, every_s, silent)
+    def returned(self, message: Received) -> None:
+        """Stop at a message that the broker could not route."""
+        code, text = message.method.reply_code, message.method.reply_text
+        self._stop(MethodRefused(code or 0, f"{self.name} returned a message: {code} {text}"))
 
-    # -- callbacks of the loop ----------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Handle whole frames."""
-        self._heard = True
-        self._cutter.feed(data)
-        try:
-            for kind, channel, payload, part in self._cutter.frames():
-                self._frame(kind, channel, payload, part if isinstance(part, memoryview) else payload)
-        except ProtocolError as error:
-            self._end(PeerLost(f"{self.name}: a broken frame: {error}"))
-            self.abort()
-        if self._waiting_bytes >= RECEIVED_MAX_BYTES and self._transport is not None:
-            self._transport.pause_reading()
+    def read(self) -> None:
+        """Let the task look at what is new."""
         self._news.set()
 
-    def pause_writing(self) -> None:
-        """Note that the broker reads nothing at the moment."""
-        self._full = True
-
-    def resume_writing(self) -> None:
-        """Note that the broker reads again."""
-        self._full = False
+    def writable(self, *, is_writable: bool) -> None:
+        """Note whether the broker reads what is sent to it."""
+        self._full = not is_writable
         self._news.set()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End what the task waits for."""
-        reason = getattr(exc, "strerror", None) or str(exc or "the broker closed the socket")
-        self._end(PeerLost(f"{self.name}: the connection is lost: {reason}"))
+    def ended(self, error: CallRefused) -> None:
+        """Stop with the reason."""
+        self._stop(self._fault_of(error))
 
-    # -- frames -------------------------------------------------------------------------------------------------------
-
-    def _end(self, reason: Exception) -> None:
-        if self._lost is None:
-            self._lost = reason
+    def _stop(self, fault: MigrationFault) -> None:
+        self._fault = self._fault or fault
         self._news.set()
 
-    def _frame(self, kind: int, channel: int, payload: bytes, octets: Octets) -> None:
-        if kind == FRAME_METHOD:
-            self._method(channel, decode_method(payload))
-        elif kind == FRAME_HEADER:
-            self._header, self._parts = payload, []
-            self._missing_bytes = int.from_bytes(payload[BODY_BYTES], "big")
-            if not self._missing_bytes:
-                self._complete()
-        elif kind == FRAME_BODY:
-            self._parts.append(octets)
-            self._missing_bytes -= len(octets)
-            if self._missing_bytes <= 0:
-                self._complete()
-
-    def _complete(self) -> None:
-        method, self._content = self._content, None
-        body = b"".join(self._parts)
-        if isinstance(method, commands.Basic.Return):
-            text = f"{method.reply_code} {method.reply_text}"
-            self._end(MethodRefused(method.reply_code or 0, f"{self.name} returned a message: {text}"))
-        elif isinstance(method, commands.Basic.GetOk):
-            self._answers.append((method, body))
-        elif method is not None:
-            place = method.exchange or "", method.routing_key or ""
-            self.deliveries.append(SourceMessage(method.delivery_tag, method.redelivered, *place, self._header, body))
-            self._waiting_bytes += len(body)
-
-    def _method(self, channel: int, method: Any) -> None:
-        match method:
-            case commands.Basic.Deliver() | commands.Basic.Return() | commands.Basic.GetOk():
-                self._content = method
-            case commands.Basic.Ack():
-                self.confirmed = max(self.confirmed, method.delivery_tag)
-            case commands.Basic.Nack():
-                self._end(MethodRefused(0, f"{self.name} refused a message: the queue is full"))
-            case commands.Connection.Close():
-                self.send(commands.Connection.CloseOk(), channel)
-                self._end(PeerLost(f"{self.name}: {method.reply_code} {method.reply_text}"))
-            case commands.Channel.Close():
-                self.send(commands.Channel.CloseOk(), channel)
-                self._end(MethodRefused(method.reply_code or 0, f"{self.name}: {method.reply_text}"))
-            case commands.Basic.Cancel():
-                self._end(PeerLost(f"{self.name}: the queue was deleted or its node is gone"))
-            case commands.Connection.Blocked():
-                self.blocked = method.reason or "no reason given"
-            case commands.Connection.Unblocked():
-                self.blocked = ""
-            case _:
-                self._answers.append(method)
+    def _fault_of(self, refused: CallRefused) -> MigrationFault:
+        """Return the fault for the user that a refusal is."""
+        if not isinstance(refused, ConnectionLost):
+            return MethodRefused(refused.code, f"{self.name}: {refused}")
+        return MigrationFault(f"{self.name}: {refused.code or 'the connection is lost:'} {refused}")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.amqp.lenient_methods import DeclareAny
+from broker.client.address import AmqpAddress
 from broker.migrate.drain import Drain, DrainTally, own_name
 from broker.migrate.faults import MethodRefused, MigrationFault
 from broker.migrate.link import MigrationLink
-from broker.migrate.methods import AnyDeclare
-from broker.perf.peer import Address
 
 __all__ = ["Migration", "MigrationOutcome", "QueuePlace"]
 
@@ -52,8 +52,8 @@ class Migration:
 
     def __init__(
         self,
-        source: Address,
-        target: Address,
+        source: AmqpAddress,
+        target: AmqpAddress,
         places: Sequence[QueuePlace],
         *,
         jobs: int,
@@ -106,7 +106,7 @@ class Migration:
                     if place.vhost != vhost or outcome.fault or outcome.in_flight:
                         continue
                     try:
-                        ready = (await link.call(AnyDeclare(queue=place.queue, passive=True))).message_count
+                        ready = (await link.call(DeclareAny(queue=place.queue, passive=True))).message_count
                     except MethodRefused as refused:
                         outcome.fault = str(refused)
                         await link.reopen()
@@ -121,7 +121,7 @@ class Migration:
     @staticmethod
     async def _has_marker(link: MigrationLink, queue: str) -> bool:
         try:
-            await link.call(AnyDeclare(queue=own_name(queue), passive=True))
+            await link.call(DeclareAny(queue=own_name(queue), passive=True))
         except MethodRefused:
             await link.reopen()
             return False

@@ -22,7 +22,7 @@ from broker.amqp.errors import UNEXPECTED
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
-from broker.net.control_request import ROWS_AT_ONCE, Asker, ControlRefused, Request, Verb
+from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Request, Verb
 from broker.tasks import Tasks
 
 __all__ = ["CLIENTS_MAX", "REQUEST_MAX_BYTES", "AnswerWriter", "ControlSocket", "answer_request"]
@@ -152,7 +152,7 @@ async def _answer(
         return {"ok": True, "result": await result if inspect.isawaitable(result) else result}
     except ConnectionError:
         raise
-    except ControlRefused as refused:
+    except OperationRefused as refused:
         return _refusal(str(refused))
     except Exception:  # one request must not end the broker
         log.exception("control.failed", verb=fields["verb"])

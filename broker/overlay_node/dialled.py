@@ -6,24 +6,28 @@ import asyncio
 import os
 import random
 import ssl
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.client import ClientConnection, ClientState, LinkRefused
+from pamqp import commands
+from pamqp.common import FieldTable
+
+from broker.amqp.client import ClientConnection, Received
+from broker.amqp.codec import encode_method
+from broker.client.address import AmqpAddress
+from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE
 from broker.event_log import get_logger
-from broker.net.transport import write_pieces
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings.overlay import Neighbour
 
-__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "Dialler", "NeighbourAddress"]
+__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "DialledCarrier", "Dialler"]
 
 _log = get_logger()
 
@@ -34,164 +38,76 @@ PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 OPENING_LIMIT_S: Final = 10.0
 HEARTBEAT_S: Final = 6
-CLOSING_LIMIT_S: Final = 2.0  # for output that the other broker has not read yet
-HIGH_WATER_BYTES: Final = 256 << 10
-PORTS: Final = {"amqp": 5672, "amqps": 5671}
+CHANNEL: Final = 1
+BASIC: Final = 60
+HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no properties
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourAddress:
-    """Where a neighbour listens, and how to log in there."""
+class DialledCarrier(ClientEvents):
+    """The connection of a link that this process opened; the other broker's first message says where to answer."""
 
-    host: str
-    port: int
-    vhost: str
-    user: str
-    password: str
-    tls: ssl.SSLContext | None
+    peer = "the other broker"
+    cancelled = "the other broker ended the link"
 
-    @classmethod
-    def of(cls, neighbour: Neighbour) -> NeighbourAddress:
-        """Return where a neighbour is. *Blocking.* Raises: OSError for a file that cannot be read."""
-        parts = urlsplit(neighbour.url.get_secret_value())
-        password = unquote(parts.password or "guest")
-        if neighbour.password_file:
-            password = Path(neighbour.password_file).read_text().rstrip("\r\n")
-        tls = ssl.create_default_context(cafile=neighbour.cafile or None) if parts.scheme == "amqps" else None
-        vhost = unquote(parts.path[1:]) or "/"
-        port = parts.port or PORTS[parts.scheme]
-        return cls(parts.hostname or "", port, vhost, unquote(parts.username or "guest"), password, tls)
-
-
-class DialledCarrier(asyncio.Protocol):
-    """The socket of a link that this process opened.
-
-    Shapes: `ended` becomes the reason for which the connection ended.
-    """
-
-    def __init__(self, target: NeighbourAddress, own: str, peer: str, process: int) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._client = ClientConnection(
-            target.user,
-            target.password,
-            target.vhost,
-            LINK_QUEUE,
-            self._message,
-            arguments={BROKER_ARGUMENT: own, PEER_ARGUMENT: peer, PROCESS_ARGUMENT: process},
-            heartbeat_s=HEARTBEAT_S,
-            max_message_bytes=LINK_MESSAGE_BYTES,
+    def __init__(
+        self, address: AmqpAddress, own: str, peer: str, process: int, begin: Callable[[DialledCarrier], OverlayLink]
+    ) -> None:
+        client = ClientConnection(
+            address.vhost, address.login, properties={}, heartbeat_s=HEARTBEAT_S, max_message_bytes=LINK_MESSAGE_BYTES
         )
-        self._key = ""
-        self._reason = ""
-        self._heard = False
-        self._silent = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._begin: Callable[[], OverlayLink] | None = None
-        self._link: OverlayLink | None = None
+        self.connection = ClientLink(client, self)
+        self.link: OverlayLink | None = None
         self.has_room = True
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def expect(self, begin: Callable[[], OverlayLink]) -> None:
-        """Call `begin` once the other broker is ready."""
+        self._arguments: FieldTable = {BROKER_ARGUMENT: own, PEER_ARGUMENT: peer, PROCESS_ARGUMENT: process}
         self._begin = begin
+        self._publish = b""
+        self._late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the other broker."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self._timer = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
-        self._write()
-
-    def data_received(self, data: bytes) -> None:
-        """Feed the connection."""
-        self._heard = True
+    async def open(self) -> None:
+        """Consume the messages of the link; a link that does not begin in time ends."""
+        self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
-            self._client.feed(data)
-        except LinkRefused as refused:
-            self._fail(str(refused))
-        self._write()
-        if self._client.state is ClientState.CLOSED:
-            self._hang_up()
+            await self.connection.open()
+            consume = commands.Basic.Consume(queue=LINK_QUEUE, no_ack=True, arguments=self._arguments)
+            await self.connection.call(CHANNEL, consume)
+        except CallRefused as refused:
+            self.connection.fail(refused)
 
-    def pause_writing(self) -> None:
-        """Stop runs: the other end does not read."""
-        self.has_room = False
+    def delivered(self, message: Received) -> None:
+        """Take a message; the first one begins the link."""
+        if self.link is not None:
+            self.link.take(message.body)
+        elif not self.connection.ended.done():
+            self._stop_timer()
+            publish = commands.Basic.Publish(exchange="", routing_key=message.method.routing_key)
+            self._publish = encode_method(CHANNEL, publish)
+            self.link = self._begin(self)
 
-    def resume_writing(self) -> None:
-        """Allow runs again."""
-        self.has_room = True
+    def writable(self, *, is_writable: bool) -> None:
+        """Stop or allow runs: the other end does not read, or again."""
+        self.has_room = is_writable
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._link is not None:
-            self._link.end()
-        if not self.ended.done():
-            self.ended.set_result(self._reason or (str(exc) if exc else "the other broker closed the connection"))
+    def ended(self, _error: CallRefused) -> None:
+        """End the link."""
+        self._stop_timer()
+        if self.link is not None:
+            self.link.end()
 
     def carry(self, body: bytes) -> None:
         """Send a message."""
-        self._client.publish(self._key, body)
-        self._write()
+        self.connection.client.publish(CHANNEL, self._publish, HEADER.pack(BASIC, 0, len(body), 0), body)
+        self.connection.flush()
 
     def close(self, text: str) -> None:
         """End the link and tell the other end why."""
-        self._fail(text)
-        self._client.close(text)
-        self._write()
-        self._hang_up()
+        self.connection.fail(ConnectionLost(0, text), told=True)
 
-    def _message(self, key: str, body: bytes) -> None:
-        """Take a message; the first one says where to send ours."""
-        if self._link is not None:
-            self._link.take(body)
-        elif self._begin is not None:
-            self._key = key
-            self._link = self._begin()
-            self._beat()
-
-    def _beat(self) -> None:
-        """Send a heartbeat, and end a connection that was silent for two intervals."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._silent = 0 if self._heard else self._silent + 1
-        self._heard = False
-        interval_s = self._client.heartbeat_s
-        if not interval_s:
-            return
-        if self._silent > 4:  # half intervals
-            self._fail(f"no heartbeat for {2 * interval_s} s")
-            self._abort()
-            return
-        self._client.beat()
-        self._write()
-        self._timer = asyncio.get_running_loop().call_later(interval_s / 2, self._beat)
+    def _stop_timer(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
 
     def _opening_late(self) -> None:
-        self._fail(f"the link was not open after {OPENING_LIMIT_S:.0f} s")
-        self._hang_up()
-
-    def _fail(self, reason: str) -> None:
-        self._reason = self._reason or reason
-
-    def _write(self) -> None:
-        transport = self._transport
-        pieces = self._client.take_output()
-        if pieces and transport is not None and not transport.is_closing():
-            write_pieces(transport, pieces, HIGH_WATER_BYTES)
-
-    def _hang_up(self) -> None:
-        """Close the socket; what the other broker does not read in time is dropped."""
-        if self._transport is not None and not self._transport.is_closing():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(CLOSING_LIMIT_S, self._abort)
-            self._transport.close()
-
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        self.connection.fail(ConnectionLost(0, f"the link was not open after {OPENING_LIMIT_S:.0f} s"))
 
 
 class Dialler:
@@ -210,7 +126,6 @@ class Dialler:
         self._neighbour = neighbour
         self._begin = begin
         self._carrier: DialledCarrier | None = None
-        self._link: OverlayLink | None = None
         self._tasks = Tasks.logged("overlay.link_crashed")
         self.needed = asyncio.Event()
         self.needed.set()
@@ -221,14 +136,14 @@ class Dialler:
 
     def carries(self, link: OverlayLink) -> bool:
         """Return whether a link is the one that this end opened."""
-        return self._link is link
+        return self._carrier is not None and self._carrier.link is link
 
     async def stop(self) -> None:
         """End, and return when the socket is closed."""
         await self._tasks.stop()
         if self._carrier is not None:
             self._carrier.close("the broker stops")
-            await self._carrier.ended
+            await self._carrier.connection.closed.wait()
 
     async def _run(self) -> None:
         pause_s, loop = PAUSE_S, asyncio.get_running_loop()
@@ -252,13 +167,11 @@ class Dialler:
 
     async def _attempt(self) -> tuple[str, bool]:
         """Connect once; return why the connection ended or failed, and whether the link was open."""
-        loop = asyncio.get_running_loop()
         try:
-            target = await loop.run_in_executor(None, NeighbourAddress.of, self._neighbour)
-            carrier = DialledCarrier(target, self._own, self._neighbour.broker, self._process)
-            carrier.expect(partial(self._ready, carrier))
+            address = await asyncio.to_thread(address_of, self._neighbour)
+            carrier = DialledCarrier(address, self._own, self._neighbour.broker, self._process, self._begin)
             async with asyncio.timeout(OPENING_LIMIT_S):
-                await loop.create_connection(lambda: carrier, target.host, target.port, ssl=target.tls)
+                await carrier.connection.dial(address)
         except TimeoutError:
             return f"no answer for {OPENING_LIMIT_S:.0f} s", False
         except ssl.SSLError as error:
@@ -266,11 +179,16 @@ class Dialler:
         except OSError as error:
             return os.strerror(error.errno) if error.errno else str(error), False
         self._carrier = carrier
-        reason = await asyncio.shield(carrier.ended)
-        was_open = self._link is not None and self._link.session > 0
-        self._carrier = self._link = None
-        return reason, was_open
+        await carrier.open()
+        await carrier.connection.closed.wait()
+        self._carrier = None
+        return carrier.connection.ended.result(), carrier.link is not None and carrier.link.session > 0
 
-    def _ready(self, carrier: DialledCarrier) -> OverlayLink:
-        self._link = link = self._begin(carrier)
-        return link
+
+def address_of(neighbour: Neighbour) -> AmqpAddress:
+    """Return where a neighbour listens. *Blocking.* Raises: OSError for a file that cannot be read."""
+    address = AmqpAddress.parse(neighbour.url.get_secret_value().partition("?")[0])
+    password = address.password
+    if neighbour.password_file:
+        password = Path(neighbour.password_file).read_text().rstrip("\r\n")
+    return replace(address, password=password, cafile=neighbour.cafile)

@@ -80,6 +80,7 @@ class Data(Part):
     async def stop(self, timeout_s: float) -> None:
         """Write everything to disk, or hand it to the other nodes; no client is connected any more."""
         stopping = self._shared.stopping
+        await self.vhosts.finish_sliced()
         await self.taps.close(timeout_s, lambda count: stopping.wait_for("slot files", count=count))
         if self.node is not None:
             stopping.wait_for("PostgreSQL")

@@ -9,8 +9,9 @@ from broker.manage.managed_broker import ManagedBroker
 from broker.manage.samples import Samples
 from broker.manage.totals import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
 from broker.net.control import ControlSocket
-from broker.net.control_verbs import control_verbs
-from broker.net.control_verbs.unacked import answering
+from broker.operations.operated_broker import OperatedBroker
+from broker.operations.table import control_verbs
+from broker.operations.unacked import answering
 from broker.parts.part import Part, Shared
 from broker.settings.change import in_force
 from broker.vhosts.broker_statistics import BrokerStatistics
@@ -68,48 +69,44 @@ class Entrance(Part):
         self.managed: ManagedBroker
 
     async def open(self) -> None:
-        """Make the verbs, and what the HTTP API reads."""
+        """Make what operations and the HTTP API read, and the control socket's verbs."""
         shared, data, clients = self._shared, self._data, self._clients
         administration, rehearsal = self._definitions.administration, self._definitions.rehearsal
         node, settings = data.node, shared.settings
-        verbs = control_verbs(
-            administration,
-            rehearsal,
-            clients.listener,
-            data.taps,
-            Backups(data.folder, administration, data.taps),
-            self._facts,
-            reload=self._reload,
-            settings=lambda: in_force(shared.settings),
-            stop=self._stop,
+        operated = OperatedBroker(
+            administration=administration,
+            rehearsal=rehearsal,
+            permissions=clients.permissions,
+            taps=data.taps,
+            backups=Backups(data.folder, administration, data.taps),
+            sessions=clients.listener.sessions,
+            blocked_sessions=clients.listener.blocked_sessions,
+            facts=self._facts,
             cluster=None if node is None else node.member,
             ask_nodes=None if node is None else node.questions.ask,
             overlay=self._overlay,
             zmq=self._zmq,
+            reload=self._reload,
+            shown_settings=lambda: in_force(shared.settings),
+            ask_to_stop=self._stop,
         )
         if node is not None:
-            node.questions.answer_by(answering(verbs, settings.cluster.node))
+            node.questions.answer_by(answering(operated, settings.cluster.node))
+        verbs = control_verbs(operated)
         self.control = ControlSocket(shared.path, verbs)
         self.statistics = BrokerStatistics(data.vhosts, clients.usage)
         totals = BrokerTotals(shared.path, data.vhosts, clients.listener, self.statistics, shared.files)
         self.managed = ManagedBroker(
+            **vars(operated),
             settings=lambda: shared.settings,
-            administration=administration,
-            rehearsal=rehearsal,
             listener=clients.listener,
-            taps=data.taps,
             logins=clients.logins,
-            permissions=clients.permissions,
             verbs=verbs,
-            facts=self._facts,
             unready=self._unready,
             down=lambda: sorted(data.vhosts.offline),
             ports=self._http.ports,
             incarnation=data.folder.incarnation,
             files=shared.files,
-            cluster=None if node is None else node.member,
-            overlay=self._overlay,
-            zmq=self._zmq,
             statistics=self.statistics,
             samples=Samples(settings.http.sample_interval_ms, TOTAL_NUMBERS, TOTAL_COUNTERS, totals.read),
         )

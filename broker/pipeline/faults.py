@@ -1,4 +1,4 @@
-"""The errors that the pipeline reports, each in one line for the user."""
+"""The errors that the pipeline reports, each in one line for the user, and the exit codes of jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from contextlib import contextmanager
 from typing import Final
 
 __all__ = [
+    "BAD_RECORDS",
+    "ERROR",
+    "GAP",
+    "NO_JAVA",
+    "OK",
+    "USAGE",
+    "JobFailed",
     "LakeRefused",
     "PipelineFault",
     "PublishFailed",
@@ -20,9 +27,32 @@ __all__ = [
     "SlotMissing",
     "SourceRefused",
     "TapTaken",
+    "exit_code",
     "fault_in",
+    "faults_fail_the_job",
     "said_plainly",
 ]
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+BAD_RECORDS: Final = 3  # done, except for unreadable records
+GAP: Final = 4  # messages to read are lost
+NO_JAVA: Final = 5
+
+
+class JobFailed(Exception):
+    """A job cannot continue; the text is for the user: one line, or the screen that lists the supported Java versions.
+
+    A subclass has its exit code as `code`, so that an exception raised in a worker sets the job's exit code, too.
+    """
+
+    code = ERROR
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        if code is not None:
+            self.code = code
 
 
 class PipelineFault(Exception):
@@ -77,6 +107,27 @@ _KINDS: Final = {
     )
 }  # fmt: skip
 _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")
+
+
+def exit_code(fault: PipelineFault) -> int:
+    """Return the exit code of a job that a fault ends."""
+    if isinstance(fault, ServerRefused):
+        return USAGE
+    return GAP if isinstance(fault, SlotGap) else ERROR
+
+
+@contextmanager
+def faults_fail_the_job() -> Iterator[None]:
+    """Turn faults of the pipeline, however Spark wraps them, into JobFailed with their line and their exit code."""
+    try:
+        yield
+    except JobFailed:
+        raise
+    except Exception as error:
+        fault = fault_in(error)
+        if fault is None:
+            raise
+        raise JobFailed(str(fault), exit_code(fault)) from error
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:

@@ -8,11 +8,14 @@ chooses the session that `spark_of` returns.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,21 +24,38 @@ from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
-from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job_failure import OK, JobFailed
+from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, ServerRefused
 from broker.pipeline.lake.place import OPTIONS, LakePlace
 from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.server import ServerRequest, connect, files, start, why_not
+from broker.pipeline.spark.server_files import ServerState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.pipeline.spark.session_choice import SessionChoice
+    from broker.pipeline.lake import Lake
 
-__all__ = ["Summary", "add_lake", "add_output", "add_spark", "carry_out", "path_argument", "setting", "spark_of"]
+__all__ = [
+    "ALWAYS_WARM",
+    "SessionChoice",
+    "Summary",
+    "add_lake",
+    "add_output",
+    "add_spark",
+    "carry_out",
+    "choose",
+    "open_lake",
+    "path_argument",
+    "setting",
+    "spark_of",
+    "write_whole",
+]
 
 LOCAL: Final = "local[*]"
+ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # the environment variable that makes every command start the server
+RUNTIME: Final = "spark.sql."  # settings that a session may change while Spark runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +124,29 @@ def _lake_argument(text: str) -> Path | str:
     return text if folder is None else folder
 
 
+def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
+    """Return the lake, at a version if one is given. Raises: JobFailed (USAGE) if there is none."""
+    from broker.pipeline.lake import Lake
+
+    try:
+        return Lake(place, version=version)
+    except LakeRefused as refused:
+        raise JobFailed(str(refused), USAGE) from None
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file that appears only when it is complete. Raises: JobFailed."""
+    writing = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write(writing)
+        writing.replace(path)
+    except OSError as error:
+        raise JobFailed(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            writing.unlink()
+
+
 def _storage_option(text: str) -> tuple[str, str]:
     """Store an object store option as an environment variable, which the JVM and the workers inherit."""
     name, value = setting(text)
@@ -160,8 +203,6 @@ def carry_out(
     progress = Progress(name, quiet=arguments.quiet)
     try:
         if engine and "warm" in arguments:
-            from broker.pipeline.spark.session_choice import choose
-
             arguments.session = choose(arguments)
             progress.say(str(arguments.session))
         summary = work(progress)
@@ -178,3 +219,67 @@ def carry_out(
         progress.close()
     summary.show(as_json=arguments.json)
     return summary.code
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChoice:
+    """A server, or why there is none."""
+
+    server: ServerState | None
+    why: str = ""
+    started: bool = False
+
+    def __str__(self) -> str:
+        if self.server is None:
+            return f"session: Spark of its own ({self.why})"
+        return f"session: {self.server}{', started now' if self.started else ''}"
+
+    def connect(self, conf: Mapping[str, str]) -> SparkSession:
+        """Return a session on the server, which ends with this process. Raises: JobFailed."""
+        assert self.server is not None
+        (SparkLog.current or SparkLog.begin()).take_python_loggers()
+        made = connect(self.server, conf)
+        atexit.register(made.stop)
+        return made
+
+
+def choose(arguments: argparse.Namespace) -> SessionChoice:
+    """Return the Spark that the arguments of `add_spark` request; start a server if they say so.
+
+    Raises: JobFailed, ServerRefused when a requested server is unavailable.
+    """
+    warm = arguments.warm or os.environ.get(ALWAYS_WARM, "") == "1"
+    asked = _asks_for_its_own(arguments)
+    if asked:
+        if arguments.warm:
+            raise ServerRefused(f"--warm and {asked}: the server has its own; start it with them")
+        return SessionChoice(None, asked)
+    place = files()
+    try:
+        state, started = start(ServerRequest(), place) if warm else (place.use(), False)
+    except ServerRefused as refused:
+        if arguments.warm:
+            raise
+        return SessionChoice(None, str(refused))
+    if state is None:
+        return SessionChoice(None, "no server runs: --warm starts one")
+    if why := why_not(state):
+        if arguments.warm:
+            raise ServerRefused(f"{state} cannot be used: {why}; slotmq pipeline server stop")
+        return SessionChoice(None, f"not {state}: {why}")
+    return SessionChoice(state, started=started)
+
+
+def _asks_for_its_own(arguments: argparse.Namespace) -> str:
+    """Return the argument that a running server cannot satisfy, empty if there is none."""
+    if arguments.cold:
+        return "--cold"
+    if arguments.master is not None:
+        return f"--master {arguments.master}"
+    if arguments.driver_memory is not None:
+        return f"--driver-memory {arguments.driver_memory}"
+    lake = getattr(arguments, "lake", None)
+    if isinstance(lake, str):  # an object store, whose keys are in this process's environment
+        return f"--lake {lake}"
+    fixed = next((name for name, _ in arguments.conf if not name.startswith(RUNTIME)), None)
+    return f"--conf {fixed}" if fixed else ""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.cli.parser import BadUsage
-from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import add_lake
-from broker.pipeline.job_failure import USAGE, JobFailed
+from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
+from broker.pipeline.job import add_lake, open_lake
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
@@ -45,12 +44,7 @@ class Selection:
 
     def open(self) -> Lake:
         """Return the lake. Raises: JobFailed (USAGE) if there is none."""
-        from broker.pipeline.lake import Lake
-
-        try:
-            return Lake(self.lake)
-        except LakeRefused as refused:
-            raise JobFailed(str(refused), USAGE) from None
+        return open_lake(self.lake)
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""
@@ -87,14 +81,9 @@ class Selection:
 
     def to_json(self) -> dict[str, object]:
         """Return the values that identify the selection within the lake."""
-        return {
-            "since": self.since,
-            "until": self.until,
-            "queues": sorted(self.queues),
-            "pattern": self.pattern,
-            "where": self.where,
-            "vhost": self.vhost,
-        }
+        found = asdict(self)
+        del found["lake"]
+        return {**found, "queues": sorted(self.queues)}
 
 
 def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

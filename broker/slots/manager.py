@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from broker.slots.ready_sizes import ReadySizes
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Fill, Owner, Tenure
 
@@ -181,17 +182,16 @@ class SlotManager:
         self._delete_if_done(slot)
 
     def adopt(
-        self, contents: list[Any], charge_bytes: int, counts: dict[int, int], *, redelivered: bool = False
+        self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun], *, redelivered: bool = False
     ) -> Slot:
         """Take messages that were leased from a shared store, as a sealed slot behind all others, and return it.
 
-        Shapes: at least one message; the first gets the id `next_id`, the others follow. `counts` maps an index to its
-            deliveries; a message with a count, were it 0, may have been delivered before, and all of them may with
-            `redelivered`.
+        Shapes: at least one message; the first gets the id `next_id`, the others follow. `returns` tells which of them
+            may have been delivered before; all of them may with `redelivered`.
         """
         self.seal()
         slot = self.open
-        slot.fill_with(contents, charge_bytes, counts, recovered=redelivered)
+        slot.fill_with(contents, charge_bytes, returns, recovered=redelivered)
         self.next_id += slot.length
         self.ready += slot.length
         if self.sizes is not None:
@@ -200,17 +200,6 @@ class SlotManager:
         self._offer(slot)
         self.seal()
         return slot
-
-    def surrender(self, slot: Slot) -> list[int]:
-        """Release the ready messages of a slot, which return to a shared store unsettled, and return their indexes.
-
-        The slot is deleted when no unacked message is left. Invariant: the caller has noted their delivery counts.
-        """
-        indexes = slot.ready_indexes()
-        self._less_ready(slot, indexes)
-        slot.purge()
-        self._delete_if_done(slot)
-        return indexes
 
     # -- get and return -----------------------------------------------------------------------------------------------
 
@@ -312,20 +301,6 @@ class SlotManager:
             self.give_back(slot)
         return len(held)
 
-    def return_all(self, owner: Owner) -> int:
-        """End every lease of a lost owner: messages that it had handed out are ready again; return how many."""
-        lost = 0
-        for slot in self.leased_to(owner):
-            lost += self.recall(slot)
-            self.give_back(slot)
-        return lost
-
-    def recall(self, slot: Slot) -> int:
-        """Make the unacked messages of one slot ready again, and return how many."""
-        lost = slot.recall()
-        self._again_ready(slot, lost)
-        return len(lost)
-
     def leased_to(self, owner: Owner) -> list[Slot]:
         """List the slots that `owner` leases, ascending."""
         return [slot for slot in self.slots.values() if slot.owner == owner]
@@ -336,8 +311,8 @@ class SlotManager:
         """Settle messages that were handed out, and delete the slot when it is sealed and has none left."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
-        if slot.acks.count == slot.length:
-            self._delete_if_done(slot)
+        if slot.acks.count == slot.length and slot.fill is Fill.SEALED and slot.tenure is not Tenure.DELETED:
+            self._delete(slot)
 
     def settle_one(self, slot: Slot, index: int) -> None:
         """Settle one message as `settle` does."""
@@ -352,24 +327,16 @@ class SlotManager:
         self._less_ready(slot, indexes)
         self._delete_if_done(slot)
 
-    def purge(self) -> list[tuple[Slot, list[int]]]:
-        """Settle every ready message of every slot, and return (slot, indexes) for each slot that had some."""
-        purged: list[tuple[Slot, list[int]]] = []
-        for slot in list(self.slots.values()):
-            if slot.ready:
-                purged.append((slot, slot.purge()))
-                self._delete_if_done(slot)
-        self._none_ready()
-        return purged
-
-    def clear(self) -> None:
-        """Delete every slot with its messages, because the queue is being deleted."""
+    def clear(self) -> list[list[Any]]:
+        """Delete every slot, and return the messages in memory, slot by slot, because to release many takes long."""
+        contents = [slot.contents for slot in self.slots.values() if slot.contents]
         self.seal()
         for slot in list(self.slots.values()):
             if slot is not self.open:
                 self._delete(slot)
         self._none_ready()
         self.unacked = 0
+        return contents
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 

@@ -6,31 +6,39 @@ Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture".
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import Any, Final
 
 from bitarray import bitarray
 
 from broker.slots.acks import Acks
+from broker.slots.redeliveries import Redeliveries, ReturnRun, put_bits
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["Slot", "single"]
+__all__ = ["ONES", "Slot", "dense", "single"]
 
-_ONES: Final = [range(index, index + 1) for index in range(1024)]
+ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 
 def single(index: int) -> range:
     """Return an index as a range: most queues of many get one message at a time, and making a range takes long."""
-    return _ONES[index] if index < len(_ONES) else range(index, index + 1)
+    return ONES[index] if index < len(ONES) else range(index, index + 1)
+
+
+def dense(indexes: Sequence[int]) -> Sequence[int]:
+    """Return ascending indexes as a range when none is missing between them, else as a list."""
+    if indexes[-1] - indexes[0] == len(indexes) - 1:
+        return range(indexes[0], indexes[-1] + 1)
+    return list(indexes) if isinstance(indexes, range) else indexes
 
 
 # What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.
-_NONE_RETURNED: Final[list[int]] = []
-_NO_COUNTS: Final[dict[int, int]] = {}
 _NO_SEGMENTS: Final[set[int]] = set()
 _NONE_UNLOGGED: Final[list[int]] = []
+_MARKED: Final = bitarray("1")
+_UNMARKED: Final = bitarray("0")
 
 
 class Slot:
@@ -40,9 +48,10 @@ class Slot:
     property of the slot: its ready messages stay visible to purge and limits.
 
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
-        disk. ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count. Only
-        the slot's own methods may add to ``returned``, ``counts``, ``segments`` and ``unlogged``. ``owner`` is the
-        holder of the lease, None while the slot is free; ``epoch`` is that of its last lease.
+        disk. ``returned`` marks the ``returned_count`` messages below ``cursor`` that are handed out again next, and is
+        None without any. ``redeliveries`` counts returns; it is None before the first one. Only the slot's own methods
+        may add to these, to ``segments`` and to ``unlogged``. ``owner`` is the holder of the lease, None while the slot
+        is free; ``epoch`` is that of its last lease. Indexes that a method takes or returns ascend.
     Units: ``bytes`` is the memory charge of what was published into it; ``sizes`` are in bytes too.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
@@ -52,7 +61,6 @@ class Slot:
         "body_bytes",
         "bytes",
         "contents",
-        "counts",
         "cursor",
         "epoch",
         "fill",
@@ -64,7 +72,9 @@ class Slot:
         "offered",
         "owner",
         "recovered",
+        "redeliveries",
         "returned",
+        "returned_count",
         "seen",
         "segments",
         "sizes",
@@ -83,8 +93,9 @@ class Slot:
         self.bytes = 0
         self.acks = Acks()
         self.owner: Owner | None = None
-        self.returned = _NONE_RETURNED
-        self.counts = _NO_COUNTS
+        self.returned_count = 0
+        self.returned: bitarray | None = None
+        self.redeliveries: Redeliveries | None = None
         self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
         self.fill = Fill.OPEN
         self.seen = 0  # the number of the last look for slots that occur twice
@@ -105,7 +116,7 @@ class Slot:
         first: int,
         length: int,
         settled: bytes,
-        counts: dict[int, int],
+        returns: Iterable[ReturnRun],
         segments: set[int],
         *,
         charge_bytes: int,
@@ -118,7 +129,7 @@ class Slot:
         slot.contents = None
         slot.acks = Acks(settled, length)
         slot.holes = slot.acks.count
-        slot.counts = dict(counts)
+        slot.note_returns(returns)
         slot.segments = segments
         slot.recovered = recovered
         slot.fill = Fill.SEALED
@@ -132,7 +143,7 @@ class Slot:
     @property
     def ready(self) -> int:
         """How many messages may be handed out."""
-        return len(self.returned) + self.length - self.cursor - self.holes
+        return self.returned_count + self.length - self.cursor - self.holes
 
     @property
     def unsettled(self) -> int:
@@ -185,13 +196,20 @@ class Slot:
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
 
-    def fill_with(self, contents: list[Any], charge_bytes: int, counts: dict[int, int], *, recovered: bool) -> None:
+    def fill_with(
+        self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun], *, recovered: bool
+    ) -> None:
         """Take messages that were leased from a shared store; the slot must be empty."""
         self.contents = contents
         self.length = len(contents)
         self.bytes = charge_bytes
-        self.counts = counts
+        self.note_returns(returns)
         self.recovered = recovered
+
+    def note_returns(self, returns: Iterable[ReturnRun]) -> None:
+        """Take the counts of returns that are known from before."""
+        for run in returns:
+            self._redeliveries().put(run)
 
     def note_logged(self) -> None:
         """Note that the queue log has an entry of every message except ``unlogged``."""
@@ -248,9 +266,10 @@ class Slot:
 
         Shapes: ascending indexes; a range when all of them are fresh and in one piece.
         """
-        if self.returned:
-            returned = self.returned
-            return [heappop(returned) for _ in range(min(limit, len(returned)))]
+        if self.returned is not None:
+            indexes = self._first_returned(limit)
+            self._unreturn(indexes)
+            return indexes
         start = self.cursor
         if not self.holes:
             stop = start + limit
@@ -271,28 +290,30 @@ class Slot:
     def take_one(self) -> int:
         """Hand out the message that `take` would hand out first, and return its index; one must be ready."""
         index = self.cursor
-        if self.returned or self.holes:
+        if self.returned is not None or self.holes:
             return self.take(1)[0]
         self.cursor = index + 1
         return index
 
-    def front(self, limit: int) -> list[int]:
-        """List up to `limit` ready messages in the order of `take`, without handing them out.
+    def front(self, limit: int) -> Sequence[int]:
+        """Return up to `limit` ready messages in the order of `take`, without handing them out.
 
-        Cost: the listed messages and the settled ones between them.
+        Cost: the returned messages and the settled ones between them.
         """
-        if self.returned:
-            return nsmallest(limit, self.returned)
+        if self.returned is not None:
+            return self._first_returned(limit)
         return list(islice(self.acks.unsettled(self.cursor, self.length), limit))
 
     def pick(self, index: int) -> None:
         """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready.
 
-        Cost: the ready messages before it when it is fresh, else the returned ones.
+        Cost: the ready messages before it when it is fresh.
         """
         if index < self.cursor:
-            self.returned.remove(index)
-            heapify(self.returned)
+            returned = self.returned
+            if returned is None or index >= len(returned) or not returned[index]:
+                raise ValueError(f"message {index} of slot {self.first} is not ready")
+            self._unreturn(single(index))
             return
         before = list(self.acks.unsettled(self.cursor, index))
         if index >= self.length or index in self.acks:
@@ -301,25 +322,24 @@ class Slot:
         self.cursor = index + 1
         self._return(before)
 
-    def size_of(self, indexes: Iterable[int]) -> int:
+    def size_of(self, indexes: Sequence[int]) -> int:
         """Return the size of messages for a limit in bytes; 0 as long as their sizes are not known."""
         sizes = self.sizes
-        return 0 if sizes is None else sum([sizes[index] for index in indexes])
+        if sizes is None:
+            return 0
+        if isinstance(indexes, range):
+            return sum(sizes[indexes.start : indexes.stop])
+        return sum([sizes[index] for index in indexes])
 
     def put_back(self, indexes: Sequence[int]) -> None:
         """Take back messages that were handed out and not sent: they are fresh again."""
-        if not indexes:
-            return
-        first, last = indexes[0], indexes[-1]
-        if not self.returned and last + 1 == self.cursor and len(indexes) == last + 1 - first:
-            self.cursor = first  # the newest messages in one piece: the fresh range starts earlier
-            return
         self._return(indexes)
 
     def requeue(self, indexes: Sequence[int]) -> None:
-        """Take back messages that a consumer had: each keeps its place and counts one more delivery."""
-        self._return(indexes)
-        self._count(indexes)
+        """Take back messages that a consumer had: each keeps its place and counts one more return."""
+        if indexes:
+            self._return(indexes)
+            self._redeliveries().add(indexes)
 
     def settle(self, indexes: Sequence[int]) -> None:
         """Mark handed-out messages settled and release their contents."""
@@ -334,9 +354,6 @@ class Slot:
             else:
                 for index in indexes:
                     contents[index] = None
-        if self.counts:
-            for index in indexes:
-                self.counts.pop(index, None)
 
     def settle_one(self, index: int) -> None:
         """Mark one message settled that was handed out, and release its content."""
@@ -344,70 +361,107 @@ class Slot:
         contents = self.contents
         if contents is not None:
             contents[index] = None
-        if self.counts:
-            self.counts.pop(index, None)
 
-    def purge(self) -> list[int]:
-        """Settle every ready message and return the indexes; the unacked ones stay."""
-        gone = self.ready_indexes()
-        self.returned = _NONE_RETURNED
-        self.cursor = self.length
-        self.holes = 0
-        self.settle(gone)
-        return gone
+    def lose(self, indexes: Sequence[int]) -> None:
+        """Settle ready messages wherever they stand."""
+        if isinstance(indexes, range):
+            below = max(0, min(indexes.stop, self.cursor) - indexes.start)
+        else:
+            below = bisect_left(indexes, self.cursor)
+        if below:
+            self._unreturn(indexes[:below])
+        self.holes += len(indexes) - below
+        self.settle(indexes)
+        if not self.ready:
+            self.cursor = self.length
+            self.holes = 0
 
     def unacked(self) -> list[int]:
         """List the indexes that were handed out and are not settled."""
-        returned = set(self.returned)
-        return [index for index in self.acks.unsettled(0, self.cursor) if index not in returned]
+        elsewhere = self.acks.bits(self.cursor)
+        if self.returned is not None:
+            returned = self.returned[: self.cursor]
+            elsewhere[: len(returned)] |= returned
+        return list(elsewhere.search(_UNMARKED))
 
-    def ready_indexes(self) -> list[int]:
-        """List the ready messages, ascending."""
-        return sorted(self.returned) + list(self.acks.unsettled(self.cursor, self.length))
-
-    def lose(self, indexes: Sequence[int]) -> None:
-        """Settle ready messages that cannot be read any more."""
-        gone = set(indexes)
-        self.returned = [index for index in self.returned if index not in gone]
-        heapify(self.returned)
-        self.holes += sum(1 for index in gone if index >= self.cursor)
-        self.settle(indexes)
-
-    def recall(self) -> list[int]:
-        """Make every unacked message ready again, with one more delivery each, and return their indexes.
-
-        This happens to a slot whose owner is lost.
-        """
-        lost = self.unacked()
-        self._count(lost)
-        self._return(lost)
-        return lost
+    def ready_indexes(self) -> Sequence[int]:
+        """Return the ready messages; a range when no message in between is missing."""
+        fresh: Sequence[int] = range(self.cursor, self.length)
+        if self.holes:
+            fresh = list(self.acks.unsettled(self.cursor, self.length))
+        if self.returned is None:
+            return fresh
+        return [*self._first_returned(self.returned_count), *fresh]
 
     def doubt(self, first: int) -> None:
-        """Count messages from an id on as redelivered, though no delivery of theirs is known."""
-        self.counts = {**dict.fromkeys(range(max(0, first - self.first), self.length), 0), **self.counts}
+        """Count messages from an id on as redelivered, though no return of theirs is known."""
+        self._redeliveries().doubt(max(0, first - self.first), self.length)
 
     def redelivered_among(self, indexes: Sequence[int]) -> int:
         """Return how many of the messages may have been delivered before."""
         if self.recovered:
             return len(indexes)
-        counts = self.counts
-        return len([index for index in indexes if index in counts]) if counts else 0
+        return 0 if self.redeliveries is None else self.redeliveries.among(indexes)
 
     def redelivered(self, index: int) -> bool:
         """Return whether the message may have been delivered before."""
-        return self.recovered or index in self.counts
+        return self.recovered or (self.redeliveries is not None and index in self.redeliveries)
+
+    def delivery_count(self, index: int) -> int:
+        """Return how many returns of a message count towards the delivery limit."""
+        return 0 if self.redeliveries is None else self.redeliveries.delivered(index)
+
+    def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
+        """List those of some messages that came back `limit` times or more."""
+        if self.redeliveries is None:
+            return [] if limit > 0 else list(indexes)
+        return self.redeliveries.worn(indexes, limit)
+
+    def returns_of(self, indexes: Sequence[int]) -> list[ReturnRun]:
+        """Return how often messages came back, for those that did."""
+        return [] if self.redeliveries is None else self.redeliveries.runs(indexes)
 
     def _return(self, indexes: Sequence[int]) -> None:
-        """Add handed-out messages to those that are handed out next."""
-        if indexes and not self.returned:
-            self.returned = []
-        for index in indexes:
-            heappush(self.returned, index)
+        """Add handed-out messages to those that are handed out next.
 
-    def _count(self, indexes: Sequence[int]) -> None:
-        """Count one more delivery of some messages."""
-        if indexes and not self.counts:
-            self.counts = {}
-        for index in indexes:
-            self.counts[index] = self.counts.get(index, 0) + 1
+        The newest messages in one piece become fresh: then the fresh range starts earlier.
+        """
+        if not indexes:
+            return
+        first, end = indexes[0], indexes[-1] + 1
+        if end == self.cursor and len(indexes) == end - first:
+            self.cursor = first
+            return
+        returned = self.returned
+        if returned is None:
+            returned = self.returned = bitarray(endian="little")
+        if end > len(returned):
+            returned.extend(bytes(self.cursor - len(returned)))
+        put_bits(returned, indexes, 1)
+        self.returned_count += len(indexes)
+
+    def _unreturn(self, indexes: Sequence[int]) -> None:
+        """Remove messages from the returned ones."""
+        assert self.returned is not None
+        self.returned_count -= len(indexes)
+        if self.returned_count:
+            put_bits(self.returned, indexes, 0)
+        else:
+            self.returned = None
+
+    def _first_returned(self, limit: int) -> Sequence[int]:
+        """Return the lowest returned messages, up to `limit`; a range when they are in one piece."""
+        returned = self.returned
+        assert returned is not None
+        limit = min(limit, self.returned_count)
+        start = returned.find(1)
+        if returned.count(1, start, start + limit) == limit:
+            return range(start, start + limit)
+        return list(islice(returned.search(_MARKED), limit))
+
+    def _redeliveries(self) -> Redeliveries:
+        """Return the counts of returns, which the first use makes."""
+        redeliveries = self.redeliveries
+        if redeliveries is None:
+            redeliveries = self.redeliveries = Redeliveries()
+        return redeliveries

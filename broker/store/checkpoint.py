@@ -10,8 +10,9 @@ checkpoint file
     32  u32 bytes of topology 36  u32 queues
     40      topology: JSON, a list of changes
             per queue: u64 number, u64 next id, u32 slots
-            per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 counts, u32 segments,
-                       u8 redelivered, the settled bits, counts (u32 index, u32 count),
+            per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 runs, u32 segments,
+                       u8 redelivered, the settled bits, runs of messages that came back (u32 first index, u32 end,
+                       u32 how often in all, u32 how many of these returns count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
 A checkpoint gets its name when it is on disk, so it exists as a whole or not at all.
@@ -30,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store.damage import Finding, NewerFormat, StoreFailed
 from broker.store.files import Files
 from broker.store.record import encode_change
@@ -52,6 +54,7 @@ _HEAD_AT: Final = _FRONT.size + _CHECKSUM.size
 _HEAD: Final = Struct(">QQII")
 _QUEUE: Final = Struct(">QQI")
 _SLOT: Final = Struct(">QQQIIIB")
+_RETURNS: Final = Struct(">IIII")
 _PAIR: Final = Struct(">II")
 _NAME: Final = re.compile(r"checkpoint-(\d{10})")
 _KEPT: Final = 2  # the newest, and the one before it in case the newest cannot be read
@@ -62,8 +65,8 @@ class SlotState:
     """A slot in a checkpoint.
 
     Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no
-        room for are 0. ``counts`` maps an index (id - first) to its delivery count. The keys of ``segments`` are the
-        log segments that entries of it may point to; the values say how many, where that is known.
+        room for are 0. ``returns`` tells which messages came back, and how often. The keys of ``segments`` are the log
+        segments that entries of it may point to; the values say how many, where that is known.
         ``redelivered`` says that an unclean stop lies behind its messages: any of them may have been delivered.
     Units: ``size_bytes`` is the sum of the records of its messages.
     """
@@ -71,7 +74,7 @@ class SlotState:
     first: int
     end: int
     settled: bytes = b""
-    counts: dict[int, int] = field(default_factory=dict)
+    returns: list[ReturnRun] = field(default_factory=list)
     segments: dict[int, int] = field(default_factory=dict)
     size_bytes: int = 0
     redelivered: bool = False
@@ -120,8 +123,9 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
         pieces.append(_QUEUE.pack(queue.number, queue.next_id, len(queue.slots)))
         for slot in queue.slots:
             settled = slot.settled
-            sizes = (slot.size_bytes, len(settled), len(slot.counts), len(slot.segments), slot.redelivered)
-            pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, _pairs(slot.counts), _pairs(slot.segments))
+            sizes = (slot.size_bytes, len(settled), len(slot.returns), len(slot.segments), slot.redelivered)
+            returns = b"".join([_RETURNS.pack(*run) for run in slot.returns])
+            pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, returns, _pairs(slot.segments))
     content = b"".join(pieces)
     front = _FRONT.pack(_MAGIC, _FORMAT, checkpoint.clean, synced)
     return front + _CHECKSUM.pack(crc32c(content, crc32c(front))) + content
@@ -273,19 +277,19 @@ def _decode_queue(block: bytes, at: int) -> tuple[QueueState, int]:
     at += _QUEUE.size
     queue = QueueState(number, next_id)
     for _ in range(slots):
-        first, end, size_bytes, settled_bytes, counts, segments, redelivered = _SLOT.unpack_from(block, at)
+        first, end, size_bytes, settled_bytes, returns, segments, redelivered = _SLOT.unpack_from(block, at)
         at += _SLOT.size
         settled = block[at : at + settled_bytes]
         at += settled_bytes
-        counts_end = at + counts * _PAIR.size
-        segments_end = counts_end + segments * _PAIR.size
+        returns_end = at + returns * _RETURNS.size
+        segments_end = returns_end + segments * _PAIR.size
         queue.slots.append(
             SlotState(
                 first,
                 end,
                 settled,
-                dict(_PAIR.iter_unpack(block[at:counts_end])),
-                dict(_PAIR.iter_unpack(block[counts_end:segments_end])),
+                [ReturnRun(*run) for run in _RETURNS.iter_unpack(block[at:returns_end])],
+                dict(_PAIR.iter_unpack(block[returns_end:segments_end])),
                 size_bytes,
                 bool(redelivered),
             )

@@ -20,8 +20,8 @@ Every kind has the same 36 bytes in front. What the rest holds:
                      (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
                      in front of the target of a delayed message: u64 DUE, u64 the moment at which it is due, in ms)
     SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
-    REQUEUED         u64 queue number, then n times (u64 id, u64 delivery count, absolute)
-    PURGED           u64 queue number, u64 last purged id, then the ids that stay (they were unacked)
+    REQUEUED         u64 queue number, then n times (u64 first id, u32 how many, u32 how often each came back in all,
+                     u32 how many of these returns count towards the delivery limit)
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
     MARK             16s the segment's token, u64 its own position
@@ -36,12 +36,14 @@ A position is ``segment << 32 | offset``. All integers are big-endian.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring
 from struct import Struct
 from typing import Any, Final
 
 from crc32c import crc32c
+
+from broker.slots.redeliveries import ReturnRun
 
 __all__ = [
     "DUE",
@@ -60,9 +62,9 @@ __all__ = [
     "PERSISTENT",
     "PREFIX_BYTES",
     "PRODUCER",
-    "PURGED",
     "QUEUE_DELETED",
     "REQUEUED",
+    "RETURNS",
     "RUN",
     "SETTLED",
     "TARGET",
@@ -77,7 +79,6 @@ __all__ = [
     "encode_message",
     "encode_moved",
     "encode_prefix",
-    "encode_purged",
     "encode_queue_deleted",
     "encode_requeued",
     "encode_route",
@@ -91,11 +92,10 @@ MESSAGE: Final = 1
 MOVED: Final = 2
 SETTLED: Final = 3
 REQUEUED: Final = 4
-PURGED: Final = 5
-QUEUE_DELETED: Final = 6
-TOPOLOGY: Final = 7
-MARK: Final = 8
-TRANSACTION: Final = 9
+QUEUE_DELETED: Final = 5
+TOPOLOGY: Final = 6
+MARK: Final = 7
+TRANSACTION: Final = 8
 KINDS: Final = TRANSACTION  # the highest one
 INNER: Final = 0x80  # so that none of its records is taken for one that stands alone, wherever a search comes upon it
 
@@ -111,6 +111,7 @@ KIND_AT: Final = 24
 LENGTH_MIN: Final = HEAD_BYTES - PREFIX_BYTES  # so a run of zeros, whose CRC-32C would be right, is no record
 TARGET: Final = Struct(">QQ")
 TARGET_BYTES: Final = TARGET.size
+RETURNS: Final = Struct(">QIII")
 MARK_TAIL: Final = Struct(">16sQ")
 MARK_BYTES: Final = HEAD_BYTES + MARK_TAIL.size
 
@@ -175,33 +176,35 @@ def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
 
 
 def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Sequence[int]) -> bytes:
-    """Return the record of messages of one queue that were acked, dropped or expired.
+    """Return the record of messages of one queue that were acked, dropped or purged, or expired.
 
     Shapes: ids are distinct and at least one, in any order. A run without gaps takes 16 bytes however long it is.
     """
     count = len(ids)
+    flags = 0
+    tail = b""
     if count > 2:
         is_run = isinstance(ids, range) and ids.step == 1
         first = ids[0] if is_run else min(ids)
         if is_run or max(ids) - first == count - 1:
-            return _encode(synced, timestamp_ms, SETTLED, RUN, Struct(">QQQ").pack(queue_number, first, count))
-    return _encode(synced, timestamp_ms, SETTLED, 0, Struct(f">{count + 1}Q").pack(queue_number, *ids))
+            flags = RUN
+            tail = Struct(">QQQ").pack(queue_number, first, count)
+    if not tail:
+        tail = Struct(f">{count + 1}Q").pack(queue_number, *ids)
+    content = _FRONT_PACK(synced, timestamp_ms, SETTLED, flags, 0, 0, 0) + tail
+    return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content
 
 
-def encode_requeued(synced: int, timestamp_ms: int, queue_number: int, counts: Mapping[int, int]) -> bytes:
-    """Return the record of the delivery counts of messages that came back.
+def encode_requeued(
+    synced: int, timestamp_ms: int, queue_number: int, first_id: int, runs: Iterable[ReturnRun]
+) -> bytes:
+    """Return the record of messages that came back.
 
-    Shapes: counts maps a message id to how often it was delivered in all, so replaying the record twice changes
+    Shapes: indexes of the runs count from `first_id`. Their counts are absolute, so replaying the record twice changes
         nothing.
     """
-    flat = [number for pair in counts.items() for number in pair]
-    return _encode(synced, timestamp_ms, REQUEUED, 0, Struct(f">{len(flat) + 1}Q").pack(queue_number, *flat))
-
-
-def encode_purged(synced: int, timestamp_ms: int, queue_number: int, upto: int, excepted: Sequence[int]) -> bytes:
-    """Return the record of a purge: every message up to and including id `upto` but the excepted is settled."""
-    tail = Struct(f">{len(excepted) + 2}Q").pack(queue_number, upto, *excepted)
-    return _encode(synced, timestamp_ms, PURGED, 0, tail)
+    parts = [RETURNS.pack(first_id + run.first, run.end - run.first, run.acquired, run.delivered) for run in runs]
+    return _encode(synced, timestamp_ms, REQUEUED, 0, _NUMBER.pack(queue_number) + b"".join(parts))
 
 
 def encode_queue_deleted(synced: int, timestamp_ms: int, queue_number: int) -> bytes:
@@ -311,4 +314,4 @@ def route_names(route: bytes) -> tuple[str, str]:
 
 def _encode(synced: int, timestamp_ms: int, kind: int, flags: int, tail: bytes) -> bytes:
     content = _FRONT_PACK(synced, timestamp_ms, kind, flags, 0, 0, 0) + tail
-    return encode_prefix(content) + content
+    return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content

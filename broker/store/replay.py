@@ -1,7 +1,7 @@
 """Replay: apply the records of the log to the state of a checkpoint. Bytes in, state out.
 
 It is idempotent, because recovery after a later crash reads the same records again: a message whose id is below the
-next id of its queue is known, settle bits and purge watermarks may be set twice, and delivery counts are absolute.
+next id of its queue is known, settle bits may be set twice, and counts of returns are absolute.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from broker.store.record import (
     MOVED,
     PREFIX_BYTES,
     PRODUCER,
-    PURGED,
     QUEUE_DELETED,
     REQUEUED,
+    RETURNS,
     RUN,
     SETTLED,
     TARGET,
@@ -230,17 +230,11 @@ class Replay:
                 queue.settle(ids)
 
     def requeued(self, record: bytes, flags: int, position: int) -> None:
-        number, *flat = _numbers(record)
-        queue = self.queues.get(number)
+        runs_at = HEAD_BYTES + _NUMBER_BYTES
+        queue = self.queues.get(int.from_bytes(record[HEAD_BYTES:runs_at], "big"))
         if queue is not None:
-            for message_id, count in zip(flat[::2], flat[1::2], strict=True):
-                queue.requeue(message_id, count)
-
-    def purged(self, record: bytes, flags: int, position: int) -> None:
-        number, upto, *excepted = _numbers(record)
-        queue = self.queues.get(number)
-        if queue is not None:
-            queue.purge(upto, excepted)
+            for first, count, acquired, delivered in RETURNS.iter_unpack(record[runs_at:]):
+                queue.requeue(first, first + count, acquired, delivered)
 
     def queue_deleted(self, record: bytes, flags: int, position: int) -> None:
         (number,) = _numbers(record)
@@ -269,7 +263,6 @@ _APPLY: Final[dict[int, Callable[[Replay, bytes, int, int], None]]] = {
     MESSAGE: Replay.message,
     SETTLED: Replay.settled,
     REQUEUED: Replay.requeued,
-    PURGED: Replay.purged,
     QUEUE_DELETED: Replay.queue_deleted,
     TOPOLOGY: Replay.topology,
     MOVED: Replay.moved,

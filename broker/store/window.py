@@ -10,6 +10,7 @@ from typing import Final
 from bitarray import bitarray
 from bitarray.util import zeros
 
+from broker.slots.redeliveries import Redeliveries, ReturnRun
 from broker.store.checkpoint import QueueState, SlotState
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
@@ -28,13 +29,13 @@ class Window:
         messages and ``end`` is not known yet.
     """
 
-    __slots__ = ("bits", "counts", "doubtful", "end", "first", "redelivered", "segments", "size_bytes")
+    __slots__ = ("_returns", "bits", "doubtful", "end", "first", "redelivered", "segments", "size_bytes")
 
     def __init__(self, first: int, bits: bitarray) -> None:
         self.first = first
         self.end = first + len(bits)
         self.bits = bits
-        self.counts: dict[int, int] = {}
+        self._returns: Redeliveries | None = None
         self.segments: dict[int, int] = {}
         self.size_bytes = 0
         self.redelivered = False
@@ -49,7 +50,8 @@ class Window:
         del bits[length:]
         bits.extend(zeros(length - len(bits)))
         window = cls(slot.first, bits)
-        window.counts = dict(slot.counts)
+        for run in slot.returns:
+            window.note_returns(run)
         window.segments = dict(slot.segments)
         window.size_bytes = slot.size_bytes
         window.redelivered = slot.redelivered
@@ -58,9 +60,17 @@ class Window:
 
     def state(self) -> SlotState:
         """Return the slot."""
-        counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
+        returns: list[ReturnRun] = []
+        if self._returns is not None:
+            returns = self._returns.runs(list(self.bits.search(bitarray("0"))))
         settled = self.bits.tobytes()
-        return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
+        return SlotState(self.first, self.end, settled, returns, self.segments, self.size_bytes, self.redelivered)
+
+    def note_returns(self, run: ReturnRun) -> None:
+        """Take how often some messages came back."""
+        if self._returns is None:
+            self._returns = Redeliveries()
+        self._returns.put(run)
 
     def cut(self, length: int) -> None:
         """End the window behind `length` messages."""
@@ -191,26 +201,13 @@ class QueueReplay:
     def settle_run(self, first: int, end: int) -> None:
         """Mark the messages first <= id < end settled, as far as the ids are used."""
         end = min(end, self.next_id)
-        for window in self._overlapping(first, end):
-            start = max(first - window.first, 0)
-            stop = min(end - window.first, len(window.bits))
-            if start < stop:
-                window.bits[start:stop] = 1
+        for window, start, stop in self._overlapping(first, end):
+            window.bits[start:stop] = 1
 
-    def purge(self, upto: int, excepted: Iterable[int]) -> None:
-        """Mark every message up to and including id `upto` settled, except those of `excepted`."""
-        stay = [message_id for message_id in excepted if self._unsettled(message_id)]
-        self.settle_run(0, min(upto + 1, self.next_id))
-        for message_id in stay:
-            window = self._window(message_id)
-            assert window is not None
-            window.bits[message_id - window.first] = 0
-
-    def requeue(self, message_id: int, count: int) -> None:
-        """Note the delivery count of a message."""
-        window = self._window(message_id)
-        if window is not None:
-            window.counts[message_id - window.first] = count
+    def requeue(self, first: int, end: int, acquired: int, delivered: int) -> None:
+        """Note how often the messages first <= id < end came back, as far as the ids are used."""
+        for window, start, stop in self._overlapping(first, min(end, self.next_id)):
+            window.note_returns(ReturnRun(start, stop, acquired, delivered))
 
     def move(self, message_id: int, position: int, size: int, due_ms: int) -> None:
         """Note that the record of a message was copied."""
@@ -274,7 +271,12 @@ class QueueReplay:
         window = self._window(message_id)
         return window is not None and not window.bits[message_id - window.first]
 
-    def _overlapping(self, first: int, end: int) -> Iterator[Window]:
-        start = max(bisect_right(self.firsts, first) - 1, 0)
-        stop = bisect_left(self.firsts, end)
-        yield from self.windows[start:stop]
+    def _overlapping(self, first: int, end: int) -> Iterator[tuple[Window, int, int]]:
+        """Yield the windows of the messages first <= id < end, and which of their messages these are."""
+        place = max(bisect_right(self.firsts, first) - 1, 0)
+        behind = bisect_left(self.firsts, end)
+        for window in self.windows[place:behind]:
+            start = max(first - window.first, 0)
+            stop = min(end - window.first, len(window.bits))
+            if start < stop:
+                yield window, start, stop

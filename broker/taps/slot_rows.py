@@ -129,7 +129,7 @@ def _piece(stream: Stream, slot: Slot, indexes: Sequence[int], end: int, *, reco
     contents = slot.contents
     redelivered: frozenset[int] = frozenset()
     if recount:
-        redelivered = frozenset(indexes if slot.recovered else slot.counts)
+        redelivered = frozenset([index for index in indexes if slot.redelivered(index)])
     if contents is not None:
         if isinstance(indexes, range):
             return Piece(slot, indexes, end, contents[indexes.start : indexes.stop], redelivered, ())

@@ -286,6 +286,11 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in list(self.engines.values()):
             await engine.committer.drain()
 
+    async def finish_sliced(self) -> None:
+        """Finish what takes several turns, such as the requeue of what the last clients had."""
+        for engine in list(self.engines.values()):
+            await engine.finish_sliced()
+
     async def stop(self, told: Callable[[str], None]) -> None:
         """Take clean checkpoints and close the stores; call `told` with the name of each vhost first.
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
+from broker.amqp.client import ClientConnection
 from broker.amqp.errors import BrokerError, NotNow
+from broker.client.link import CallRefused, ClientEvents, ClientLink
 from broker.event_log import get_logger
-from broker.net.inside.connection import CallRefused, InsideConnection, InsideEvents
 from broker.tasks import Tasks
 from broker.zeromq.loop_socket import LoopSocket
 from broker.zeromq.topic_form import TopicForm
@@ -58,7 +59,7 @@ class BridgeContext:
     """
 
     sockets: zmq.Context[zmq.Socket[bytes]]
-    dial: Callable[[InsideConnection, str, str], Awaitable[None]]
+    dial: Callable[[ClientLink, str, str], Awaitable[None]]
     vhosts: Mapping[str, Vhost]
     follow_overlay: Callable[[str, str, Callable[[str, bool], None]], None]
     default_vhost: str
@@ -67,7 +68,7 @@ class BridgeContext:
     message_max_bytes: int
 
 
-class Bridge(InsideEvents):
+class Bridge(ClientEvents):
     """Joins a ØMQ socket to an exchange.
 
     Shapes: `kind` is the type of the socket in the settings: publish or subscribe. `lingers` says whether what it has
@@ -84,7 +85,7 @@ class Bridge(InsideEvents):
         self.user = settings.user or context.default_user
         self.form = TopicForm(trailing_dot=settings.trailing_dot, words_max=context.words_max)
         self.endpoint = settings.endpoint
-        self.connection: InsideConnection | None = None  # once it is set up
+        self.connection: ClientLink | None = None  # once it is set up
         self.problem = ""
         self._zmq_socket = context.sockets.socket(socket_type)
         self._tasks = Tasks.logged("zmq.bridge_crashed")
@@ -101,11 +102,11 @@ class Bridge(InsideEvents):
     def received_all(self) -> None:
         """Take note that the messages that were there are received."""
 
-    async def set_up(self, connection: InsideConnection) -> None:
+    async def set_up(self, connection: ClientLink) -> None:
         """Prepare a new connection. Raises: CallRefused."""
         raise NotImplementedError
 
-    async def apply(self, connection: InsideConnection) -> None:
+    async def apply(self, connection: ClientLink) -> None:
         """Pass on what has changed. Raises: CallRefused."""
 
     async def drain(self) -> None:
@@ -182,15 +183,19 @@ class Bridge(InsideEvents):
         else:
             self._peers.add(descriptor)
 
+    def _connection(self) -> ClientLink:
+        properties = {"connection_name": f"zmq {self.kind} {self.endpoint}"}
+        return ClientLink(ClientConnection(self.vhost, None, properties=properties, channels=CHANNELS), self)
+
     async def _run(self) -> None:
         pause_s = PAUSE_S
         while True:
             event = "zmq.bridge_failed"
-            connection = InsideConnection(f"zmq {self.kind} {self.endpoint}", self)
+            connection = self._connection()
             try:
                 self.find()
                 await self.context.dial(connection, self.user, f"zmq {self.endpoint}")
-                await connection.open(self.vhost, CHANNELS)
+                await connection.open()
                 await self.set_up(connection)
                 self.connection, self.problem, pause_s, event = connection, "", PAUSE_S, "zmq.bridge_lost"
                 _log.info("zmq.bridge_opened", **self.facts_of_log, user=self.user)

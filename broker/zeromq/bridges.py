@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +13,13 @@ import zmq
 from broker.amqp.errors import BrokerError
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
-from broker.net.inside.connection import dial
 from broker.zeromq.bridge import Bridge, BridgeContext
 from broker.zeromq.publish_bridge import PublishBridge
 from broker.zeromq.subscribe_bridge import SubscribeBridge
 
 if TYPE_CHECKING:
+    from broker.client.link import ClientLink
     from broker.core.vhost import Vhost
-    from broker.net.inside.connection import Attach, InsideConnection
     from broker.settings import Settings
 
 __all__ = ["Bridges"]
@@ -40,7 +40,7 @@ class Bridges:
         self,
         settings: Settings,
         vhosts: Mapping[str, Vhost],
-        attach: Attach,
+        attach: Callable[[socket.socket, Peer], Awaitable[None]],
         follow_overlay: Callable[[str, str, Callable[[str, bool], None]], None],
     ) -> None:
         if zmq.zmq_version_info() < VERSION_MIN:
@@ -96,9 +96,10 @@ class Bridges:
         """Return a row for each bridge, as JSON."""
         return [bridge.facts() for bridge in self._bridges]
 
-    async def _dial(self, connection: InsideConnection, user: str, name: str) -> None:
+    async def _dial(self, connection: ClientLink, user: str, name: str) -> None:
         """Connect a client within the process. Raises: OSError."""
-        await dial(self._attach, connection, Peer(name, inside=user))
+        peer = Peer(name, inside=user)
+        await connection.dial_within(lambda end: self._attach(end, peer))
 
     def _end(self, timeout_s: float) -> None:
         """End the context, or leave that to a thread that ends with the process. *Blocking.*

@@ -11,10 +11,11 @@ import zmq
 from pamqp import commands
 from pamqp.common import FieldTable
 
+from broker.amqp.client import Received
+from broker.amqp.lenient_methods import BindAny, UnbindAny
+from broker.client.link import CallRefused, ClientLink
 from broker.event_log import get_logger
-from broker.net.control_verbs.message_row import properties_row
-from broker.net.inside.connection import CallRefused, InsideConnection
-from broker.net.inside.methods import BindAny, UnbindAny
+from broker.operations.message_row import properties_row
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
@@ -85,7 +86,7 @@ class PublishBridge(Bridge):
             self._interest.remove(frames[0][1:])
         self.changed.set()
 
-    async def set_up(self, connection: InsideConnection) -> None:
+    async def set_up(self, connection: ClientLink) -> None:
         """Declare the queue of the bridge and consume it. Raises: CallRefused."""
         vhost, exchange = self.find()
         self._by_words = exchange.kind_of_patterns == "topic"
@@ -114,7 +115,7 @@ class PublishBridge(Bridge):
         self._renewed = True
         self.changed.set()
 
-    async def apply(self, connection: InsideConnection) -> None:
+    async def apply(self, connection: ClientLink) -> None:
         """Make and remove bindings, the new ones first. Raises: CallRefused."""
         if self._renewed:
             raise CallRefused(0, "the exchange was declared again")
@@ -154,11 +155,12 @@ class PublishBridge(Bridge):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def delivered(self, tag: int, key: str, header: bytes, body: bytes) -> None:
+    def delivered(self, message: Received) -> None:
         """Send a message to the subscribers that want it."""
-        frames = [self.form.topic(key), body]
+        tag = message.method.delivery_tag
+        frames = [self.form.topic(message.method.routing_key), message.body]
         if self.settings.properties:
-            frames.append(json.dumps(properties_row(header)).encode())
+            frames.append(json.dumps(properties_row(message.header)).encode())
         if self._waiting:
             self._waiting.append((tag, frames))
         elif not self._send(tag, frames):
@@ -169,7 +171,7 @@ class PublishBridge(Bridge):
         """Acknowledge what was sent."""
         if self._handled > self._acked and self.connection is not None:
             self._acked = self._handled
-            self.connection.acknowledge(DATA, self._handled)
+            self.connection.cast(DATA, commands.Basic.Ack(self._handled, multiple=True))
 
     def _send(self, tag: int, frames: list[bytes]) -> bool:
         """Send a message and return True; False when it has to wait for a subscriber."""

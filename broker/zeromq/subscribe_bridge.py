@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 from pamqp import commands
 
+from broker.amqp.codec import encode_method
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import PublishAny
+from broker.client.link import ClientLink
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
-from broker.net.inside.connection import InsideConnection
-from broker.net.inside.methods import PublishAny
 from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
@@ -91,14 +92,14 @@ class SubscribeBridge(Bridge):
             self._interest.remove((where, pattern))
         self.changed.set()
 
-    async def set_up(self, connection: InsideConnection) -> None:
+    async def set_up(self, connection: ClientLink) -> None:
         """Publish with confirms. Raises: CallRefused."""
         await connection.call(DATA, commands.Confirm.Select())
         self._sent = self._settled = 0
         self.watch()
         self.socket.resume()
 
-    async def apply(self, connection: InsideConnection) -> None:
+    async def apply(self, connection: ClientLink) -> None:
         """Subscribe and unsubscribe; the socket subscribes again at each peer that connects later."""
         added, removed = self._interest.take()
         for prefix in added:
@@ -123,7 +124,7 @@ class SubscribeBridge(Bridge):
             _log.error("zmq.message_refused", **self.facts_of_log, exc_info=error)
             return
         method = PublishAny(exchange=self.settings.exchange, routing_key=key)
-        connection.publish(DATA, method, header, body)
+        connection.client.publish(DATA, encode_method(DATA, method), header, body)
         self._sent += 1
 
     def _content(self, frames: list[bytes]) -> tuple[str, bytes, bytes]:

@@ -13,10 +13,10 @@ from typing import Any
 import pika
 import pytest
 
+from broker.client.address import AmqpAddress
 from broker.migrate import link
 from broker.migrate.drain import Drain
 from broker.migrate.faults import MigrationFault
-from broker.perf.peer import Address
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.conftest import ORACLE_URL
 from tests.deadline import wait_until
@@ -113,7 +113,7 @@ def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
     monkeypatch.setattr(link, "TOGETHER_BYTES", 0)  # a stop finds some of a batch at the target
     here, _ = rabbitmq
     there = broker_process.start().address
-    addresses = Address.parse(here.url), Address.parse(there.url)
+    addresses = AmqpAddress.parse(here.url), AmqpAddress.parse(there.url)
     with (
         pika.BlockingConnection(pika.URLParameters(here.url)) as source,
         pika.BlockingConnection(pika.URLParameters(there.url)) as target,

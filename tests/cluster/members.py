@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -21,7 +21,18 @@ from broker.cluster.hint import Hint
 from broker.cluster.node import BOOT_TIME, ClusterNode
 from tests.deadline import DEADLINE_S
 
-__all__ = ["CALM_MS", "LEASE_MS", "STREAM", "NodeInThread", "TestNode", "held_by", "joined", "publish", "until"]
+__all__ = [
+    "CALM_MS",
+    "LEASE_MS",
+    "STREAM",
+    "NodeInThread",
+    "TestNode",
+    "counts_of",
+    "held_by",
+    "joined",
+    "publish",
+    "until",
+]
 
 LEASE_MS = 500
 CALM_MS = 6000
@@ -38,6 +49,11 @@ async def until(condition: Callable[[], object], patience_s: float = DEADLINE_S)
 async def held_by(database: Database) -> list[LeasedRow]:
     """Return all rows that a node holds."""
     return [LeasedRow(*row.values()) for row in await database.acting("lease", "held")]
+
+
+async def counts_of(database: Database, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return the number and the bytes of the free messages by stream."""
+    return {row[0]: (row[1], row[2]) for row in await database.function("read", "counts", streams)}
 
 
 class TestNode:
@@ -71,7 +87,7 @@ class TestNode:
         self.told.append("paused")
         self.reasons.append(reason)
 
-    def acts(self) -> None:
+    def activated(self) -> None:
         assert self.node.may_act()
         self.told.append("acts")
 
@@ -84,8 +100,8 @@ class TestNode:
     def members_seen(self, members: list[ClusterMember]) -> None:
         pass
 
-    def members_changed(self, members: list[ClusterMember]) -> None:
-        self.names = sorted(member.node for member in members)
+    def members_changed(self) -> None:
+        self.names = sorted(member.node for member in self.node.members)
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         self.rows.append(rows)

@@ -42,15 +42,15 @@ NODE_DEFECTS: Final = (
     Defect(
         "held rows are compared before the result of the call in flight is known",
         DATABASE,
-        "        while self._sent is not None and not connections.is_broken:\n            await self._link.change()\n",
+        "        while self._sent is not None and not connections.is_broken:\n            await self.link.change()\n",
         "",
         OF_DATABASE,
     ),
     Defect(
         "new calls go before held rows were compared",
         DATABASE,
-        "self._link.ready(early=self._sent is not None)",
-        "self._link.ready(early=True)",
+        "self.link.ready(early=self._sent is not None)",
+        "self.link.ready(early=True)",
         OF_DATABASE,
     ),
     Defect(
@@ -111,14 +111,14 @@ NODE_DEFECTS: Final = (
     ),
     Defect(
         "an observer that counts its own outage",
-        "broker/cluster/observer.py",
+        "broker/cluster/other_nodes.py",
         "            self._nodes.clear()\n",
         "            pass\n",
         OF_NODE,
     ),
     Defect(
         "an observer that counts a pause of its own",
-        "broker/cluster/observer.py",
+        "broker/cluster/other_nodes.py",
         "if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:",
         "if self._looked_s is None:",
         ("tests/unit/cluster/test_observer.py",),

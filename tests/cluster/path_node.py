@@ -10,13 +10,17 @@ from typing import Any, cast
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
+from broker.cluster.caller import SharedCommitter
 from broker.cluster.data_path import DataPath
+from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
-from broker.core.publishing.local_store import Targets
+from broker.core.publishing.message_store import Targets
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.core.queue.stream_owner import StreamOwner
+from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
@@ -75,7 +79,7 @@ class PathQueue(StreamOwner):
         self.node = node
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
-        self.awake = self.lags = False
+        self.awake = self.lags = self.prioritized = False
         self.stream: SharedStream = node.path.stream_of(cast("Any", self), 0, number, node.ports, False)
         self.streams = (self.stream,)
 
@@ -160,8 +164,8 @@ class PathNode:
         self.buried: list[tuple[bytes, str]] = []
         self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
         self.unused: list[set[str]] = []
-        self.path.tell_unused(self.unused.append)
-        database.heard = self.path.heard
+        self.path.caller.tell_unused(self.unused.append)
+        database.heard = self.path.leases.heard
         database.reconcile = self.path.reconcile
         recorder = VhostStore.open(MemoryFiles(), Path("/unused"), segment_bytes=1 << 20, sync=False)[0].recorder
         store = SimpleNamespace(
@@ -175,9 +179,10 @@ class PathNode:
                 window_bytes=1 << 20,
                 kept=lambda _stream, _slot: None,
                 bury=lambda _queue, message, reason: self.buried.append((message.body, reason)),
+                sliced=SlicedWork(Clock(), Deadlines()),
             ),
         )
-        self.store = self.path.store(recorder, lambda mark: f"producer-{mark & 0xFF}")
+        self.store = SharedStore(self.path.streams, lambda mark: f"producer-{mark & 0xFF}")
 
     def publish(
         self,
@@ -196,7 +201,7 @@ class PathNode:
             publisher.published += len(messages)
             if not publisher.waiting:
                 publisher.waiting = True
-                self.path.committer().wait(publisher)
+                SharedCommitter(self.path.caller).wait(publisher)
 
     async def close(self) -> None:
         """Stop, and report what failed."""

@@ -7,7 +7,7 @@ import pytest
 from broker.cluster.chunk import DamagedChunk
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.database_rows import SharedCall
-from broker.cluster.patience import patiently
+from broker.cluster.link import patiently
 from tests.cluster.members import STREAM, joined, publish
 from tools.postgres_server import PostgresServer
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.cluster import leases
+from broker.cluster.caller import SharedCommitter
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.core.answers import Answers
@@ -89,8 +90,8 @@ async def test_a_purge_is_answered_after_the_call_that_settles_what_this_node_ha
     await until(lambda: publisher.confirmed == 3)
     pair.queue_a.remove(consumer)
     pair.a.pass_through = lambda name: gate if name == "commit" else None
-    assert pair.queue_a.stream.purge() == 3
-    answers = Answers(pair.node_a.path.committer(), DeferredUnbinding(Clock(), Deadlines()))
+    assert sum(pair.queue_a.stream.purge()) == 3
+    answers = Answers(SharedCommitter(pair.node_a.path.caller), DeferredUnbinding(Clock(), Deadlines()))
     answers.changed(("queue", "q"))
     await until(lambda: pair.a.counted["commit"] == 2)
     assert answers.confirmed == 0
@@ -157,7 +158,8 @@ async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: Mode
     await until(lambda: len(other.got) == 6)
     assert other.got == bodies(6)
     assert other.again == [True, True, True, False, False, False]
-    assert set(pair.queue_b.stream.manager.slots[other.held[0][0].first].counts.values()) == {1}
+    slot = pair.queue_b.stream.manager.slots[other.held[0][0].first]
+    assert {run.delivered for run in slot.returns_of(range(slot.length))} == {1}
     pair.queue_b.settle(other)
     await until(lambda: not pair.tables.rows)
 
@@ -316,7 +318,7 @@ async def test_damaged_chunks_keep_their_messages(pair: ModelPair) -> None:
     await until(lambda: pair.tables.left() == 2)
     parts = pair.tables.chunks[1]
     parts[0] = parts[0][:-1] + b"!"
-    pair.node_b.path.heard(Hint(FREE, 1, [STREAM]))
+    pair.node_b.path.leases.heard(Hint(FREE, 1, [STREAM]))
     await until(lambda: STREAM in {key[0] for key in pair.tables.rows if key[2] == "b"})
     await until(lambda: bool(pair.queue_b.stream.damaged))
     assert not consumer.got
@@ -367,7 +369,7 @@ async def test_a_node_that_finds_nothing_says_so_once(pair: ModelPair) -> None:
     pair.a.heard = heard.append
     pair.queue_b.add(1)
     await calm(pair.queue_b)
-    pair.node_b.path.heard(Hint(LOOK))
+    pair.node_b.path.leases.heard(Hint(LOOK))
     await calm(pair.queue_b)
     await until(lambda: bool(heard))
     assert heard == [Hint(WANTED, 0, [STREAM])]

@@ -32,7 +32,7 @@ def stop(queue: PathQueue) -> Callable[[], None]:
 def starve(queue: PathQueue, consumer: TestConsumer) -> None:
     """Let the node look while another one wants messages and the consumer has no room, and give it room again."""
     consumer.prefetch = 0
-    queue.node.path.heard(Hint(WANTED, 0, [STREAM]))
+    queue.node.path.leases.heard(Hint(WANTED, 0, [STREAM]))
     queue.node.path.leases._tick()
     consumer.prefetch = 10
     queue.credit(consumer)
@@ -135,8 +135,8 @@ async def test_a_paused_node_does_not_look_at_what_it_cannot_deliver(pair: Model
     await calm(pair.queue_a)
     pair.node_a.publish([pair.queue_a], bodies(8))
     await pair.node_a.path.drain()
-    pair.node_a.path.pause()
-    pair.node_a.path.heard(Hint(FREE, 1, [STREAM]))
+    pair.node_a.path.leases.pause()
+    pair.node_a.path.leases.heard(Hint(FREE, 1, [STREAM]))
     looks = 0
     consider = pair.node_a.path.leases._consider
 
@@ -150,6 +150,6 @@ async def test_a_paused_node_does_not_look_at_what_it_cannot_deliver(pair: Model
         await asyncio.sleep(0)
     assert pair.queue_a.ready == 8
     assert looks < 20, looks
-    pair.node_a.path.resume()
+    pair.node_a.path.leases.resume()
     go_on()
     await until(lambda: len(consumer.got) == 8)

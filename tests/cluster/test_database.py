@@ -15,7 +15,7 @@ from broker.cluster.database import Database
 from broker.cluster.database_rows import SharedCall
 from broker.cluster.errors import DatabaseRefused, Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from tests.cluster.members import LEASE_MS, STREAM, held_by, joined, publish, until
+from tests.cluster.members import LEASE_MS, STREAM, counts_of, held_by, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.deadline import wait_until_async
 from tools.postgres_server import PostgresServer
@@ -50,7 +50,7 @@ async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: s
     async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
         number, ring, refused, _ = await a.database.commit(publish(), synchronous=True)
         assert refused == []
-        assert await b.database.counts([STREAM]) == {STREAM: (5, 35)}
+        assert await counts_of(b.database, [STREAM]) == {STREAM: (5, 35)}
         [row] = await b.database.lease([STREAM], [3], [0])
         assert (row.number, row.ring, row.bits, row.more) == (number, ring, bitarray("11100"), True)
         assert await b.database.chunks(ring, [number]) == [(number, b"records")]
@@ -73,7 +73,7 @@ async def test_a_statement_is_prepared_once(postgres_url: str, schema: str) -> N
         for _ in range(5):
             await a.database.commit(publish(), synchronous=False)
         statement = "SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE starts_with(statement, $1)"
-        prepared = await a.database._link.fetch("call", statement, "SELECT * FROM commit(")
+        prepared = await a.database.link.fetch("call", statement, "SELECT * FROM commit(")
         assert [row[0] for row in prepared] == [5]
 
 

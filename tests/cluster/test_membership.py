@@ -294,7 +294,7 @@ async def test_a_dead_node_whose_session_hangs_is_counted_out(postgres_url: str,
     async with joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b:
         a = TestNode(postgres_url, "a", schema)
         await a.node.start()
-        settings = {"search_path": f'"{schema}"', "application_name": a.database._link.target.application_name}
+        settings = {"search_path": f'"{schema}"', "application_name": a.database.link.target.application_name}
         hanging = await asyncpg.connect(postgres_url, server_settings=settings)
         await hanging.execute("BEGIN")
         await hanging.fetch("SELECT fence(node, epoch) FROM member WHERE node = 'a'")
@@ -373,7 +373,7 @@ async def test_a_network_that_loses_everything_pauses_the_node(postgres_url: str
             proxy.release()
             await until(lambda: a.told[-1] == "acts")
             proxy.hold()  # this time until the node gives its connections up
-            await until(lambda: not a.database.is_up)
+            await until(lambda: not a.database.link.is_up)
             assert a.told[-1] == "paused"
             proxy.release()
             await until(lambda: a.told[-1] == "acts")

@@ -17,6 +17,7 @@ from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving.course import to_queue
 from broker.core.moving.moving import Move
+from tests.cluster.members import counts_of
 from tests.cluster.test_operator_messages import fill, numbered
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until, wait_until_async
@@ -161,6 +162,6 @@ async def test_a_move_does_not_go_on_in_another_epoch(tmp_path: Path, postgres_u
         await wait_until_async(joined_again, "it has joined again")
         with pytest.raises(BrokerError, match="lost to the cluster"):
             await messages.move(move)
-        rows = await node.database.counts([queues[name].number for name in ("source", "target")])
+        rows = await counts_of(node.database, [queues[name].number for name in ("source", "target")])
         assert [messages for messages, _ in rows.values()] == [600 - moved, moved]
         assert await node.database.acting("lease", "held") == []

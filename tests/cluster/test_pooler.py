@@ -10,9 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from broker.cluster.connection_refusal import POOLER
 from broker.cluster.connections import LANES, Backend, Connections, _prepared
-from broker.cluster.errors import DatabaseRefused, Unreachable
+from broker.cluster.errors import POOLER, DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 from tests.cluster.bouncer import NEEDS_PGBOUNCER, Bouncer
 from tests.cluster.members import joined, publish, until
@@ -52,7 +51,7 @@ async def test_a_node_goes_on_through_a_pooler_in_session_mode(
                 await rows(postgres_url, schema, statement)
             else:
                 pooler.stop()
-                await until(lambda: not a.database.is_up)
+                await until(lambda: not a.database.link.is_up)
                 pooler.start()
             await until(lambda: a.rows)
             assert (await a.database.commit(publish(), synchronous=True)).refused == []

@@ -60,7 +60,7 @@ async def test_a_server_that_takes_no_more_writes_is_a_break(postgres: PostgresS
     async with joined(postgres.url, schema) as a:
         postgres.sql("ALTER SYSTEM SET default_transaction_read_only = on")
         postgres.sql("SELECT pg_reload_conf()")
-        await until(lambda: not a.database.is_up)
+        await until(lambda: not a.database.link.is_up)
         call = a.database.commit(publish(), synchronous=True)
         postgres.sql("ALTER SYSTEM RESET default_transaction_read_only")
         postgres.sql("SELECT pg_reload_conf()")

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aio_pika
 import asyncpg
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
+from broker.cluster.hint import Hint
 from broker.cluster.shared_definitions import SharedDefinitions
-from broker.core.applied_topology import FORGOTTEN
 from broker.server import BrokerServer
 from tests.cluster.plain_database import PlainDatabase
 from tests.in_process import running_broker
@@ -58,15 +58,16 @@ async def start(
     async with AsyncExitStack() as stack:
         nodes: list[SharedDefinitions] = []
 
-        async def hint() -> None:
+        async def notify(_hint: Hint) -> None:
             for node in nodes:
                 node.hint()
 
         async def started(name: str, **sections: Any) -> Node:
             database = await PlainDatabase.joined(postgres_url, schema, name)
             stack.push_async_callback(database.close)
-            nodes.append(SharedDefinitions(database, hint))
-            monkeypatch.setattr("broker.server.local_definitions", lambda _files, _path: nodes[-1])
+            cast("Any", database).notify = notify
+            nodes.append(SharedDefinitions(cast("Any", database)))
+            monkeypatch.setattr("broker.parts.definitions.local_definitions", lambda _files, _path: nodes[-1])
             return await stack.enter_async_context(_node(tmp_path / name, database, nodes[-1], sections))
 
         yield started
@@ -274,7 +275,7 @@ async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it
     await one.ask("delete_vhost", name="v")
     await one.ask("add_vhost", name="v")
     changes = [row["bodies"] for row in await one.database.function("read", "changes_since", 0)]
-    assert changes == [[b'[{"change": "%s", "vhost": "v"}]' % FORGOTTEN.encode()]]
+    assert changes == [[b'[{"change": "vhost_forgotten", "vhost": "v"}]']]
     (row,) = await one.database.fetch("SELECT stream FROM dropped_stream")
     assert row["stream"] == stream.number
     assert not two.broker.vhosts["v"].queues

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from broker.cluster.schema import install
-from broker.cluster.topology_database import TopologyDatabase
+from broker.cluster.shared_topology import replace_limits
 from tests.cluster.invariants import violations
 from tests.cluster.members import joined
 from tests.cluster.sql_session import Session, Sessions, Share, bits
@@ -60,11 +60,9 @@ async def test_a_call_under_way_counts_for_a_limit_that_comes_meanwhile(
     async with joined(postgres_url, schema, "b") as b:
         transaction = await a.in_flight()
         await a.commit(Share(5, free="1111"))
-        rules = {"stream": 5, "vhost": "/", "counter": 5, "max_length": 9, "max_bytes": None, "overflow": "drop-head"}
-        replacing = asyncio.create_task(
-            TopologyDatabase(b.database).replace_limits("/", [rules | {"single_active": False, "buries": False}])
-        )
-
+        rules = {"stream": 5, "vhost": '"/"', "counter": 5, "max_length": 9, "max_bytes": None, "overflow": "drop-head"}
+        more = {"single_active": False, "buries": False}
+        replacing = asyncio.create_task(replace_limits(b.database, "/", [rules | more]))
         other = await sessions("a")
         await wait_until_async(lambda: other.value("SELECT count(*) FROM stream"), "the limit")
         await transaction.commit()

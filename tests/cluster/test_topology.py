@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from pamqp import commands
 
-from broker.core.applied_topology import FORGOTTEN, all_changes
+from broker.cluster.topology_changes import ForeignOwner, VhostForgotten, all_changes
 from broker.core.policy.policy import Policy
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.topology.changes import new_queue
@@ -25,8 +25,8 @@ from tests.unit.core.room import put
 
 def whole(vhost: Vhost) -> list[str]:
     """Return everything in a vhost as text, without the owners of exclusive queues."""
-    changes = [{key: value for key, value in change.items() if key != "owner"} for change in all_changes(vhost)]
-    return sorted(json.dumps(change, sort_keys=True) for change in changes)
+    owners = dict.fromkeys(vhost.queues.owners, ForeignOwner("", 0, 0))
+    return sorted(json.dumps(change.to_json(), sort_keys=True) for change in all_changes(vhost, owners))
 
 
 async def test_what_was_answered_holds_on_every_node(postgres_url: str, schema: str) -> None:
@@ -264,7 +264,7 @@ async def test_a_vhost_that_opens_later_has_what_was_declared_before(postgres_ur
         assert list(other.open_vhost("v").vhost.queues) == ["q"]
         one.topology.closed("v")
         done = asyncio.Event()
-        one.topology.log.propose([{"vhost": "v", "change": FORGOTTEN}], done.set)
+        one.topology.log.propose([VhostForgotten(vhost="v")], done.set)
         await done.wait()
         other.topology.closed("v")
         assert [list(node.open_vhost("v").vhost.queues) for node in (one, other)] == [[], []]

@@ -12,10 +12,9 @@ from pamqp import commands
 from broker.amqp.codec import Method, encode_method
 from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember, LeasedRow
-from broker.cluster.hint import TOPOLOGY, Hint
+from broker.cluster.hint import Hint
 from broker.cluster.node import ClusterNode
-from broker.cluster.shared_topology import SharedTopology
-from broker.cluster.topology_database import TopologyDatabase
+from broker.cluster.shared_topology import SharedJournal, SharedTopology
 from tests.cluster.members import LEASE_MS, until
 from tests.unit.core.room import Client, Room, describe
 
@@ -37,9 +36,8 @@ class TopologyNode:
         self.clients: list[Client] = []
         self.database = Database(url, name, schema=schema, heard=self._heard)
         self.topology = SharedTopology(
-            TopologyDatabase(self.database),
+            self.database,
             flushed=self._flushed,
-            hint=lambda version: self.database.notify(Hint(TOPOLOGY, version)),
             fail=self.failures.append,
         )
         self.node = ClusterNode(
@@ -53,7 +51,7 @@ class TopologyNode:
 
     def open_vhost(self, name: str) -> Room:
         """Return a vhost that follows the log."""
-        room = Room(name, journal=self.topology.journal(name))
+        room = Room(name, journal=SharedJournal(self.topology, name))
         self.topology.opened(room.vhost)
         return room
 
@@ -63,18 +61,18 @@ class TopologyNode:
 
     async def stop(self) -> None:
         """Leave."""
-        await self.topology.stop()
+        await self.topology.log.stop()
         await self.node.leave()
         assert self.failures == []
 
     async def kill(self) -> None:
         """Stop without a word, as a broken machine does."""
-        await self.topology.stop()
+        await self.topology.log.stop()
         await self.node.close()
         self.is_dead = True
 
     def _heard(self, hint: Hint) -> None:
-        self.topology.heard(hint)
+        self.topology.log.heard(hint)
 
     async def _flushed(self) -> None:
         self.flushes += 1
@@ -110,7 +108,7 @@ class TopologyNode:
     # -- what the node tells ------------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
-        await self.topology.load()
+        await self.topology.log.load()
 
     async def joined(self, version: int) -> None:
         await self.topology.start()
@@ -119,11 +117,11 @@ class TopologyNode:
     def paused(self, reason: str) -> None:
         pass
 
-    def acts(self) -> None:
+    def activated(self) -> None:
         pass
 
     async def lost(self, reason: str) -> None:
-        await self.topology.stop()
+        await self.topology.log.stop()
         for client in self.clients:
             client.machine.lost()
         self.clients.clear()
@@ -131,7 +129,7 @@ class TopologyNode:
     def members_seen(self, members: list[ClusterMember]) -> None:
         pass
 
-    def members_changed(self, members: list[ClusterMember]) -> None:
+    def members_changed(self) -> None:
         pass
 
     def reconcile(self, rows: list[LeasedRow]) -> None:

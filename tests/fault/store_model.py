@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import MovedRecord, SlotReference
 from broker.store.files import Files
@@ -19,7 +20,6 @@ from broker.store.record import (
     PERSISTENT,
     TARGET,
     encode_message,
-    encode_purged,
     encode_queue_deleted,
     encode_requeued,
     encode_route,
@@ -28,7 +28,15 @@ from broker.store.record import (
 )
 from broker.store.recovery import Recovered
 from broker.store.store import VhostStore
-from tests.fault.store_state import NEVER, ModelMessage, ModelQueue, ModelSlot, ModelTransaction, unsettled
+from tests.fault.store_state import (
+    NEVER,
+    ModelMessage,
+    ModelQueue,
+    ModelSlot,
+    ModelTransaction,
+    delivery_counts,
+    unsettled,
+)
 from tests.fault.store_verdict import verify
 
 FOLDER = Path("/store/vhost")
@@ -100,14 +108,15 @@ class StoreModel:
         for slot in state.slots:
             queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
             stored = self.store.read_slot(state.number, slot.first, slot.end, unsettled(slot))
+            counts = delivery_counts(slot)
             for index in range(slot.end - slot.first):
                 message = stored[index]
                 if message is None:
                     queue.messages[slot.first + index] = ModelMessage(b"", 0, 0, 0, settled_end=0)
                 else:
                     found = ModelMessage(message.body, message.position, message.size, 0)
-                    if index in slot.counts:
-                        found.counts.append((0, slot.counts[index]))
+                    if index in counts:
+                        found.counts.append((0, counts[index]))
                     queue.messages[slot.first + index] = found
         return queue
 
@@ -254,7 +263,7 @@ class StoreModel:
                 message_id = self.random.choice(waiting)
                 counts = self.message(queue, message_id).counts
                 count = counts[-1][1] + 1 if counts else 1
-                log.append(encode_requeued(log.synced, 1, queue.number, {message_id: count}))
+                log.append(encode_requeued(log.synced, 1, queue.number, message_id, [ReturnRun(0, 1, count, count)]))
                 counts.append((log.position, count))
 
     def purge(self) -> None:
@@ -266,9 +275,10 @@ class StoreModel:
         waiting = self.waiting(queue)
         if waiting:
             upto = self.random.choice(waiting)
-            excepted = [place for place in waiting if place <= upto and self.random.random() < 0.2]
-            log.append(encode_purged(log.synced, 1, queue.number, upto, excepted))
-            self.note_settled(queue, [place for place in waiting if place <= upto and place not in excepted])
+            gone = [place for place in waiting if place <= upto and self.random.random() >= 0.2]
+            if gone:
+                log.append(encode_settled(log.synced, 1, queue.number, gone))
+                self.note_settled(queue, gone)
 
     def transaction(self) -> None:
         """Publish, settle and declare in one transaction."""
@@ -325,15 +335,16 @@ class StoreModel:
             for slot in queue.slots:
                 self.page_out(queue, slot)
                 bits = 0
-                delivered = {}
+                returns = []
                 for index in range(slot.end - slot.first):
                     message = self.message(queue, slot.first + index)
                     bits |= message.settled << index
                     if message.counts:
-                        delivered[index] = message.counts[-1][1]
+                        count = message.counts[-1][1]
+                        returns.append(ReturnRun(index, index + 1, count, count))
                 settled = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
                 segments = dict.fromkeys(slot.segments, 1)
-                slots.append(SlotState(slot.first, slot.end, settled, delivered, segments))
+                slots.append(SlotState(slot.first, slot.end, settled, returns, segments))
             states.append(QueueState(queue.number, queue.next_id, slots))
         changes = [change for _, change in self.changes]
         return Checkpoint(self.store.log.position, clean, changes, states, self.next_number)

@@ -61,3 +61,8 @@ def unsettled(slot: SlotState) -> list[int]:
     """Return the indexes of the unsettled messages of a slot."""
     bits = int.from_bytes(slot.settled, "little")
     return [index for index in range(slot.end - slot.first) if not bits >> index & 1]
+
+
+def delivery_counts(slot: SlotState) -> dict[int, int]:
+    """Return the delivery counts of the messages of a slot that came back, by index."""
+    return {index: run.delivered for run in slot.returns for index in range(run.first, run.end)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.store.checkpoint import QueueState
 from broker.store.recovery import Recovered
-from tests.fault.store_state import NEVER, ModelQueue, ModelTransaction, unsettled
+from tests.fault.store_state import NEVER, ModelQueue, ModelTransaction, delivery_counts, unsettled
 
 if TYPE_CHECKING:
     from tests.fault.store_model import StoreModel
@@ -51,9 +51,10 @@ def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: 
     for slot in state.slots:
         assert end <= slot.first < slot.end <= state.next_id, "slots overlap"
         end = slot.end
+        counts = delivery_counts(slot)
         for index, message in enumerate(model.store.read_slot(queue.number, slot.first, slot.end, unsettled(slot))):
             if message is not None:
-                found[slot.first + index] = (message.body, slot.counts.get(index, 0))
+                found[slot.first + index] = (message.body, counts.get(index, 0))
     for message_id, (body, count) in found.items():
         known = queue.messages.get(message_id)
         assert known is not None and known.body == body, f"message {message_id} of {queue.number} is another one"

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.messages import mover
-from broker.administration.messages.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving import moving
 from broker.core.moving.course import to_exchange
 from broker.core.moving.moving import Move, MoveTally
+from broker.operations import moving as operations
+from broker.operations.moving import carry_out
 from broker.store.damage import StoreFailed
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import wait_until, wait_until_async
@@ -142,7 +142,7 @@ async def move_until_the_end(life: Life) -> int:
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_move_survives_a_power_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that kept the synced bytes, and any part of the rest, has each message exactly once."""
-    monkeypatch.setattr(mover, "STEP_MESSAGES", 40)
+    monkeypatch.setattr(operations, "STEP_MESSAGES", 40)
     monkeypatch.setattr(moving, "BATCH_COPIES", 10)
     random = Random(seed)
     disk = new_disk()

@@ -21,7 +21,7 @@ from tests.fault.broker_life import Life, new_disk, new_history
 from tests.fault.checkpoint_damage import flip_newest, flip_newest_of
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.store_model import FOLDER, StoreModel
-from tests.fault.store_state import unsettled
+from tests.fault.store_state import delivery_counts, unsettled
 from tests.in_process import client_of, queue_of, running_broker
 
 pytestmark = pytest.mark.fault
@@ -56,10 +56,11 @@ def state_of(model: StoreModel) -> dict[str, Any]:
         found = queues[number] = {}
         for slot in recovered.queues[number].slots:
             stored = model.store.read_slot(number, slot.first, slot.end, unsettled(slot))
+            counts = delivery_counts(slot)
             for index, message in enumerate(stored):
                 if message is not None:
                     assert message.position >> OFFSET_BITS in slot.segments
-                    found[slot.first + index] = (message.body, slot.counts.get(index, 0))
+                    found[slot.first + index] = (message.body, counts.get(index, 0))
     return {
         "topology": recovered.topology,
         "next_queue_number": recovered.next_queue_number,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store.memory_files import FileContent, MemoryFiles
 from broker.store.record import TARGET, encode_message, encode_requeued, encode_route, encode_settled, encode_topology
 from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, segment_path
@@ -55,7 +56,7 @@ def write_log(files: MemoryFiles) -> list[Prefix]:
             log.append(encode_topology(log.synced, 1, {"change": "made", "name": f"q{number}"}))
             changes += 1
         elif number % 20 == 17:
-            log.append(encode_requeued(log.synced, 1, 1, {waiting[-1]: 1}))
+            log.append(encode_requeued(log.synced, 1, 1, waiting[-1], [ReturnRun(0, 1, 1, 1)]))
         else:
             log.append(message(log.synced, number, next_id))
             waiting.append(next_id)

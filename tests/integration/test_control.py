@@ -17,8 +17,8 @@ from broker.cli.control_client import Unanswered, ask
 from broker.net import control as control_module
 from broker.net.control import CLIENTS_MAX, ControlSocket
 from broker.net.control_address import SOCKET_NAME, SOCKET_PATH_MAX_BYTES
-from broker.net.control_request import ROWS_AT_ONCE, ControlRefused, Request, Verb
-from broker.net.control_verbs.refusing import refusing
+from broker.operations.operation import refusing
+from broker.operations.request import ROWS_AT_ONCE, OperationRefused, Request, Verb
 from broker.store.damage import StoreFailed
 from tests.deadline import DEADLINE_S
 
@@ -30,7 +30,7 @@ def echo(request: Request) -> Any:
 
 def refuse(_request: Request) -> Any:
     """Refuse the request."""
-    raise ControlRefused("no queue 'q'")
+    raise OperationRefused("no queue 'q'")
 
 
 def crash(_request: Request) -> Any:
@@ -135,7 +135,7 @@ async def test_a_failed_store_is_told_in_words() -> None:
     def fail(_request: Request) -> None:
         raise StoreFailed("log/1.log", "No space left on device")
 
-    with pytest.raises(ControlRefused) as refused:
+    with pytest.raises(OperationRefused) as refused:
         await refusing(fail)(Request({}))
     assert str(refused.value) == "the store cannot be read or written: log/1.log: No space left on device"
 

@@ -21,7 +21,7 @@ import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
-from broker.net.control_verbs.trace import KEPT_MAX, TRACES_MAX
+from broker.operations.trace import KEPT_MAX, TRACES_MAX
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, running_broker

@@ -11,10 +11,10 @@ import aio_pika
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.messages.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving.course import to_queue
 from broker.core.moving.moving import Move, MoveTally
+from broker.operations.moving import carry_out
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.messages.drop import AT_ONCE, drop
 from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.content_header import facts_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.alarms import Watermark
 from broker.core.message.message import Envelope, Message
-from broker.net.control_verbs import messages
+from broker.operations import messages
+from broker.operations.fetch import AT_ONCE, drop
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker

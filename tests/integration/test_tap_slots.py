@@ -11,8 +11,6 @@ import aio_pika
 import pytest
 
 from broker.delivery.committer import Committer
-from broker.net.control_request import Request
-from broker.net.control_verbs.taps import tap_verbs
 from broker.slot_files.slot_file import PERSISTENT
 from broker.taps.refused import TapRefused
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -64,7 +62,8 @@ async def test_the_window_of_a_tap_grows_while_nobody_reads_it(tmp_path: Path) -
         await taps.cursors.set("c", "/", "read", taps.view.last_seal)
         assert [await waited("read") for _ in range(3)] == [5, 5, 10]
         assert await waited("quiet") == 5
-        tap_verbs(taps)["tap_read"](Request({"taps": ["read", "none"]}))
+        for tap in ("read", "none"):
+            taps.note_read("/", tap)
         assert [await waited("read") for _ in range(2)] == [5, 5]
         assert await waited("quiet") == 10
         await publish(exchange, ["read"])

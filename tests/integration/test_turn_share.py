@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import accumulate, pairwise
@@ -13,12 +14,15 @@ import pytest
 from pamqp import commands
 
 from broker.core.deadlines import TURN_SHARE
+from broker.core.message.message import Message
 from broker.core.policy.policy import Policy
+from broker.core.queue.stream import RETURN_UNITS
 from broker.core.session import method_budget
+from broker.core.session.basic import DELIVERIES_AT_ONCE
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
-from tests.raw_client import RawClient, publish_frames
+from tests.raw_client import RawClient, method_frame, publish_frames
 from tests.raw_talk import connect, consume, declare, mortal_broker, numbered, page_out, publish, receive, talk
 
 Basic, Queue = commands.Basic, commands.Queue
@@ -58,9 +62,10 @@ async def work_in(broker: BrokerServer, done: Callable[[], int], work: Awaitable
     turn = engine.turn
     counts = [done()]
 
-    def counted() -> None:
-        turn()
+    def counted() -> int:
+        waiting_bytes = turn()
         counts.append(done())
+        return waiting_bytes
 
     engine.turn = counted  # type: ignore[method-assign]
     await work
@@ -137,6 +142,134 @@ async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path, auto_del
             assert auto_delete == ("q" not in broker.engines["/"].vhost.queues)
             if not auto_delete:
                 assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
+
+
+@pytest.mark.interpreted("the turn of an engine is replaced")
+@pytest.mark.parametrize("verb", ["close", "lost", "recover", "nack", "reject", "ack", "purge"])
+async def test_what_concerns_thousands_of_messages_takes_a_slice_of_each_turn(tmp_path: Path, verb: str) -> None:
+    """A turn touches no more slots than its share pays for, whatever the verb; the answer follows the last slice."""
+    async with mortal_broker(tmp_path, {"slots": {"window_messages": 1}}) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+            queue = queue_of(broker, "q")
+
+            def hold() -> None:
+                client.call(1, Basic.Consume(queue="q", consumer_tag="c"), Basic.ConsumeOk)
+                receive(client, COUNT)
+                client.call(1, Basic.Cancel(consumer_tag="c"), Basic.CancelOk)
+
+            if verb != "purge":
+                await talk(broker, hold)
+
+            def left() -> int:
+                return queue.ready if verb == "purge" else queue.unacked
+
+            def act() -> None:
+                everything: Any = {"delivery_tag": 0, "multiple": True}
+                if verb == "close":
+                    close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+                    client.call(1, close, commands.Channel.CloseOk)
+                elif verb == "lost":
+                    client.socket.close()
+                    return
+                elif verb == "recover":
+                    client.call(1, Basic.Recover(requeue=True), Basic.RecoverOk)
+                elif verb == "purge":
+                    assert client.call(1, Queue.Purge(queue="q"), Queue.PurgeOk).message_count == COUNT
+                else:
+                    requeue = verb == "nack"
+                    client.method(
+                        1, Basic.Ack(**everything) if verb == "ack" else Basic.Nack(requeue=requeue, **everything)
+                    )
+                    client.call(1, Queue.Declare(queue="dead", passive=True), Queue.DeclareOk)
+                assert left() == 0, "the answer came first"
+
+            async def acted() -> None:
+                assert left() == COUNT
+                await talk(broker, act)
+                await wait_until_async(over, "the last slice")
+
+            async def over() -> bool:
+                return left() == 0
+
+            touched = await work_in(broker, lambda: COUNT - left(), acted())
+            # The method has the rest of the share of one turn, and the work that is due in that turn has the next.
+            units = RETURN_UNITS if verb in ("close", "lost", "recover", "nack") else 1
+            assert max(touched) <= 2 * (TURN_SHARE // units + DELIVERIES_AT_ONCE)
+            assert sum(touched) == COUNT
+            back = verb in ("close", "lost", "recover", "nack")
+            assert (queue.ready, queue_of(broker, "dead").ready) == (COUNT * back, COUNT * (verb == "reject"))
+
+
+@pytest.mark.interpreted("the turn of an engine is replaced")
+async def test_the_messages_of_a_deleted_queue_are_released_turn_by_turn(tmp_path: Path) -> None:
+    """The queue is gone at once; each turn releases as many messages as its share pays for."""
+    async with mortal_broker(tmp_path, {"slots": {"window_messages": 1}}) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+            slots = list(queue_of(broker, "q").stream.manager.slots.values())
+            held = {id(slot.contents[0]) for slot in slots if slot.contents}
+            slots.clear()
+
+            def left() -> int:
+                return sum(id(one) in held for one in gc.get_objects() if isinstance(one, Message))
+
+            async def deleted() -> None:
+                await talk(broker, client.call, 1, Queue.Delete(queue="q"), Queue.DeleteOk)
+                await wait_until_async(over, "the release of the last message")
+
+            async def over() -> bool:
+                return not broker.engines["/"].vhost.ports.sliced._running
+
+            released = await work_in(broker, lambda: COUNT - left(), deleted())
+            assert max(released) <= 2 * TURN_SHARE
+            assert sum(released) == COUNT
+
+
+async def test_what_comes_back_in_slices_is_delivered_before_what_is_behind_it(tmp_path: Path) -> None:
+    """A consumer gets the messages of a closed channel in their order, then fresh ones, though it is the faster one."""
+    async with mortal_broker(tmp_path, {"slots": {"window_messages": 1}}) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+
+            def work() -> list[tuple[int, bool]]:
+                client.call(1, Basic.Consume(queue="q", consumer_tag="c"), Basic.ConsumeOk)
+                receive(client, COUNT)
+                client.call(1, Basic.Cancel(consumer_tag="c"), Basic.CancelOk)
+                publish(client, "q", [b"%d" % number for number in range(COUNT, COUNT + 100)], mode=1)
+                client.open_channel(2)
+                close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+                client.send(method_frame(1, close), method_frame(2, Basic.Consume(queue="q", no_ack=True)))
+                found: list[tuple[int, bool]] = []
+                while len(found) < COUNT + 100:
+                    received = client.next().value
+                    if isinstance(received, Basic.Deliver):
+                        found.append((int(client.expect_content(2)[1]), received.redelivered))
+                return found
+
+            assert await talk(broker, work) == [(number, number < COUNT) for number in range(COUNT + 100)]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_what_clients_held_is_redelivered_after_a_stop(tmp_path: Path, kind: str) -> None:
+    """A broker that stops requeues all that its clients have, though it takes more than a turn, and counts it."""
+    sections = {"slots": {"window_messages": 1}}
+    async with mortal_broker(tmp_path, sections) as broker:
+        client = await asyncio.to_thread(connect, broker)
+
+        def hold() -> None:
+            client.declare_queue(1, "q", durable=True, arguments={"x-queue-type": kind})
+            publish(client, "q", [b"%d" % number for number in range(COUNT)])
+            client.call(1, Basic.Consume(queue="q"), Basic.ConsumeOk)
+            receive(client, COUNT)
+
+        await talk(broker, hold)
+    client.socket.close()
+    async with mortal_broker(tmp_path, sections) as broker:
+        slots = [slot for slot in queue_of(broker, "q").stream.manager.slots.values() if slot.length]
+        assert not any(slot.recovered for slot in slots)
+        assert sum(slot.redelivered_among(range(slot.length)) for slot in slots) == COUNT
+        assert {slot.delivery_count(0) for slot in slots} == {1}
 
 
 @pytest.mark.interpreted("the turn of an engine is replaced")

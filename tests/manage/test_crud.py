@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.net.control_request import ControlRefused, Request
+from broker.operations.request import OperationRefused, Request
 from tests.manage.api_talk import Api, managed, with_user
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -270,7 +270,7 @@ async def test_a_protected_vhost_is_not_deleted(tmp_path: Path) -> None:
         await api.expect(204, "POST", "vhosts/shop/deletion/protection")
         refused = await api.expect(412, "DELETE", "vhosts/shop")
         assert refused["error"] == "precondition_failed"
-        with pytest.raises(ControlRefused, match="protected from deletion"):
+        with pytest.raises(OperationRefused, match="protected from deletion"):
             await broker.entrance.managed.verbs["delete_vhost"](Request({"name": "shop"}))
         assert (await api.expect(200, "GET", "vhosts/shop"))["protected_from_deletion"]
         await api.expect(204, "DELETE", "vhosts/shop/deletion/protection")

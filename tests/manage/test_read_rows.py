@@ -15,7 +15,7 @@ from broker.core.auth.peer import TlsFacts
 from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
 from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
-from broker.net.control_verbs.cluster import ClusterMembership
+from broker.operations.operated_broker import ClusterMembership
 from broker.vhosts.offline import OfflineVhost
 from tests.http_talk import ask
 from tests.in_process import client_of, queue_of

@@ -18,10 +18,10 @@ import aio_pika
 import pika
 import pytest
 
-from broker.administration.messages.head_age import HeadTimes
 from broker.cli.broker_url import BrokerUrl
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
+from broker.operations.head_age import HeadTimes
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
 from tests.in_process import client_of, queue_of, running_broker

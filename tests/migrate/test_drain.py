@@ -11,10 +11,10 @@ from typing import Any
 import aio_pika
 import pytest
 
+from broker.client.address import AmqpAddress
 from broker.migrate import link
 from broker.migrate.drain import Drain, own_name
 from broker.migrate.faults import MigrationFault
-from broker.perf.peer import Address
 from broker.testing import Broker
 
 MESSAGES = 7
@@ -85,7 +85,7 @@ async def keep(_message: Any) -> None:
 
 def drain_of(source: Broker, target: Broker, **options: Any) -> Drain:
     """Return a drain of the queue in small batches."""
-    addresses = Address.parse(source.url), Address.parse(target.url)
+    addresses = AmqpAddress.parse(source.url), AmqpAddress.parse(target.url)
     return Drain(*addresses, "work", batch_messages=BATCH, **options)
 
 

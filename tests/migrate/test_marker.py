@@ -8,8 +8,8 @@ import pytest
 
 from broker.amqp.content_header import decode_properties
 from broker.amqp.header_writer import encode_header
+from broker.migrate.drain import DOUBTFUL, forwarded_header
 from broker.migrate.faults import MigrationFault
-from broker.migrate.forwarded import DOUBTFUL, forwarded_header
 from broker.migrate.link import SourceMessage
 from broker.migrate.marker import Marker, Numbered, Numbering, fingerprint
 

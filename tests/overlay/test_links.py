@@ -370,7 +370,7 @@ async def test_a_neighbour_that_hangs_holds_nothing_up(logged: Logged, stops: bo
                 (dialler,) = paris.links._diallers.values()
                 assert dialler._carrier is not None
                 for _ in range(6):
-                    dialler._carrier._beat()
+                    dialler._carrier.connection.beat()
                 await paris.heard.until(lambda: paris.heard.lost_count == 1)
                 await logged.until("overlay.link_lost", "no heartbeat for 12 s")
             proxy.heal()

@@ -4,8 +4,7 @@ The process dies with its JVM at one point of the batch of the given number:
 
     task        a task has copied one of its slots
     files       the tasks are done, the log has no entry
-    entry       the entry is in the log, Spark has not recorded the batch
-    commit      Spark has recorded the batch, its slots are not released
+    entry       the entry is in the log, the slots are not released
     follow      at no point: it follows until another process ends it
 """
 
@@ -14,24 +13,22 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import WriterCommitMessage
-
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.lake_format import LakeTarget, Written
+from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-POINTS = ("task", "files", "entry", "commit")
+POINTS = ("task", "files", "entry")
 
 
 def kill_all(pids: tuple[int, ...]) -> None:
@@ -57,60 +54,49 @@ class Opening:
 
 
 class DyingTarget(LakeTarget):
-    """Die at the chosen point."""
+    """Die in the task that copies a slot."""
 
-    store: str
-    point: str
-    batch: int
+    seal: int
     pids: tuple[int, ...]
 
     @classmethod
-    def of(cls, target: LakeTarget, store: str, point: str, batch: int, pids: tuple[int, ...]) -> DyingTarget:
-        """Return a target that dies at a point of a batch."""
+    def of(cls, target: LakeTarget, seal: int, pids: tuple[int, ...]) -> DyingTarget:
+        """Return a target that dies over the slot of a seal."""
         made = cls(**{each.name: getattr(target, each.name) for each in fields(target)})
-        vars(made).update(store=store, point=point, batch=batch, pids=pids)
+        vars(made).update(seal=seal, pids=pids)
         return made
 
-    def copy(self, slots: Sequence[SlotHandle]) -> Written:
-        if self.point == "task" and self.batch + 1 in {slot.seal for slot in slots}:  # a batch is one slot
+    def copy(self, slots: Slots) -> Copied:
+        if self.seal in {slot.seal for slot in slots}:
             target = LakeTarget(**{each.name: getattr(self, each.name) for each in fields(LakeTarget)})
-            return replace(target, open_slot=Opening(self.store, self.pids, 0)).copy(slots)
+            return replace(target, open_slot=Opening(self.slots, self.pids, 0)).copy(slots)
         return super().copy(slots)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        dies = batch == self.batch
-        if dies and self.point == "files":
-            kill_all(self.pids)
-        super().commit(messages, batch)
-        if dies and self.point == "entry":
-            kill_all(self.pids)
 
+def die_at(point: str, batch: int, pids: tuple[int, ...]) -> None:
+    """Let archives of this process die at a point of a batch, each of which is one slot."""
+    make_target, commit = ArchiveRun.target, ArchiveRun.commit
 
-def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, ...]) -> Callable[[ArchiveRun], Any]:
-    """Return a step that dies instead of checking the batch."""
+    def dying_target(run: ArchiveRun, slots: str) -> LakeTarget:
+        return DyingTarget.of(make_target(run, slots), batch + 1, pids)
 
-    def dying(run: ArchiveRun) -> Any:
-        committed = run.checkpoint.committed()
-        if committed is not None and committed.batch >= batch:
+    def dying_commit(run: ArchiveRun, copied: Copied, end: StreamOffset) -> None:
+        if point == "files" and end.seal == batch + 1:
             kill_all(pids)
-        return step(run)
+        commit(run, copied, end)
+        if point == "entry" and end.seal == batch + 1:
+            kill_all(pids)
 
-    return dying
+    name, dying = ("target", dying_target) if point == "task" else ("commit", dying_commit)
+    setattr(ArchiveRun, name, dying)
 
 
 def main(store: str, lake: str, point: str, batch: int, where: str = "cold") -> None:
     """Archive, one slot per batch, on a JVM that dies too or on the user's server, which does not."""
     spark, pids = _warm() if where == "warm" else _cold()
     follow = point == "follow"
-    if point == "commit":
-        setattr(ArchiveRun, "step", dying_step(ArchiveRun.step, batch, pids))  # noqa: B010 - mypy allows no assignment
-    elif not follow:
-        made = ArchiveRun.target
-
-        def dying(run: ArchiveRun, slots: str, max_bad: str) -> LakeTarget:
-            return DyingTarget.of(made(run, slots, max_bad), store, point, batch, pids)
-
-        setattr(ArchiveRun, "target", dying)  # noqa: B010 - mypy allows no assignment
+    if not follow:
+        die_at(point, batch, pids)
     print(*pids, flush=True)
     options = ArchiveOptions(
         lambda: spark, Path(lake), path=store, batch_bytes=1 << 20 if follow else 1, follow=follow, every_s=0.2

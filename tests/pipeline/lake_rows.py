@@ -44,7 +44,7 @@ def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal:
 def lake_of(path: Path, *batches: Any) -> Lake:
     """Return a lake with these rows."""
     from broker.pipeline.lake import Lake
-    from broker.pipeline.lake.day_files import DayFiles
+    from broker.pipeline.lake.parquet_file import DayFiles
     from broker.pipeline.lake.slot_copy import Copied
     from broker.pipeline.lake.table import LakeBatch
     from broker.pipeline.source.schema import ARROW_SCHEMA
@@ -56,5 +56,5 @@ def lake_of(path: Path, *batches: Any) -> Lake:
             made.add(batch)
             files += made.finish()
     seals = {(STORE, "", "/", batch.column("queue")[0].as_py()): (1, 99) for batch in batches}
-    assert lake.commit(LakeBatch("test", 0, Copied(tuple(files), seals=seals)))
+    assert lake.commit(LakeBatch("test", 99, "", Copied(tuple(files), seals=seals)))
     return lake

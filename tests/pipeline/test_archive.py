@@ -17,8 +17,8 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
+from broker.pipeline.faults import BAD_RECORDS, GAP, OK, JobFailed
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import BAD_RECORDS, GAP, OK, JobFailed
 from broker.pipeline.progress import Progress
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
@@ -153,7 +153,7 @@ def damage(folder: SlotFolder, seal: int) -> None:
 
 
 def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A bad row goes to its table; gaps, wrong stores, bad options are refused; a lost checkpoint doubles nothing."""
+    """A bad row goes to its table; gaps, wrong stores, bad options are refused; a lost note doubles nothing."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
     damage(folder, 2)
     lake, path = tmp_path / "lake", str(folder.path)
@@ -178,7 +178,7 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
     with pytest.raises(JobFailed, match=f"of store {folder.store}, and .* is store {'f' * 32}"):
         archive(spark, lake, path=str(strange.path), taps=("audit",))
 
-    shutil.rmtree(lake / "_checkpoints")
+    shutil.rmtree(lake / "_archives")
     folder.add_slot("audit", numbered(ROWS))
     renewed = archive(spark, lake, path=path, taps=("audit",))
     assert (renewed.values["rows"], renewed.values["seal"]) == (ROWS, SLOTS + 1)
@@ -209,12 +209,12 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
 
 
 @pytest.mark.torture
-def test_a_driver_killed_before_spark_noted_its_batch_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The entry is in the log, but not in Spark's checkpoint: the batch is replayed; the lake has each message once."""
+def test_a_driver_killed_after_a_commit_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The entry is in the log, its slots are not released: the archive goes on after it."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
     killed("entry", 1, folder.path, tmp_path / "lake")
     assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))
     rest = archive(spark, tmp_path / "lake", path=str(folder.path), batch_bytes=1)
-    assert (rest.code, rest.values["batches"]) == (OK, 2)
+    assert (rest.code, rest.values["batches"]) == (OK, 1)
     assert ids(open_lake(tmp_path / "lake").messages(spark)) == list(range(1, 3 * ROWS + 1))
     assert not orphans(tmp_path / "lake")

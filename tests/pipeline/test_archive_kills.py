@@ -19,7 +19,7 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
-from broker.pipeline.job_failure import BAD_RECORDS, OK
+from broker.pipeline.faults import BAD_RECORDS, OK
 from tests.broker_process import PROJECT, BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of
@@ -50,7 +50,7 @@ SOON = {"SLOTMQ_TAPS__WINDOW_MS": "100", "SLOTMQ_TAPS__WINDOW_MESSAGES": "100"}
 
 
 @pytest.mark.parametrize("batch", [0, 2])
-@pytest.mark.parametrize("point", ["task", "files", "entry", "commit"])
+@pytest.mark.parametrize("point", ["task", "files", "entry"])
 def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
     spark: SparkSession, tmp_path: Path, point: str, batch: int
 ) -> None:
@@ -59,11 +59,11 @@ def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
     damage(folder, batch + 1)
     lake = tmp_path / "lake"
     killed(point, batch, folder.path, lake)
-    done = batch + (point in ("entry", "commit"))
+    done = batch + (point == "entry")
     assert len(ids_in_files(lake)) == done * ROWS - (done > batch)
     rest = archive(spark, lake, path=str(folder.path), batch_bytes=1)
-    assert rest.code == (OK if point == "commit" else BAD_RECORDS)
-    assert rest.values["batches"] == SLOTS - batch - (point == "commit")
+    assert rest.code == (OK if point == "entry" else BAD_RECORDS)
+    assert rest.values["batches"] == SLOTS - batch - (point == "entry")
     [bad] = open_lake(lake).bad(spark).collect()
     assert ids_in_files(lake) == [n for n in range(1, SLOTS * ROWS + 1) if n != bad.offset]
     assert not orphans(lake)

@@ -70,7 +70,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Order is the lake's per queue and key; unroutable messages are kept; a rerun and a resume add nothing."""
-    from broker.pipeline.job_failure import BAD_RECORDS, OK
+    from broker.pipeline.faults import BAD_RECORDS, OK
     from broker.pipeline.jobs import replay
     from broker.pipeline.progress import Progress
     from broker.pipeline.sink.bad_records import BadRecordLog
@@ -135,9 +135,9 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
 
 
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
+    from broker.client.address import AmqpAddress
     from broker.pipeline.jobs.replay import ReplayOptions
     from broker.pipeline.selection import Selection
-    from broker.pipeline.sink.amqp_address import AmqpAddress
 
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
@@ -169,9 +169,9 @@ def test_route_tells_what_the_broker_does(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
 ) -> None:
     """Messages published with these bindings reach the queues as counted; a diff with them finds nothing."""
+    from broker.client.address import AmqpAddress
     from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
     from broker.pipeline.routes.bindings_file import read_definitions
-    from broker.pipeline.sink.amqp_address import AmqpAddress
     from broker.pipeline.sink.amqp_publisher import AmqpPublisher
 
     queues = [f"r{n}" for n in range(1, 6)]

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.pipeline.faults import OK, USAGE, JobFailed
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
 from broker.slot_files.slot_view import open_slot
-from tests.delta_log import orphans_of
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered
 
 pa = pytest.importorskip("pyarrow")
@@ -30,17 +29,16 @@ DAY = "2023-11-14"
 
 def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
     """Archive one more slot, as a task and a commit do, and return its message ids."""
-    from broker.pipeline.lake.bad_record import BadShare
-    from broker.pipeline.lake.lake_format import LakeTarget
+    from broker.pipeline.lake.slot_copy import LakeTarget
+    from broker.pipeline.lake.table import LakeBatch
     from broker.pipeline.source.slot_handle import SlotHandle
-    from tests.slot_rows import slot_rows
 
     seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
     target = LakeTarget(
-        lake.place, None, "q", BadShare.parse("0"),
+        lake.place, "", "q",
         open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
     )  # fmt: skip
-    target.commit([target.write(iter([slot_rows([SlotHandle.of(folder.store, seal)])]))], batch)
+    lake.commit(LakeBatch("q", seal.seal, seal.incarnation, target.copy([SlotHandle.of(folder.store, seal)])))
     return list(range(seal.first, seal.end))
 
 
@@ -146,33 +144,17 @@ def test_a_lake_is_read_compacted_and_asked(
         assert refused.value.code == USAGE and "\n" not in str(refused.value)
 
 
-def test_the_sink_takes_slots_of_any_stream_or_frame(spark: SparkSession, tmp_path: Path) -> None:
-    """The checkpoint identifies a stream in the lake; a frame is one batch; other rows and repeated slots fail."""
+def test_slots_are_streamed_as_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream of slots has each of them once, and goes on after its checkpoint."""
     folder = SlotFolder(tmp_path / "store")
-    for _ in range(2):
-        folder.add_slot("audit", numbered(ROWS))
-    store, lake = str(folder.path), str(tmp_path / "lake")
 
-    def stream() -> None:
-        slots = spark.readStream.format("slotmq-slots").load(store)
-        writer = slots.writeStream.format("slotmq-lake").option("slots", store)
-        writer = writer.option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True)
-        assert writer.start(lake).awaitTermination(120)
+    def stream() -> list[int]:
+        slots = spark.readStream.format("slotmq-slots").load(str(folder.path))
+        writer = slots.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
+        assert writer.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination(120)
+        return sorted(row.seal for row in spark.read.parquet(str(tmp_path / "rows")).collect())
 
-    stream()
-    folder.add_slot("audit", numbered(ROWS))
-    stream()
-    whole = [("audit", n) for n in range(1, 3 * ROWS + 1)]
-    assert ids(open_lake(Path(lake)), spark) == whole
-
-    slots = spark.read.format("slotmq-slots").load(store)
-    slots.write.format("slotmq-lake").option("slots", store).mode("append").save(str(tmp_path / "other"))
-    assert ids(open_lake(tmp_path / "other"), spark) == whole
-    for frame, mode, said in [
-        (slots, "append", "the lake has tap 'audit' of vhost '/' up to seal 3 already"),
-        (slots, "overwrite", "a lake grows and is never overwritten"),
-        (slots.select("seal"), "append", "takes the rows of slotmq-slots; these have no store, incarnation, vhost"),
-    ]:
-        with pytest.raises(Exception, match=said):
-            frame.write.format("slotmq-lake").option("slots", store).mode(mode).save(lake)
-    assert not orphans_of(Path(lake) / "messages")
+    for seals in ([1, 2], [1, 2, 3, 4]):
+        for _ in range(2):
+            folder.add_slot("audit", numbered(ROWS))
+        assert stream() == seals

@@ -23,7 +23,7 @@ ROWS = 50
 def test_an_archive_into_a_bucket_is_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message is stored once, although the local checkpoint of the user is lost between two runs."""
+    """Each message is stored once, and the archive goes on from another machine: its position is in the bucket."""
     import slotmq
 
     place = "s3://attic/lake"
@@ -31,12 +31,15 @@ def test_an_archive_into_a_bucket_is_read_again(
     with bucket("attic") as options:
         for name, value in options.items():
             monkeypatch.setenv(name, value)
+        notes = []
         for cache in ("first", "second"):
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
             done = archive(spark, place, path=str(folder.path))
             assert done.values["rows"] == (2 * ROWS if cache == "first" else ROWS)
             assert [path.name[:8] for path in (tmp_path / cache / "slotmq" / "lakes").iterdir()] == ["attic%2F"]
+            notes.append(slotmq.Lake(place).note("archive"))
             folder.add_slot("audit", numbered(ROWS, start=2 * ROWS))
+        assert notes[0] is not None and notes[0] == notes[1]
         frame = slotmq.lake(spark, place)
         rows = frame.orderBy("offset").collect()
         assert [(row.offset, row.queue, row.store) for row in rows] == [

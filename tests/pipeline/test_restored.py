@@ -99,12 +99,11 @@ def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path:
     seal(broker, "G")
     assert archive(lake, url_of(broker))["rows"] == 1
     assert bodies(lake) == "ABCDEFG"
-    assert [path.name.startswith("archive.old-") for path in (lake / "_checkpoints").iterdir()].count(True) == 1
 
 
-@pytest.mark.parametrize("stop_at", ["planned", "entry"])
+@pytest.mark.parametrize("stop_at", ["files", "entry"])
 def test_a_batch_that_was_under_way_is_of_its_own_history(broker: BrokerProcess, tmp_path: Path, stop_at: str) -> None:
-    """Spark would replay an interrupted batch with the new slots of its numbers; the archive refuses the replay."""
+    """A batch of the lost history that was not committed leaves nothing; a committed one stops the archive."""
     lake, folder = tmp_path / "lake", str(broker.folder)
     seal(broker, "A")
     archive(lake, folder)
@@ -113,20 +112,21 @@ def test_a_batch_that_was_under_way_is_of_its_own_history(broker: BrokerProcess,
     archive(lake, folder, stop_at=stop_at)
     restore(broker, copy)
     seal(broker, "DE")
-    with pytest.raises(LakeRefused, match="has another slot under that number"):
-        archive(lake, folder)
-    archive(lake, folder, accept_restored=True)
+    if stop_at == "entry":
+        with pytest.raises(LakeRefused, match="has another slot under that number"):
+            archive(lake, folder)
+    archive(lake, folder, accept_restored=stop_at == "entry")
     assert bodies(lake) == ("ABCDE" if stop_at == "entry" else "ADE")
 
 
-def test_a_lost_checkpoint_hides_no_history(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_lost_note_hides_no_history(broker: BrokerProcess, tmp_path: Path) -> None:
     """The lake itself records the histories of its seals."""
     lake, folder = tmp_path / "lake", str(broker.folder)
     seal(broker, "A")
     copy = copied(broker, tmp_path / "copy")
     seal(broker, "BC")
     archive(lake, folder)
-    shutil.rmtree(lake / "_checkpoints")
+    shutil.rmtree(lake / "_archives")
     restore(broker, copy)
     seal(broker, "DE")
     with pytest.raises(LakeRefused, match=r"the lake .* stands at seal 3, but .* has another slot"):

@@ -111,7 +111,7 @@ def test_nobody_without_the_token_gets_in(shell: Shell) -> None:
         assert not any(state["token"].encode() in line for line in lines)
 
 
-@pytest.mark.parametrize("point", ["files", "entry", "commit"])
+@pytest.mark.parametrize("point", ["files", "entry"])
 def test_a_warm_archive_that_is_killed_goes_on_with_each_message_once(shell: Shell, tmp_path: Path, point: str) -> None:
     """The command dies, the server lives: the job commits nothing more, and the next run has each row once."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])

@@ -15,7 +15,7 @@ import pytest
 
 from broker.cli.pipeline import missing_packages
 from broker.pipeline import register
-from broker.pipeline.job_failure import OK
+from broker.pipeline.faults import OK
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.failure import told

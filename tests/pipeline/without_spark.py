@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import WriterCommitMessage
-
 from broker.pipeline.lake import Lake
-from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
-from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.lake_format import LakeTarget, Written
+from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
+from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.stream_offset import StreamOffset
 
 __all__ = ["archive"]
 
@@ -26,13 +23,14 @@ URLS = ("http://", "https://")
 def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "", **choice: bool) -> dict[str, Any]:
     """Archive a data folder or a URL, and return the summary and the output.
 
-    Shapes: with `stop_at` "planned" or "entry" the archive ends like a killed one after it planned a batch, or made
-    its entry.
+    Shapes: with `stop_at` "files" or "entry" the archive ends like a killed one after its tasks copied a batch, or
+    after its commit.
     """
     where = {"url" if place.startswith(URLS) else "path": place}
     catalog = open_catalog(**where)
     said: list[str] = []
-    run = ArchiveRun(Lake(lake, create=True), catalog, cursor, say=said.append)
+    run = StoppingRun(Lake(lake, create=True), catalog, cursor, max_bad="0", say=said.append)
+    run.stop_at = stop_at
     with ExitStack() as ending:
         ending.callback(catalog.close)
         ending.callback(run.end)
@@ -41,9 +39,8 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         plan = SlotPlan(where)
         ending.callback(plan.stop)
         with suppress(Killed):
-            target = replace(run.target(place, "0"), open_slot=partial(open_handle, catalog))
-            batches = ArchiveBatches(run.checkpoint, plan, StoppingTarget.of(target, stop_at), _tasks, run.begins)
-            while batches.take():
+            target = replace(run.target(place), open_slot=partial(open_handle, catalog))
+            while run.take(plan, target, _tasks):
                 run.step()
         run.step()
         return {**run.values(), "said": said}
@@ -53,28 +50,18 @@ class Killed(Exception):
     """End the archive as a kill would."""
 
 
-class StoppingTarget(LakeTarget):
-    """A target that ends the archive before it copies or after its commit."""
+class StoppingRun(ArchiveRun):
+    """An archive that ends before or after its first commit."""
 
-    stop_at: str
+    stop_at = ""
 
-    @classmethod
-    def of(cls, target: LakeTarget, stop_at: str) -> StoppingTarget:
-        """Return a target that ends the archive at its point."""
-        made = cls(**{each.name: getattr(target, each.name) for each in fields(target)})
-        vars(made)["stop_at"] = stop_at
-        return made
-
-    def copy(self, slots: Sequence[SlotHandle]) -> Written:
-        if self.stop_at == "planned":
+    def commit(self, copied: Copied, end: StreamOffset) -> None:
+        if self.stop_at == "files":
             raise Killed
-        return super().copy(slots)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        super().commit(messages, batch)
+        super().commit(copied, end)
         if self.stop_at == "entry":
             raise Killed
 
 
-def _tasks(work: Callable[[Any], Written], items: Sequence[Any]) -> list[Written]:
+def _tasks(work: Callable[[Any], Copied], items: Sequence[Any]) -> list[Copied]:
     return [work(item) for item in items]

@@ -195,7 +195,9 @@ def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, 
             model.now_ms += amount
             model.expire()
         elif verb == "purge":
-            assert bench.queue.purge() == len(model.waiting)
+            purged: list[int] = []
+            bench.queue.purge(purged.append)
+            assert purged == [len(model.waiting)]
             model.waiting.clear()
         assert bench.ready() == [entry[1] for entry in model.waiting]
         assert bench.buried == model.buried

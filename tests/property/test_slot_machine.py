@@ -1,4 +1,4 @@
-"""The slot manager against a model: random publishes, leases, acks, requeues, purges and lost owners."""
+"""The slot manager against a model: random publishes, leases, acks, requeues and purges."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.slots.manager import SlotManager
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 
@@ -22,7 +23,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.deleted: list[Slot] = []
         self.manager = SlotManager(3, 50, on_delete=self.deleted.append)
         self.ready: set[int] = set()
-        self.redelivered: set[int] = set()
+        self.returns: dict[int, int] = {}
         self.unacked: dict[int, tuple[Owner, Slot]] = {}
         self.last = 0
 
@@ -58,7 +59,7 @@ class SlotMachine(RuleBasedStateMachine):
             assert message_id in self.ready
             assert slot.contents is not None
             assert slot.contents[message_id - slot.first] == message_id
-            assert slot.redelivered(message_id - slot.first) == (message_id in self.redelivered)
+            assert slot.redelivered(message_id - slot.first) == (message_id in self.returns)
             self.ready.remove(message_id)
             self.unacked[message_id] = (owner, slot)
 
@@ -67,24 +68,40 @@ class SlotMachine(RuleBasedStateMachine):
         """Settle, requeue or unsend messages, as consumers do."""
         if not self.unacked:
             return
-        message_id = data.draw(st.sampled_from(sorted(self.unacked)))
-        _owner, slot = self.unacked.pop(message_id)
-        getattr(self.manager, what)(slot, [message_id - slot.first])
-        if what != "settle":
-            self.ready.add(message_id)
-        if what == "requeue":
-            self.redelivered.add(message_id)
-
-    @rule(owner=owners)
-    def owner_dies(self, owner: Owner) -> None:
-        """Lose an owner: its slots return with every message that it was given."""
-        slots = self.manager.leased_to(owner)
-        lost = {i for i, (_who, slot) in self.unacked.items() if slot in slots}
-        assert self.manager.return_all(owner) == len(lost)
-        for message_id in lost:
+        first = data.draw(st.sampled_from(sorted(self.unacked)))
+        slot = self.unacked[first][1]
+        held = [message_id for message_id in sorted(self.unacked) if self.unacked[message_id][1] is slot]
+        some = held[held.index(first) : held.index(first) + data.draw(st.integers(1, 3))]
+        indexes = [message_id - slot.first for message_id in some]
+        is_dense = indexes[-1] - indexes[0] == len(indexes) - 1
+        getattr(self.manager, what)(slot, range(indexes[0], indexes[-1] + 1) if is_dense else indexes)
+        for message_id in some:
             del self.unacked[message_id]
-        self.ready |= lost
-        self.redelivered |= lost
+            if what != "settle":
+                self.ready.add(message_id)
+            if what == "requeue":
+                self.returns[message_id] = self.returns.get(message_id, 0) + 1
+
+    @rule(data=st.data())
+    def pick(self, data: st.DataObject) -> None:
+        """Hand out one certain ready message, as a move does."""
+        if self.ready:
+            message_id = data.draw(st.sampled_from(sorted(self.ready)))
+            slot = next(one for one in self.manager.slots.values() if one.first <= message_id < one.end)
+            self.manager.pick(slot, message_id - slot.first)
+            self.ready.remove(message_id)
+            self.unacked[message_id] = (OWNERS[0], slot)
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """Lose some ready messages of one slot, as when they cannot be read."""
+        slots = [slot for slot in self.manager.slots.values() if slot.ready]
+        if slots:
+            slot = data.draw(st.sampled_from(slots))
+            ready = slot.ready_indexes()
+            lost = ready[data.draw(st.integers(0, len(ready) - 1)) :]
+            self.manager.lose(slot, lost)
+            self.ready -= {slot.first + index for index in lost}
 
     @rule(owner=owners)
     def last_consumer_leaves(self, owner: Owner) -> None:
@@ -95,7 +112,11 @@ class SlotMachine(RuleBasedStateMachine):
     @rule()
     def purge(self) -> None:
         """Purge, and check that all ready and no unacked messages are settled."""
-        purged = {slot.first + index for slot, indexes in self.manager.purge() for index in indexes}
+        purged = set()
+        for slot in list(self.manager.slots.values()):
+            if slot.ready:
+                purged |= {slot.first + index for index in slot.ready_indexes()}
+                self.manager.lose(slot, slot.ready_indexes())
         assert purged == self.ready
         self.ready.clear()
 
@@ -111,6 +132,22 @@ class SlotMachine(RuleBasedStateMachine):
         assert manager.unacked == len(self.unacked)
         assert all(slot.unsettled or slot is manager.open for slot in manager.slots.values())
         assert not any(slot.unsettled for slot in self.deleted)
+
+    @invariant()
+    def each_return_is_counted(self) -> None:
+        """Check which messages each slot says are ready and unacked, and how often each came back."""
+        for slot in self.manager.slots.values():
+            ids = range(slot.first, slot.end)
+            assert [slot.first + index for index in slot.ready_indexes()] == [i for i in ids if i in self.ready]
+            assert [slot.first + index for index in slot.unacked()] == [i for i in ids if i in self.unacked]
+            counts = {slot.first + i: run.delivered for run in slot.returns_of(range(slot.length)) for i in span(run)}
+            assert counts == {i: self.returns[i] for i in ids if i in self.returns}
+            assert counts == {i: slot.delivery_count(i - slot.first) for i in counts}
+
+
+def span(run: ReturnRun) -> range:
+    """Return the indexes of a run."""
+    return range(run.first, run.end)
 
 
 SlotMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.cluster.wake_up import WakeUp
-from broker.tasks import Tasks, first_ended, uncancelled
+from broker.tasks import Tasks, WakeUp, first_ended, uncancelled
 
 
 async def end_with(error: Exception) -> None:

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import zmq
@@ -14,8 +15,10 @@ from pydantic import ValidationError
 
 import broker.zeromq
 from broker.amqp.errors import BrokerError
-from broker.net.control_request import ControlRefused, Request
-from broker.net.control_verbs.zmq import zmq_verbs
+from broker.operations.operated_broker import OperatedBroker
+from broker.operations.process import Nothing
+from broker.operations.process import zmq as list_bridges
+from broker.operations.request import Asker, OperationRefused
 from broker.settings import Settings
 from tests.deadline import DEADLINE_S
 from tests.in_process import running_broker
@@ -82,9 +85,9 @@ def test_an_endpoint_in_use_ends_the_process_with_1(tmp_path: Path) -> None:
 
 def test_the_command_needs_an_endpoint() -> None:
     """`slotmq zmq` on a broker without one is refused in words that say what is missing."""
-    verb = zmq_verbs(list)["zmq"]
-    with pytest.raises(ControlRefused, match=r"no \[\[zmq.publish\]\] or \[\[zmq.subscribe\]\]"):
-        verb(Request({}))
+    parts = cast("OperatedBroker", SimpleNamespace(zmq=list))
+    with pytest.raises(OperationRefused, match=r"no \[\[zmq.publish\]\] or \[\[zmq.subscribe\]\]"):
+        list_bridges(parts, Nothing(), Asker())
 
 
 @pytest.mark.parametrize(

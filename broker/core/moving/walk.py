@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,9 @@ class Walk:
             while stretch.slots:
                 slot = stretch.slots[-1]
                 if slot.tenure is not Tenure.DELETED and slot.ready:
-                    low, high = stretch.next_id - slot.first, stretch.end - slot.first
-                    indexes = [index for index in slot.ready_indexes() if low <= index < high]
+                    ready = slot.ready_indexes()
+                    low = bisect_left(ready, stretch.next_id - slot.first)
+                    indexes = ready[low : bisect_left(ready, stretch.end - slot.first)]
                     if indexes:
                         return stretch.stream, slot, indexes
                 stretch.slots.pop()

@@ -7,69 +7,32 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import charge_of
-from broker.routing.cache import ResolvedPublish
-from broker.routing.route import Route
+from broker.core.publishing.message_store import MessageStore, Targets
 from broker.store.record import PERSISTENT, TARGET
 
 if TYPE_CHECKING:
-    from broker.core.confirmable import ConfirmedPublishes, Refusable
+    from broker.core.confirmable import ConfirmedPublishes
     from broker.core.message.message import Message
     from broker.core.queue.stream import Stream
     from broker.store.recorder import Recorder
 
-__all__ = ["LocalStore", "Targets"]
+__all__ = ["LocalStore"]
 
-
-UNROUTED: Final = Route(())
 pack_target: Final = TARGET.pack
 
 
-class Targets(ResolvedPublish):
-    """The streams that a message goes to, split by which of them need a record of it; most by a cached route.
+class LocalStore(MessageStore):
+    """Accepts runs of messages for the streams of one vhost, and keeps them in its own log."""
 
-    Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
-        record of a transient message too, ``passing`` are the others.
-    """
-
-    __slots__ = ("durable", "passing", "persisting", "streams", "transient")
-
-    def __init__(self, streams: tuple[Stream, ...], route: Route = UNROUTED) -> None:
-        super().__init__(route)
-        durable = tuple([stream for stream in streams if stream.durable])
-        persisting = tuple([stream for stream in durable if stream.persists_all])
-        self.streams = streams
-        self.durable = streams if len(durable) == len(streams) else durable  # mostly they are the same
-        self.transient = tuple([stream for stream in streams if not stream.durable]) if durable else streams
-        self.persisting = persisting
-        self.passing = tuple([stream for stream in streams if not stream.persists_all]) if persisting else streams
-
-
-class LocalStore:
-    """Accepts runs of messages for the streams of one vhost.
-
-    It is the MessageStore of `message_store`. Compiled code names this class, because a call of a protocol's method
-    looks the method up by its name.
-    Shapes: ``origin`` is the publisher whose message is being posted, and its number, if it waits for a confirm: a
-        store that several brokers share knows later whether a full queue refuses the message.
-    """
-
-    __slots__ = ("_calls", "_recorder", "origin")
-
-    enters_later: bool = True  # a message may be recorded before it enters its streams
-    refuses_later: bool = False  # what was accepted may still be refused
+    __slots__ = ("_recorder",)
 
     def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
         self._recorder = recorder
-        self._calls = 0  # of `accept`
-        self.origin: tuple[Refusable, int] | None = None
-
-    def note_origin(self, origin: tuple[Refusable, int] | None) -> None:
-        """Note whose message is posted next, None after that."""
-        self.origin = origin
 
     @property
     def progress(self) -> int:
-        """A number that grows with each record: where it has not changed, no confirm has anything new to wait for."""
+        """A number that grows with each record."""
         return self._recorder.progress
 
     @property
@@ -91,46 +54,26 @@ class LocalStore:
     ) -> None:
         """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.
 
-        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
-            is. `number` is what a producer's sequence or a due time adds to the targets of each record. `confirms` is
-            about to number the messages, one after the other; only a store that refuses later needs it.
-        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream that
-            needs records, and once per stream and group of messages in a row for the others.
+        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream and group
+            of messages in a row with the same streams.
         """
-        recorder = self._recorder
         persistent = messages[0].facts.persistent
-        flags = PERSISTENT if persistent else 0
-        self._calls += 1
-        call = self._calls
-        runs: list[tuple[Stream, list[Message]]] = []
         start = 0
         last = len(targets) - 1
         for place, target in enumerate(targets):
+            if place < last and _equal(target.streams, targets[place + 1].streams):
+                continue  # another key with the same streams
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
-            if place < last and not recorded and _equal(target.streams, targets[place + 1].streams):
-                continue  # another key with the same streams, of which none needs a record
-            if len(recorded) == 1:
-                stream = recorded[0]
-                if stream.before_next is not None:
-                    stream.go_before()
-                run = stream.gather(call, runs)
-                message_id = stream.manager.next_id + len(run)
-                octets = number + stream.octets if number else stream.octets
-                for at in range(start, stop):
-                    message = messages[at]
-                    recorder.record(message, flags, message.envelope.route, octets, message_id)
-                    run.append(message)
-                    message_id += 1
-            elif recorded:
-                self._fan_out(messages[start:stop], recorded, runs, call, flags, number)
-            if others and stop == start + 1:
-                lone = messages[start].copy() if recorded and not persistent else messages[start]
+            group = messages if stop - start == len(messages) else messages[start:stop]
+            if recorded:
+                self._append_recorded(group, recorded, number)
+            if others and len(group) == 1:
+                lone = group[0].copy() if recorded and not persistent else group[0]
                 for stream in others:
                     stream.append_one(lone)
             elif others:
-                group = messages[start:stop] if stop - start < len(messages) else messages
                 if recorded and not persistent:
                     # A copy has no record: what a durable stream keeps without one must not point to another's.
                     group = [message.copy() for message in group]
@@ -138,50 +81,41 @@ class LocalStore:
                 for stream in others:
                     stream.append(group, charge_bytes)
             start = stop
-        for stream, run in runs:
-            stream.end_gathering()
-            stream.append(run, recorded=stream.durable if persistent else stream.persists_all)
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Hear that a message whose number was used was published again; what this store accepted stays accepted."""
+        """Do nothing: what this store accepted stays accepted."""
 
-    def _fan_out(
-        self,
-        group: list[Message],
-        recorded: tuple[Stream, ...],
-        runs: list[tuple[Stream, list[Message]]],
-        call: int,
-        flags: int,
-        number: bytes,
-    ) -> None:
-        """Append one record per message for several streams."""
-        next_ids = []
+    def _append_recorded(self, group: list[Message], recorded: Sequence[Stream], number: bytes) -> None:
+        """Append one record per message for all its streams, and the messages to each of them. HOT."""
+        recorder = self._recorder
+        flags = PERSISTENT if group[0].facts.persistent else 0
         for stream in recorded:
             if stream.before_next is not None:
                 stream.go_before()
-            run = stream.gather(call, runs)
-            next_ids.append(stream.manager.next_id + len(run))
-            run += group
-        self._record(group, recorded, next_ids, flags, number)
+        last = recorded[-1]
+        octets = number + last.octets if number else last.octets
+        message_id = last.manager.next_id
+        charge_bytes = 0
+        for offset, message in enumerate(group):
+            if len(recorded) > 1:
+                octets = number + _targets_before(recorded, offset) + last.octets
+            recorder.record(message, flags, message.envelope.route, octets, message_id)
+            charge_bytes += message.charge
+            message_id += 1
+        for stream in recorded:
+            stream.append(group, charge_bytes, recorded=True)
 
     def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
         """Append the record of a message that enters streams later, each with the next id that it gives."""
         last = recorded[-1]
-        named = [pack_target(stream.number, stream.manager.next_id) for stream in recorded[:-1]]
-        targets = number + b"".join(named) + last.octets
         flags = PERSISTENT if message.facts.persistent else 0
+        targets = number + _targets_before(recorded, 0) + last.octets
         self._recorder.record(message, flags, message.envelope.route, targets, last.manager.next_id)
 
-    def _record(
-        self, group: list[Message], recorded: Sequence[Stream], next_ids: list[int], flags: int, number: bytes
-    ) -> None:
-        numbers = [stream.number for stream in recorded[:-1]]
-        octets = recorded[-1].octets
-        for offset, message in enumerate(group):
-            named = [pack_target(numbers[at], next_ids[at] + offset) for at in range(len(numbers))]
-            named.append(octets)
-            targets = number + b"".join(named)
-            self._recorder.record(message, flags, message.envelope.route, targets, next_ids[-1] + offset)
+
+def _targets_before(recorded: Sequence[Stream], offset: int) -> bytes:
+    """Return the targets of a record but the last; each names the id that its stream gives after `offset` others."""
+    return b"".join([pack_target(stream.number, stream.manager.next_id + offset) for stream in recorded[:-1]])
 
 
 def _equal(one: tuple[Stream, ...], other: tuple[Stream, ...]) -> bool:

@@ -1,62 +1,104 @@
-"""The ports between core and the store of its messages: accept, lease, settle, return and read.
+"""The port between core and the store that takes its messages.
 
-A store keeps the messages of one vhost. It has one stream for each queue, or for each priority level of a queue, and
-cuts a stream into slots. Core knows messages, slots and indexes in slots; segments and positions stay in the store.
-
-The broker's own store is `LocalStore`, `SlotManager`, `Stream` and `SlotReader`. A store that several brokers share has
-to fit the same ports: it accepts a run in one call, gives ids when that call is committed, leases parts of slots to
-nodes, and reads a slot from wherever it lies.
+A broker that stands alone has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
+messages and streams; segments, positions and calls of a database stay in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final
+
+from broker.routing.cache import ResolvedPublish
+from broker.routing.route import Route
 
 if TYPE_CHECKING:
+    from broker.core.confirmable import ConfirmedPublishes, Refusable
     from broker.core.message.message import Message
-    from broker.core.publishing.local_store import Targets
     from broker.core.queue.stream import Stream
-    from broker.slots.slot import Slot
-    from broker.slots.states import Owner
 
-__all__ = ["MessageStore", "Settlements", "SlotLeases", "SlotReads"]
+__all__ = ["MessageStore", "Targets"]
+
+UNROUTED: Final = Route(())
 
 
-class MessageStore(Protocol):
-    """Accepts messages."""
+class Targets(ResolvedPublish):
+    """The streams that a message goes to, split by which of them need a record of it; most by a cached route.
 
-    def accept(self, messages: list[Message], targets: list[Targets], stops: list[int], number: bytes = b"", /) -> None:
-        """Put a run of messages into their streams, in order.
+    Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
+        record of a transient message too, ``passing`` are the others.
+    """
 
-        Returns no ids: a shared store knows them after its commit. What the messages wait for before they are confirmed
-        is the committer's concern.
-        Shapes: ``targets[n]`` are the streams of the messages up to place ``stops[n]``.
+    __slots__ = ("durable", "passing", "persisting", "streams", "transient")
+
+    def __init__(self, streams: tuple[Stream, ...], route: Route = UNROUTED) -> None:
+        super().__init__(route)
+        durable = tuple([stream for stream in streams if stream.durable])
+        persisting = tuple([stream for stream in durable if stream.persists_all])
+        self.streams = streams
+        self.durable = streams if len(durable) == len(streams) else durable  # mostly they are the same
+        self.transient = tuple([stream for stream in streams if not stream.durable]) if durable else streams
+        self.persisting = persisting
+        self.passing = tuple([stream for stream in streams if not stream.persists_all]) if persisting else streams
+
+
+class MessageStore:
+    """Accepts runs of messages for the streams of one vhost.
+
+    Shapes: ``enters_later`` says whether a message may be recorded before it enters its streams, ``refuses_later``
+        whether what was accepted may still be refused. ``origin`` is the publisher whose message is being posted, and
+        its number, if it waits for a confirm.
+    """
+
+    __slots__ = ("origin",)
+
+    enters_later: bool = True
+    refuses_later: bool = False
+
+    def __init__(self) -> None:
+        self.origin: tuple[Refusable, int] | None = None
+
+    def note_origin(self, origin: tuple[Refusable, int] | None) -> None:
+        """Note whose message is posted next, None after that."""
+        self.origin = origin
+
+    @property
+    @abstractmethod
+    def progress(self) -> int:
+        """A number that grows with what is accepted: if it has not changed, a confirm has nothing new to wait for."""
+
+    @property
+    @abstractmethod
+    def needs_sync(self) -> bool:
+        """Whether something was accepted that no confirm may follow yet."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]:
+        """Return a context in which all that is accepted and settled counts together or not at all."""
+
+    @abstractmethod
+    def accept(
+        self,
+        messages: list[Message],
+        targets: list[Targets],
+        stops: list[int],
+        number: bytes = b"",
+        confirms: ConfirmedPublishes | None = None,
+    ) -> None:
+        """Put a run of messages into their streams, in order. HOT.
+
+        It returns no ids, because a shared store knows them after its commit. The committer knows what the messages
+        wait for before they are confirmed.
+        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
+            is. `number` is what a producer's sequence or a due time adds to the targets of each message. `confirms` is
+            about to number the messages, one after the other; only a store that refuses later needs it.
         """
 
+    @abstractmethod
+    def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
+        """Hear that a message whose number was used was published again."""
 
-class SlotLeases(Protocol):
-    """Leases the slots of one stream."""
-
-    def get(self, owner: Owner, /) -> Slot | None:
-        """Lease the lowest slot with ready messages to an owner; None when there is none now, though one may come."""
-
-    def give_back(self, slot: Slot, /) -> None:
-        """Return a lease: the ready messages of the slot are for any owner again, those handed out stay unacked."""
-
-
-class Settlements(Protocol):
-    """Ends or returns what was handed out of the slots of one stream."""
-
-    def settle(self, slot: Slot, indexes: Sequence[int], /) -> None:
-        """Settle messages for good; a store may write that down later, with its next call."""
-
-    def requeue(self, slot: Slot, indexes: Sequence[int], /) -> None:
-        """Return messages to their places, with one delivery more each."""
-
-
-class SlotReads(Protocol):
-    """Reads slots whose messages are not in memory."""
-
-    def read(self, stream: Stream, slot: Slot, then: Callable[[], None], /) -> None:
-        """Bring the messages of a slot into memory and call `then` on the loop, or when the slot is gone."""
+    def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
+        """Append the record of a message that enters streams later; only where a message ``enters_later``."""
+        raise NotImplementedError

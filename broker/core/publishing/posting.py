@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.core.message.message import OVERHEAD_BYTES, Message
-from broker.core.publishing.local_store import Targets
+from broker.core.publishing.message_store import Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES
 
 if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
-    from broker.core.publishing.local_store import LocalStore
+    from broker.core.publishing.message_store import MessageStore
     from broker.core.publishing.wide_publishes import WidePublishes
     from broker.core.queue.queue import Queue
 
@@ -37,7 +37,7 @@ class Poster:
 
     __slots__ = ("_store", "_sweep", "_wide")
 
-    def __init__(self, sweep: PolicySweep, store: LocalStore, wide: WidePublishes) -> None:
+    def __init__(self, sweep: PolicySweep, store: MessageStore, wide: WidePublishes) -> None:
         self._sweep = sweep
         self._store = store
         self._wide = wide

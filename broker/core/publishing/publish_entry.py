@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.core.publishing.local_store import Targets
+from broker.core.publishing.message_store import Targets
 
 if TYPE_CHECKING:
     from broker.core.message.message import Envelope

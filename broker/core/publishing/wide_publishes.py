@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
     from broker.core.message.message import Message
-    from broker.core.publishing.local_store import LocalStore
+    from broker.core.publishing.message_store import MessageStore
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
 
@@ -75,7 +75,7 @@ class WidePublishes:
 
     __slots__ = ("_clock", "_deadlines", "_entered", "_publishes", "_store", "_waiting", "begun")
 
-    def __init__(self, store: LocalStore, clock: Clock, deadlines: Deadlines) -> None:
+    def __init__(self, store: MessageStore, clock: Clock, deadlines: Deadlines) -> None:
         self._store = store
         self._clock = clock
         self._deadlines = deadlines

@@ -32,6 +32,8 @@ class QueueHead:
     def find(self) -> tuple[Stream, Slot | None]:
         """Return the highest level that has a ready message, and the slot of its lowest id; None without a message."""
         for stream in reversed(self._streams):
+            if stream.returning:
+                stream.catch_up()
             slot = stream.manager.front()
             if slot is not None:
                 return stream, slot

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
 from broker.core.publish_credit import PublishCredit
 from broker.core.queue.stream_owner import QueueWorker, StreamOwner
+from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
 __all__ = ["QueuePorts", "StreamPorts"]
 
-S = TypeVar("S", bound="LoggingStream")
+S = TypeVar("S")
 Q = TypeVar("Q")
-
-
-class LoggingStream(Protocol):
-    """A stream as the end of a loop turn sees it."""
-
-    def log_settlements(self) -> None:
-        """Append one record for all messages that were settled in this loop turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +27,7 @@ class StreamPorts(Generic[S]):
     ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
     calls. ``measure`` finds the body sizes of a paged-out slot. ``bury`` publishes a dead letter. ``settled``
     collects the streams whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
+    ``sliced`` has what takes several turns.
     """
 
     store: VhostStore
@@ -46,14 +41,10 @@ class StreamPorts(Generic[S]):
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)
     credit: PublishCredit = field(default_factory=PublishCredit)
+    sliced: SlicedWork = field(init=False)
 
-    def log_settlements(self) -> None:
-        """Append the records of what was settled since the last call: one for each stream."""
-        if self.settled:
-            settled = self.settled[:]
-            self.settled.clear()
-            for stream in settled:
-                stream.log_settlements()
+    def __post_init__(self) -> None:
+        self.sliced = SlicedWork(self.clock, self.deadlines)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Its messages are in slots and nowhere else; only a slot manager hands them out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
@@ -17,6 +17,7 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.queue.stream import BATCH_MESSAGES, Stream
 from broker.core.queue.stream_owner import QueueWorker, StreamOwner
+from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.slots.slot import Slot
 
 __all__ = ["Queue"]
@@ -45,7 +46,6 @@ class Queue(StreamOwner):
         "operator_policy",
         "plain",
         "policy",
-        "prioritized",
         "serving",
         "stream",
         "streams",
@@ -56,7 +56,6 @@ class Queue(StreamOwner):
     # What every message reads or writes comes first, so that it lies in few cache lines.
     worker: QueueWorker[Queue]
     stream: Stream
-    prioritized: bool
     deleted: bool
     serving: bool
     timed: bool  # some message may expire; once true it stays true, because a look costs little
@@ -395,9 +394,13 @@ class Queue(StreamOwner):
         owner = self.worker.owner
         if not self.prioritized:
             stream = self.stream
+            if stream.returning:
+                stream.catch_up()
             slot = stream.manager.get(owner) if stream.manager.ready else None
             return None if slot is None else (stream, slot)
         for stream in reversed(self.streams):
+            if stream.returning:
+                stream.catch_up()
             if stream.manager.ready and (slot := stream.manager.get(owner)) is not None:
                 return stream, slot
         return None
@@ -411,9 +414,26 @@ class Queue(StreamOwner):
         """Deliver before a method that would see the messages, and return how many were delivered."""
         return self.worker.serve_first(self)
 
-    def purge(self) -> int:
-        """Drop every ready message and return how many; the unacked ones stay."""
-        return sum(stream.purge() for stream in self.streams)
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Drop every message that is ready now, in this turn and the next ones, then tell how many; keep unacked ones.
+
+        What was dropped is logged then.
+        """
+        dropped: list[int] = []
+        self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
+
+    def _purge_slots(self, dropped: list[int]) -> Iterator[int]:
+        """Purge slot by slot, note how many messages each had, and yield the cost in units of the turn's share."""
+        for stream in self.streams:
+            for count in stream.purge():
+                dropped.append(count)
+                yield 1 + count // MESSAGES_PER_UNIT
+
+    def _end_purge(self, dropped: list[int], done: Callable[[int], None]) -> None:
+        settled = self._ports.settled
+        while settled:
+            settled.pop().log_settlements()
+        done(sum(dropped))
 
     def delete(self) -> int:
         """Cancel the consumers, drop everything and return how many messages were ready."""

@@ -6,17 +6,22 @@ out (settled, requeued, buried) happens here, and is noted for the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import Message, charge_of
+from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Slot, single
+from broker.slots.slot import Slot, dense, single
 from broker.slots.states import Tenure
+from broker.store.segment import OFFSET_BITS
+from broker.store.spill import SPILLED_SEGMENT
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamPorts
@@ -29,8 +34,12 @@ __all__ = ["Stream"]
 
 _log = get_logger()
 
-_NONE: Final[list[Message]] = []
 BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
+RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
+CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
+RUN_MIN: Final = 64  # a run of so many settled messages gets a record of its own beside others of the turn
+
+_serials: Final = count()  # no two messages that come back to a slot are compared
 
 
 class Stream:
@@ -38,15 +47,14 @@ class Stream:
 
     Shapes: ``before_next`` is called once, with the stream, before the next message gets its id, and may append another
         one.
+        ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
+        any message behind them is handed out.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
-        stream with ``persists_all`` has a record in the log, whatever its delivery mode. ``_gathered`` holds
-        messages only while a call of the store collects them for the stream.
+        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
     __slots__ = (
         "_first_id",
-        "_gathered",
-        "_gathering",
         "_pending",
         "_ports",
         "_recorder",
@@ -59,6 +67,7 @@ class Stream:
         "octets",
         "persists_all",
         "queue",
+        "returning",
         "tally",
     )
 
@@ -75,14 +84,13 @@ class Stream:
         )
         self.tally = DeliveryTally()
         self.before_next: Callable[[Stream], None] | None = None
-        self._gathered = _NONE
-        self._gathering = 0  # the number of the call that collects them
         self.durable = queue.durable
         self.persists_all = persists_all and queue.durable
         self.deleted = False
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.level = level
+        self.returning: list[tuple[int, int, Slot, Sequence[int]]] = []
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -112,7 +120,7 @@ class Stream:
                 found.first,
                 found.end - found.first,
                 found.settled,
-                found.counts,
+                found.returns,
                 set(found.segments),
                 charge_bytes=found.size_bytes,
                 recovered=redelivered or found.redelivered,
@@ -134,21 +142,6 @@ class Stream:
         if call is not None:
             call(self)
 
-    def gather(self, call: int, runs: list[tuple[Stream, list[Message]]]) -> list[Message]:
-        """Return the list in which a call of the store collects messages for the stream, which is new in `runs`. HOT.
-
-        A dictionary of lists would cost several times as much for queues with one message each.
-        """
-        if self._gathering != call:
-            self._gathering = call
-            self._gathered = []
-            runs.append((self, self._gathered))
-        return self._gathered
-
-    def end_gathering(self) -> None:
-        """Forget the collected messages, which are appended now."""
-        self._gathered = _NONE
-
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
@@ -165,25 +158,31 @@ class Stream:
         if not manager.append(messages, charge_bytes or charge_of(messages)):
             manager.append_at_border(messages, [message.charge for message in messages])
         if self.durable:
-            if recorded and slot is manager.open:
-                self._recorder.keep(slot, messages)
-            else:
+            segment = messages[0].position >> OFFSET_BITS
+            if not recorded or slot is not manager.open:
                 self._note_records(slot, at, recorded=recorded)
-        self._appended()
+            elif segment not in slot.segments or segment != messages[-1].position >> OFFSET_BITS:
+                self._recorder.keep(slot, messages)
+        queue = self.queue
+        if queue.consumers.present:  # as `_wake` does, without a call
+            if queue.lags:
+                self._ports.credit.lagged += 1  # hot: written here
+            if not queue.awake:
+                queue.wake_worker()
 
     def append_one(self, message: Message) -> None:
         """Put a message without a record at the end, as `append` does. HOT."""
         if self.durable or self.before_next is not None or not self.manager.append_one(message, message.charge):
             self.append([message])
         else:
-            self._appended()
+            self._wake()
 
-    def _appended(self) -> None:
+    def _wake(self) -> None:
         """Have what was appended delivered in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
-                self._ports.credit.lags = True  # hot: written here
+                self._ports.credit.lagged += 1  # hot: written here
             if not queue.awake:
                 queue.wake_worker()
 
@@ -219,7 +218,11 @@ class Stream:
         if self.deleted:
             return
         if self.durable:
-            self._note_settled(slot, single(index))
+            if slot.mixed:
+                self._note_settled(slot, single(index))
+            else:
+                message_id = slot.first + index
+                self._note_ids(range(message_id, message_id + 1))
         self.manager.settle_one(slot, index)
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
@@ -278,7 +281,7 @@ class Stream:
         if self.deleted:
             return
         contents = slot.contents
-        if contents is not None and (lost := [index for index in indexes if contents[index] is None]):
+        if contents is not None and (lost := missing_among(contents, indexes)):
             _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=len(lost))
             self.settle(slot, lost)
             indexes = [index for index in indexes if index not in slot.acks]
@@ -287,17 +290,45 @@ class Stream:
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
         if limit is not None:
-            worn = [index for index in indexes if slot.counts.get(index, 0) >= limit]
+            worn = slot.worn(indexes, limit)
             if worn:
-                indexes = [index for index in indexes if slot.counts.get(index, 0) < limit]
+                over = set(worn)
+                indexes = [index for index in indexes if index not in over]
         self.manager.requeue(slot, indexes)
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
-                counts = {slot.first + index: slot.counts[index] for index in logged}
-                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, counts)
+                runs = slot.returns_of(logged)
+                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, runs)
         self.bury_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
+
+    def take_back(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Keep messages, which a consumer had, for `return_next`."""
+        heappush(self.returning, (slot.first, next(_serials), slot, indexes))
+
+    def return_next(self) -> int:
+        """Requeue what is to come back to the lowest slot, and return the cost in units of the turn's share."""
+        returning = self.returning
+        first, _, slot, indexes = heappop(returning)
+        parts = [indexes]
+        while returning and returning[0][0] == first:
+            parts.append(heappop(returning)[3])
+        if len(parts) > 1:
+            indexes = dense(sorted(chain.from_iterable(parts)))
+        self.requeue(slot, indexes)
+        return RETURN_UNITS + len(parts) // RETURN_UNITS
+
+    def catch_up(self) -> None:
+        """Requeue what comes before the first ready message.
+
+        Cost: one slot, if not all of its messages came back too often.
+        """
+        for _ in range(CATCH_UP_SLOTS):
+            front = self.manager.front()
+            if not self.returning or (front is not None and front.first < self.returning[0][0]):
+                return
+            self._ports.deadlines.spend(self.return_next())
 
     def doubt(self, first: int) -> None:
         """Note that the messages from an id on may have been delivered before, by a broker that has crashed."""
@@ -325,34 +356,51 @@ class Stream:
             if indexes:
                 self.lose(slot, indexes)
 
-    def purge(self) -> int:
-        """Drop every ready message and return how many; the unacked ones stay."""
-        manager = self.manager
-        count = manager.ready
-        if not count:
-            return 0
-        upto = manager.next_id - 1
-        manager.purge()
-        if self.durable:
-            unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
-            self._recorder.record_purged(self._ports.clock.now_ms, self.number, upto, unacked)
-        return count
+    def purge(self) -> Iterator[int]:
+        """Drop every message that is ready now, a slot in each step, and yield how many; the unacked ones stay."""
+        end = self.manager.next_id
+        for slot in list(self.manager.slots.values()):
+            if self.deleted:
+                return
+            if slot.tenure is Tenure.DELETED or not slot.ready:
+                continue
+            indexes = slot.ready_indexes()
+            if slot.end > end:
+                count = bisect_left(indexes, end - slot.first)
+                indexes = indexes[:count]
+            self.lose(slot, indexes)
+            yield len(indexes)
 
     def log_settlements(self) -> None:
         """Append one record for all that was settled in this loop turn."""
         pending, self._pending = self._pending, []
-        if pending and not self.deleted:
+        if not pending or self.deleted:
+            return
+        now_ms = self._ports.clock.now_ms
+        if len(pending) > 1:
+            for ids in pending:
+                if len(ids) >= RUN_MIN and isinstance(ids, range):
+                    self._recorder.record_settled(now_ms, self.number, ids)
+            pending = [ids for ids in pending if len(ids) < RUN_MIN or not isinstance(ids, range)]
+        if pending:
             ids = pending[0] if len(pending) == 1 else list(chain.from_iterable(pending))
-            self._recorder.record_settled(self._ports.clock.now_ms, self.number, ids)
+            self._recorder.record_settled(now_ms, self.number, ids)
 
     def delete(self) -> None:
         """Drop everything, for good."""
         self.deleted = True
-        self.manager.clear()
+        self._release_all()
         self._pending.clear()
         if self.durable:
             self._recorder.record_deleted(self._ports.clock.now_ms, self.number)
         self._ports.store.forget_queue(self.number, at_once=not self.durable)
+
+    def _release_all(self) -> None:
+        """Delete all slots now; their messages leave the memory in this turn and the next ones."""
+        self.returning.clear()
+        contents = self.manager.clear()
+        if contents:
+            self._ports.sliced.run(_release(contents))
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
@@ -370,18 +418,22 @@ class Stream:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Note messages whose settlement, if they have a record, is logged at the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
+        first = slot.first
         if not logged:
             return
-        first = slot.first
+        if isinstance(logged, range):
+            self._note_ids(range(first + logged.start, first + logged.stop))
+        else:
+            self._note_ids([first + index for index in logged])
+
+    def _note_ids(self, ids: Sequence[int]) -> None:
+        """Note settled messages by their ids; ranges that meet become one."""
         pending = self._pending
         if not pending:
             self._ports.settled.append(self)
-        if not isinstance(logged, range):
-            pending.append([first + index for index in logged])
-            return
-        ids = range(first + logged.start, first + logged.stop)
-        if pending:
+        elif isinstance(ids, range):
             last = pending[-1]
             if isinstance(last, range) and last.stop == ids.start:
                 pending[-1] = range(last.start, ids.stop)
@@ -416,6 +468,20 @@ class Stream:
 
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store
-        store.let_go(slot.segments)
+        for segment in slot.segments:
+            (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
+
+
+def missing_among(contents: Sequence[Message | None], indexes: Sequence[int]) -> list[int]:
+    """List those of some messages that are not in memory, although their slot is."""
+    if isinstance(indexes, range) and None not in contents[indexes.start : indexes.stop]:
+        return []  # the usual case
+    return [index for index in indexes if contents[index] is None]
+
+
+def _release(contents: list[list[Message | None]]) -> Iterator[int]:
+    """Release messages, those of one slot in each step, and yield its cost in units of the turn's share."""
+    while contents:
+        yield 1 + len(contents.pop()) // MESSAGES_PER_UNIT

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import ChannelError
-from broker.slots.slot import single
+from broker.slots.slot import ONES, dense, single
 
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import RingMember
@@ -60,7 +61,13 @@ class Run(SlotDelivery):
         count: int,
         consumer: RingMember | None,
     ) -> None:
-        super().__init__(stream, slot, indexes, start, count, consumer)
+        # Assigned here: a call of the class above would be one more for each delivery.
+        self.stream = stream
+        self.slot = slot
+        self.indexes = indexes
+        self.start = start
+        self.count = count
+        self.consumer = consumer
         self.first = self.low = first
         self.left = count
         self.last = first + count - 1
@@ -91,6 +98,17 @@ class Run(SlotDelivery):
             gone = self.gone
             self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
         return SlotDelivery(self.stream, self.slot, indexes, indexes[0], count, self.consumer)
+
+    def restore(self, tag: int) -> None:
+        """Let a message that was removed wait again."""
+        first = self.first
+        low = self.low if self.left else self.last + 1
+        if self.gone is None:
+            self.gone = bytearray(self.last - first + 1)
+        self.gone[: low - first] = b"\1" * (low - first)
+        self.gone[tag - first] = 0
+        self.low = min(low, tag)
+        self.left += 1
 
     def waiting(self, tag: int) -> Sequence[int]:
         """Return the indexes of the messages that wait under the tags up to one."""
@@ -145,7 +163,14 @@ class Unacked:
 
     def handed_out_one(self, stream: Stream, slot: Slot, index: int, consumer: RingMember | None) -> None:
         """Note one message as `handed_out` does."""
-        self._add(stream, slot, single(index), index, 1, consumer)
+        indexes = ONES[index] if index < len(ONES) else range(index, index + 1)
+        runs = self.runs
+        if runs and runs[-1].slot is slot:
+            self._add(stream, slot, indexes, index, 1, consumer)
+            return
+        self.last_tag += 1
+        self._count += 1
+        runs.append(Run(self.last_tag, stream, slot, indexes, index, 1, consumer))
 
     def _add(
         self, stream: Stream, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
@@ -196,8 +221,12 @@ class Unacked:
         self._count -= 1
         if run.count == 1:
             run.left = 0  # hot: written here
-            self._empty += 1
-            self._drop_empty()
+            if self._count:
+                self._empty += 1
+                self._drop_empty()
+            else:
+                self.runs.clear()
+                self._front = self._empty = 0
             return [run]
         at = tag - run.first
         index = run.start + at if isinstance(run.indexes, range) else run.indexes[at]
@@ -314,18 +343,27 @@ class Unacked:
         return [self.aside.pop(tag) for tag in tags]
 
     def put_back(self) -> None:
-        """Put all deliveries that were set aside back in their places. Cost: O(deliveries that wait)."""
+        """Put all deliveries that were set aside back in their places. Cost: O(those that were set aside, and runs)."""
         if not self.aside:
             return
-        last_tag = self.last_tag
-        messages = dict(zip(self._tags(last_tag), one_by_one(self.take_all()), strict=True))
-        messages.update(self.aside)
-        self.aside.clear()
-        for tag in sorted(messages):
-            delivery = messages[tag]
-            self.last_tag = tag - 1
-            self.handed_out(delivery.stream, delivery.slot, delivery.indexes, delivery.consumer)
-        self.last_tag = last_tag
+        aside, self.aside = self.aside, {}
+        runs, place = self.runs, 0
+        lost: list[Run] = []  # of runs that were dropped since
+        for tag, delivery in sorted(aside.items()):
+            while place < len(runs) and runs[place].last < tag:
+                place += 1
+            if place < len(runs) and runs[place].first <= tag:
+                runs[place].restore(tag)
+            else:
+                of = (delivery.stream, delivery.slot, delivery.indexes, delivery.start, 1, delivery.consumer)
+                lost.append(Run(tag, *of))
+        if lost:
+            runs += lost
+            runs.sort(key=attrgetter("first"))
+        self._count += len(aside)
+        self._front = 0
+        self._empty = len([run for run in runs if not run.left])
+        self._drop_empty()
 
     def _tags(self, upto: int) -> list[int]:
         """List the tags that wait, up to one. Cost: O(tags listed)."""
@@ -337,13 +375,6 @@ class Unacked:
             if run.left:
                 tags += [tag for tag in run.tags() if tag <= upto]
         return tags
-
-
-def dense(indexes: Sequence[int]) -> Sequence[int]:
-    """Return ascending indexes as a range when none is missing between them, else as a list."""
-    if indexes[-1] - indexes[0] == len(indexes) - 1:
-        return range(indexes[0], indexes[-1] + 1)
-    return list(indexes) if isinstance(indexes, range) else indexes
 
 
 def one_by_one(deliveries: Iterable[SlotDelivery]) -> list[SlotDelivery]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority
 from broker.core.queue.unacked import SlotDelivery, by_slot, differ
+from broker.core.sliced_work import MESSAGES_PER_UNIT
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -32,6 +34,7 @@ __all__ = ["BasicSession"]
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
 MARKS_MAX: Final = 4096
+DELIVERIES_AT_ONCE: Final = 16  # runs of messages, of one slot each, that are acknowledged or requeued in one step
 
 
 class BasicSession(ChannelConsumers):
@@ -163,7 +166,7 @@ class BasicSession(ChannelConsumers):
         redelivered = slot.redelivered(index)
         header = message.header
         if queue.rules.counts_deliveries:
-            header = with_delivery_count(header, slot.counts.get(index, 0))
+            header = with_delivery_count(header, slot.delivery_count(index))
         self.tally.fetched(stream.tally, again=redelivered, no_ack=no_ack)
         if no_ack:
             tag = self.unacked.skip_tag()
@@ -202,41 +205,84 @@ class BasicSession(ChannelConsumers):
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         """Settle the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag."""
-        self.settle(self.unacked.take(tag, multiple=multiple))
+        deliveries = self.unacked.take(tag, multiple=multiple)
+        if len(deliveries) <= DELIVERIES_AT_ONCE:
+            self.settle(deliveries)
+        else:
+            self._run(by_parts(deliveries, self.settle))
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         """Requeue or reject the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag."""
         deliveries = self.unacked.take(tag, multiple=multiple)
-        if requeue:
-            self.requeue(deliveries)
+        if len(deliveries) <= DELIVERIES_AT_ONCE:
+            if requeue:
+                self.requeue(deliveries)
+            else:
+                self._bury(deliveries)
         else:
-            groups = by_slot(deliveries)
-            self._credit(deliveries)
-            for stream, slot, indexes in groups:
-                stream.bury_in_turn(slot, indexes, "rejected")
+            self._run(self._returns(deliveries) if requeue else by_parts(deliveries, self._bury))
 
-    def recover(self, *, requeue: bool) -> None:
-        """Requeue everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
+    def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
+        """Requeue everything unacked, then call `then`. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
-        self.requeue(self.unacked.take_all())
+        self._run(self._returns(self.unacked.take_all()), then)
 
     def close(self) -> None:
-        """End the consumers and requeue everything unacked, because the channel is closed."""
+        """End the consumers and requeue everything unacked, because the channel is closed.
+
+        What the channel, or its connection, is answered after that is withheld until everything is requeued.
+        """
         self.closed = True
         consumers = list(self.consumers.values())
         self.consumers.clear()
         deliveries = self.unacked.take_all()
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
-        self.requeue(deliveries)
+        if len(deliveries) <= DELIVERIES_AT_ONCE:
+            self.requeue(deliveries)
+        else:
+            answers = self._vhost.answers
+            answer = answers.promise(self._channel, None)
+            self._vhost.ports.sliced.run(self._returns(deliveries), partial(answers.let_go, self._channel, answer))
         for consumer in consumers:
             self._vhost.queues.consumer_left(consumer.queue)
         self.last_served = None  # it holds this session
 
+    # -- many at a time -----------------------------------------------------------------------------------------------
+
+    def _run(self, steps: Iterator[int], then: Callable[[], None] | None = None) -> None:
+        """Take steps in slices, then call `then`. The connection is held until then, so that its order stays."""
+        self.connection.hold()
+        self._vhost.ports.sliced.run(steps, partial(self._go_on, then))
+
+    def _go_on(self, then: Callable[[], None] | None) -> None:
+        self.connection.release()
+        if then is not None:
+            then()
+
+    def _returns(self, deliveries: list[SlotDelivery]) -> Iterator[int]:
+        """Requeue deliveries, those of one slot in each step, and yield its cost in units of the turn's share."""
+        for delivery in deliveries:
+            delivery.stream.take_back(delivery.slot, delivery.indexes)
+        self._credit(deliveries)
+        for stream in dict.fromkeys([delivery.stream for delivery in deliveries]):
+            while stream.returning:
+                yield stream.return_next()
+
+    def _bury(self, deliveries: list[SlotDelivery]) -> None:
+        """Reject deliveries, in each turn as many as its share allows where they are dead-lettered."""
+        groups = by_slot(deliveries)
+        self._credit(deliveries)
+        for stream, slot, indexes in groups:
+            stream.bury_in_turn(slot, indexes, "rejected")
+
+    # -- deliveries that were taken -----------------------------------------------------------------------------------
+
     def settle(self, deliveries: list[SlotDelivery]) -> None:
         """Settle deliveries that were acked."""
-        if differ(deliveries):
+        self._credit(deliveries)
+        if len(deliveries) == 1 or differ(deliveries):
             for delivery in deliveries:
                 of, count = delivery.stream, delivery.count
                 self.tally.acked(of.tally, count)
@@ -248,7 +294,6 @@ class BasicSession(ChannelConsumers):
             for stream, slot, indexes in by_slot(deliveries):
                 self.tally.acked(stream.tally, len(indexes))
                 stream.settle(slot, indexes)
-        self._credit(deliveries)
 
     def reject(self, deliveries: list[SlotDelivery]) -> None:
         """Drop deliveries that were rejected, all at once; their queues may have them dead-lettered."""
@@ -276,7 +321,7 @@ class BasicSession(ChannelConsumers):
                     queue = delivery.stream.queue
                     if consumer.parked:
                         queue.consumers.unpark(consumer)
-                    if not queue.awake and queue.ready:
+                    if not queue.awake and (queue.ready if queue.prioritized else delivery.stream.manager.ready):
                         queue.wake()
         if shared:
             self.wake()
@@ -308,3 +353,11 @@ class BasicSession(ChannelConsumers):
         """Return when `overdue` first saw a delivery that waits, None if it has not seen it yet."""
         place = bisect_left(self._marks, tag, key=itemgetter(0))
         return self._marks[place][1] if place < len(self._marks) else None
+
+
+def by_parts(deliveries: list[SlotDelivery], act: Callable[[list[SlotDelivery]], None]) -> Iterator[int]:
+    """Act on some deliveries in each step, and yield its cost in units of the turn's share."""
+    for start in range(0, len(deliveries), DELIVERIES_AT_ONCE):
+        part = deliveries[start : start + DELIVERIES_AT_ONCE]
+        act(part)
+        yield len(part) + sum([delivery.count for delivery in part]) // MESSAGES_PER_UNIT

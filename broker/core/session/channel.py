@@ -305,8 +305,7 @@ class SessionOfChannel:
 
     def recover(self, method: commands.Basic.Recover) -> None:
         """Requeue everything unacked and answer."""
-        self.basic.recover(requeue=method.requeue)
-        self.channel.send(commands.Basic.RecoverOk())
+        self.basic.recover(requeue=method.requeue, then=partial(self.channel.send, commands.Basic.RecoverOk()))
 
     # -- what comes first ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -150,7 +151,7 @@ class QueueSession:
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:
-        """Drop every ready message of a queue.
+        """Drop every ready message of a queue; the connection is held until its answer.
 
         Raises: 403, 404, 405.
         """
@@ -158,11 +159,16 @@ class QueueSession:
         self._session.check(self._vhost.queue_resource(name), "read")
         queue = self._vhost.queues.seen(name, self._session)
         queue.before("purge", self._session)
-        count = queue.purge()
+        self._session.connection.hold()
+        queue.purge(partial(self._purged, queue, nowait=method.nowait))
+
+    def _purged(self, queue: Queue, count: int, *, nowait: bool) -> None:
+        """Answer a purge."""
+        self._session.connection.release()
         subject = queue_subject(queue.name)
         if count and queue.durable:
             self._vhost.answers.changed(subject)
-        if not method.nowait:
+        if not nowait:
             self._vhost.answers.send(self._channel, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:

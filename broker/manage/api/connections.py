@@ -1,25 +1,25 @@
-"""GET /api/connections: the clients of this node."""
+"""The connections of this node's clients: listed, and closed by an operator or by the user whose they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from broker.amqp.control import ConnectionState
-from broker.core.definitions.export import json_table
-from broker.manage.answers import json_answer
-from broker.manage.api.channels import channel_names, channel_order, channel_row, channels_of
-from broker.manage.api.visible import visible_sessions
+from broker.event_log import get_logger
+from broker.manage.answers import json_answer, no_content
+from broker.manage.api.channels import channel_listing
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import visible_sessions
 from broker.manage.columns import Columns, Row
+from broker.manage.counts import NO_PROCESS, with_rates
 from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import NO_PROCESS, with_rates
 from broker.manage.needs import Needs
-from broker.manage.refusal import not_found
-from broker.manage.sampled import Sampled
+from broker.manage.refusal import not_authorised, not_found
+from broker.manage.samples import Sampled
+from broker.operations.rows import connection_name, connection_row, user_name
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import TlsFacts
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["connection_of", "connection_routes"]
 
 OCTETS: Final = ("recv_oct", "send_oct")
+REASON: Final = "Closed via management plugin"  # RabbitMQ's text
+REASON_MAX: Final = 200
+
+_log = get_logger()
 
 
 def connection_routes() -> list[ApiRoute]:
@@ -40,6 +44,8 @@ def connection_routes() -> list[ApiRoute]:
         ApiRoute("GET", one, Needs.MANAGEMENT, show_connection),
         ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
         ApiRoute("GET", f"{one}/channels", Needs.MANAGEMENT, list_channels),
+        ApiRoute("DELETE", one, Needs.MANAGEMENT, close),
+        ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close_of_user),
     ]
 
 
@@ -72,22 +78,12 @@ async def show_connection(call: Call) -> Response:
 
 async def list_channels(call: Call) -> Response:
     """Answer with the channels of one connection."""
-    broker = call.broker
-    found = list(channels_of([connection_of(call)]))
-    return await listed(
-        call.query,
-        Listing(found, names=channel_names, whole=lambda one: channel_row(broker, one), order=channel_order),
-    )
+    return await channel_listing(call, [connection_of(call)])
 
 
 def _names_of(session: SessionOfConnection) -> tuple[str, ...]:
     """Return the names by which a connection is found: its own, that of the client, and the user."""
-    return session.name, _given_name(session) or "", "" if session.user is None else session.user.name
-
-
-def _given_name(session: SessionOfConnection) -> str | None:
-    name = session.connection.client_properties.get("connection_name")
-    return name if isinstance(name, str) else None
+    return session.name, connection_name(session) or "", user_name(session)
 
 
 class ConnectionRows:
@@ -101,49 +97,15 @@ class ConnectionRows:
 
     def whole(self, session: SessionOfConnection) -> Row:
         """Return the row of a connection."""
-        connection, peer, broker = session.connection, session.peer, self._broker
+        broker, connection = self._broker, session.connection
         octets = (connection.received, connection.sent)
-        user = "" if session.user is None else session.user.name
-        given = _given_name(session)
-        row: Row = {
-            "auth_mechanism": session.mechanism,
-            "channel_max": connection.channel_max,
-            "channels": len(connection.channels),
-            "client_properties": json_table(connection.client_properties),
-            "connected_at": session.connected_ms,
-            "frame_max": connection.frame_max,
-            "host": peer.server_address,
-            "name": session.name,
-            "node": broker.node_name,
-            "peer_host": peer.address,
-            "peer_port": peer.port,
-            "port": peer.server_port,
-            "protocol": "AMQP 0-9-1",
-            "recv_cnt": 0,
-            "send_cnt": 0,
-            "send_pend": connection.out_bytes,
-            "state": self._state(session),
-            "timeout": connection.heartbeat_s,
-            "type": "direct" if peer.inside else "network",
-            "user": user,
-            "user_provided_name": given,
-            "user_who_performed_action": user,
-            "vhost": "" if session.vhost is None else session.vhost.name,
-            **with_rates(OCTETS, octets, broker.samples.rates.of(("connection", session.name), octets, len(octets))),
-            **NO_PROCESS,
-            **_tls_fields(peer.tls),
-        }
-        if given is None:
+        rates = broker.samples.rates.of(("connection", session.name), octets, len(octets))
+        row = connection_row(broker.node_name, session, blocked=session in self._blocked)
+        if row["user_provided_name"] is None:
             del row["user_provided_name"]
-        return row
-
-    def _state(self, session: SessionOfConnection) -> str:
-        state = session.connection.state
-        if state is ConnectionState.RUNNING:
-            if session in self._blocked:
-                return "blocked"
-            return "running" if session.output_window.writable else "flow"
-        return state.name.lower()
+        row |= with_rates(OCTETS, octets, rates)
+        row |= NO_PROCESS
+        return row | _tls_fields(session.peer.tls)
 
 
 def _tls_fields(tls: TlsFacts | None) -> dict[str, Any]:
@@ -171,3 +133,33 @@ def _name_in(certificate: Mapping[str, Any], part: str) -> str | None:
 def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
     connection = session.connection
     return None if connection.finished else (connection.received, connection.sent)
+
+
+def _close(call: Call, sessions: Iterable[SessionOfConnection]) -> None:
+    """Close connections of the caller, or any as an administrator. Raises: HttpRefused, having closed none."""
+    sessions = list(sessions)
+    own = all(session.user is not None and session.user.name == call.user.name for session in sessions)
+    if not own and not call.may(Needs.ADMINISTRATOR):
+        raise not_authorised("User not authorised to access object")
+    reason = call.request.headers.get("x-reason", REASON)[:REASON_MAX]
+    for session in sessions:
+        user = None if session.user is None else session.user.name
+        session.force_close(reason)
+        _log.info("connection.force_closed", conn=session.name, user=user, reason=reason, by=call.user.name)
+
+
+async def close(call: Call) -> Response:
+    """Close a connection; the header X-Reason says why."""
+    found = [session for session in call.broker.listener.sessions() if session.name == call.words["connection"]]
+    if not found:
+        raise not_found()
+    _close(call, found)
+    return no_content()
+
+
+async def close_of_user(call: Call) -> Response:
+    """Close all connections of a user, who may have none."""
+    name = call.words["user"]
+    sessions = call.broker.listener.sessions()
+    _close(call, [session for session in sessions if session.user is not None and session.user.name == name])
+    return no_content()

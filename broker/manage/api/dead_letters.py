@@ -13,6 +13,7 @@ from broker.manage.answers import rows_answer
 from broker.manage.api_route import ApiRoute
 from broker.manage.gradual import pause
 from broker.manage.needs import Needs
+from broker.operations.rows import queue_lengths
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -122,14 +123,10 @@ def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
 
 def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
     """Return the row of a queue; a queue has one place where its dead letters go, so no source is there twice."""
-    (ready, consumers), unacked = queue.counts(), queue.held()
     return {
         "vhost": vhost,
         "name": queue.name,
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
-        "consumers": consumers,
+        **queue_lengths(queue),
         "sources": list(islice(chain.from_iterable(sources), SOURCES_SHOWN)),
         "source_count": sum(map(len, sources)),
     }

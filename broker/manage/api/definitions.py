@@ -13,7 +13,6 @@ from broker.manage.api.names import COMPATIBLE_VERSION
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
-from broker.net.control_request import Request
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -45,7 +44,7 @@ def _of_vhost(call: Call) -> dict[str, str]:
 
 async def export(call: Call) -> Response:
     """Export the definitions; `download` names the file as which a browser saves them."""
-    exported = await call.broker.verbs["export_definitions"](Request(_of_vhost(call)))
+    exported = await call.operate("export_definitions", **_of_vhost(call))
     name = call.query.get("download", "")
     headers = {"Content-Disposition": f'attachment; filename="{_plain(name)}"'} if name else {}
     return json_answer(
@@ -65,8 +64,8 @@ async def take(call: Call) -> Response:
         document: Any = read_json(body)
     except ValueError as error:
         raise bad_request(f"a definitions document is one JSON object: {error}") from None
-    request = Request({"definitions": document, **vhost, "skip_refused": call.query.get("skip_refused") == TRUE})
-    outcome = await call.broker.verbs["import_definitions"](request)
+    skips = call.query.get("skip_refused") == TRUE
+    outcome = await call.operate("import_definitions", definitions=document, skip_refused=skips, **vhost)
     return json_answer(outcome) if call.query.get("outcome") == TRUE else no_content()
 
 

@@ -1,23 +1,32 @@
-"""GET /api/exchanges: the exchanges, and the bindings that lead to and from them."""
+"""Exchanges: listed with the bindings that lead to and from them; declared, deleted and published to as the caller."""
 
 from __future__ import annotations
 
+from base64 import b64decode
+from binascii import Error as BinasciiError
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from broker.core.definitions.export import json_table
-from broker.manage.answers import json_answer
-from broker.manage.api.bindings import bindings_from, bindings_to, exchange_named
-from broker.manage.api.visible import visible_vhosts
+from broker.amqp.content_header import KINDS
+from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
+from broker.event_log import get_logger
+from broker.manage.acting import acting
+from broker.manage.answers import created, json_answer, no_content
+from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
 from broker.manage.api_route import ApiRoute
+from broker.manage.body_fields import flag, required, table
+from broker.manage.call import visible_vhosts
 from broker.manage.columns import Columns, Row
+from broker.manage.counts import EXCHANGE_STATS, with_rates
 from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import EXCHANGE_STATS, with_rates
 from broker.manage.needs import Needs
-from broker.manage.sampled import Sampled
+from broker.manage.refusal import bad_request
+from broker.manage.samples import Sampled
+from broker.operations.rows import exchange_row
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -25,23 +34,31 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.routing.exchange import Exchange
 
-__all__ = ["exchange_of", "exchange_routes"]
+__all__ = ["exchange_of", "exchange_routes", "header_of"]
 
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
-INTERNAL_USER = "rmq-internal"  # who makes what no client made, in RabbitMQ's words
+EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
+TRUE: Final = "true"
+ENCODINGS: Final = ("string", "base64")
+PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag, name, _kind in KINDS}
+"""The properties of a message: their names in the API, and what pamqp calls them."""
+
+_log = get_logger()
 
 Listed = tuple["Vhost", "Exchange"]
 
 
 def exchange_routes() -> list[ApiRoute]:
     """Return the routes."""
-    one = "/api/exchanges/{vhost}/{exchange}"
     return [
         ApiRoute("GET", "/api/exchanges", Needs.MANAGEMENT, list_exchanges),
         ApiRoute("GET", "/api/exchanges/{vhost}", Needs.MANAGEMENT, list_exchanges),
-        ApiRoute("GET", one, Needs.MANAGEMENT, show_exchange),
-        ApiRoute("GET", f"{one}/bindings/source", Needs.MANAGEMENT, list_leaving),
-        ApiRoute("GET", f"{one}/bindings/destination", Needs.MANAGEMENT, list_arriving),
+        ApiRoute("GET", EXCHANGE, Needs.MANAGEMENT, show_exchange),
+        ApiRoute("GET", f"{EXCHANGE}/bindings/source", Needs.MANAGEMENT, list_leaving),
+        ApiRoute("GET", f"{EXCHANGE}/bindings/destination", Needs.MANAGEMENT, list_arriving),
+        ApiRoute("PUT", EXCHANGE, Needs.MANAGEMENT, declare),
+        ApiRoute("DELETE", EXCHANGE, Needs.MANAGEMENT, delete),
+        ApiRoute("POST", f"{EXCHANGE}/publish", Needs.MANAGEMENT, publish),
     ]
 
 
@@ -62,9 +79,9 @@ async def list_exchanges(call: Call) -> Response:
         Listing(
             found,
             names=lambda one: (one[1].name,),
-            whole=brief if without_stats else lambda one: whole(broker, one),
+            whole=_brief if without_stats else lambda one: whole(broker, one),
             order=lambda one: f"{one[0].name}\0{one[1].name}",
-            brief=brief,
+            brief=_brief,
             brief_columns=BRIEF,
         ),
     )
@@ -83,27 +100,16 @@ async def show_exchange(call: Call) -> Response:
 
 async def list_leaving(call: Call) -> Response:
     """Answer with the bindings from an exchange."""
-    return await bindings_from(call, *exchange_of(call))
+    return await leaving(call, *exchange_of(call))
 
 
 async def list_arriving(call: Call) -> Response:
     """Answer with the bindings to an exchange."""
-    return await bindings_to(call, *exchange_of(call))
+    return await arriving(call, *exchange_of(call))
 
 
-def brief(listed: Listed) -> Row:
-    """Return the row of an exchange without statistics."""
-    vhost, exchange = listed
-    return {
-        "arguments": json_table(exchange.arguments),
-        "auto_delete": exchange.auto_delete,
-        "durable": exchange.durable,
-        "internal": exchange.internal,
-        "name": exchange.name,
-        "type": exchange.type,
-        "user_who_performed_action": INTERNAL_USER,
-        "vhost": vhost.name,
-    }
+def _brief(listed: Listed) -> Row:
+    return exchange_row(*listed)
 
 
 def whole(broker: ManagedBroker, listed: Listed) -> Row:
@@ -113,7 +119,7 @@ def whole(broker: ManagedBroker, listed: Listed) -> Row:
     numbers = (tally.publish_in, tally.publish_out)
     rates = broker.samples.rates.of(_key(vhost, exchange), numbers, len(numbers))
     policy = vhost.policies.for_exchange(exchange)
-    row = brief(listed)
+    row = exchange_row(vhost, exchange)
     row["message_stats"] = with_rates(EXCHANGE_STATS, numbers, rates)
     row["policy"] = None if policy is None else policy.name
     if exchange.index_name is not None:
@@ -128,3 +134,75 @@ def _key(vhost: Vhost, exchange: Exchange) -> Hashable:
 def _numbers_of(broker: ManagedBroker, exchange: Exchange) -> Sequence[int] | None:
     tally = broker.statistics.exchange(exchange)
     return None if exchange.deleted else (tally.publish_in, tally.publish_out)
+
+
+def _name(call: Call) -> str:
+    """Return the name of the exchange that the path names."""
+    name = call.words["exchange"]
+    return "" if name == DEFAULT_EXCHANGE else name
+
+
+async def declare(call: Call) -> Response:
+    """Declare an exchange: 201 for a new one, 204 for one that exists with these arguments."""
+    vhost, name, fields = call.vhost(), _name(call), await call.fields()
+    method = DeclareExchangeAny(
+        exchange=name,
+        exchange_type=fields.text("type", "direct"),
+        durable=flag(fields, "durable"),
+        auto_delete=flag(fields, "auto_delete"),
+        internal=flag(fields, "internal"),
+        arguments=table(fields, "arguments"),
+    )
+    is_new = name not in vhost.exchanges
+    async with acting(call, vhost.name) as client:
+        await client.call(method)
+    if is_new:
+        facts = {"type": method.exchange_type, "durable": method.durable, "by": call.user.name}
+        _log.info("exchange.declared", vhost=vhost.name, exchange=name, **facts)
+    return created() if is_new else no_content()
+
+
+async def delete(call: Call) -> Response:
+    """Delete an exchange, on the condition if-unused."""
+    vhost = call.vhost()
+    exchange = exchange_named(vhost, call.words["exchange"])
+    async with acting(call, vhost.name) as client:
+        await client.call(DeleteExchangeAny(exchange=exchange.name, if_unused=call.query.get("if-unused") == TRUE))
+    _log.info("exchange.deleted", vhost=vhost.name, exchange=exchange.name, by=call.user.name)
+    return no_content()
+
+
+async def publish(call: Call) -> Response:
+    """Publish one message, and answer whether a queue took it."""
+    vhost, fields = call.vhost(), await call.fields()
+    required(fields, "properties", "routing_key", "payload", "payload_encoding")
+    body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
+    header = header_of(table(fields, "properties"), len(body))
+    async with acting(call, vhost.name) as client:
+        routed = await client.publish(_name(call), fields.text("routing_key"), header, body)
+    if routed is None:
+        raise bad_request("Unable to publish message. Check queue limits.")
+    return json_answer({"routed": routed})
+
+
+def payload_of(text: str, encoding: str) -> bytes:
+    """Return the body of a message. Raises: HttpRefused."""
+    if encoding not in ENCODINGS:
+        raise bad_request(f"payload_encoding should be one of {', '.join(ENCODINGS)}")
+    if encoding == "string":
+        return text.encode()
+    try:
+        return b64decode(text, validate=True)
+    except BinasciiError:
+        raise bad_request("the payload is not base64") from None
+
+
+def header_of(properties: dict[str, Any], body_bytes: int) -> bytes:
+    """Return the content header of a message. Raises: HttpRefused for a value that its property cannot hold."""
+    given = {name: value for name, value in properties.items() if value is not None}
+    if unknown := [name for name in given if name not in PROPERTIES]:
+        raise bad_request(f"no property '{unknown[0]}': there are {', '.join(PROPERTIES)}")
+    try:
+        return encode_header({PROPERTIES[name]: value for name, value in given.items()}, body_bytes)
+    except ValueError as error:
+        raise bad_request(str(error)) from None

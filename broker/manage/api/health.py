@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.header_writer import encode_header
+from broker.amqp.lenient_methods import DeclareAny
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer
-from broker.manage.api.contexts import listeners_of
+from broker.manage.api.nodes import listeners_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.net.certificate import expiries
-from broker.net.inside.methods import DeclareAny
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
-from broker.manage.answers import JSON, encoded
+from broker.manage.answers import JSON, PieceResponse, encoded
 from broker.manage.api.queues import queue_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
 from broker.manage.gradual import pause
 from broker.manage.needs import Needs
-from broker.manage.pieces import PieceResponse
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.user_changes import UserChanges
 from broker.administration.vhost_changes import VhostChanges
-from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
-from broker.core.limit_table import checked_limits
-from broker.core.vhost_limits import vhost_limits_table
 from broker.manage.answers import no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.small_list import small_list
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -70,8 +67,7 @@ async def put_of_vhost(call: Call) -> Response:
     """Set a limit of a vhost."""
     vhost, fields = call.vhost(), await call.fields()
     required(fields, "value")
-    limits = vhost_limits_table({call.words["limit"]: fields.value("value")})
-    await VhostChanges(call.broker.administration).set_limits(vhost.name, limits)
+    await call.operate("set_vhost_limits", name=vhost.name, limits={call.words["limit"]: fields.value("value")})
     return no_content()
 
 
@@ -99,8 +95,8 @@ async def put_of_user(call: Call) -> Response:
     """Set a limit of a user."""
     fields = await call.fields()
     required(fields, "value")
-    limits = checked_limits({call.words["limit"]: fields.value("value")}, (CONNECTIONS, CHANNELS))
-    await UserChanges(call.broker.administration).set_limits(call.words["user"], limits)
+    limits = {call.words["limit"]: fields.value("value")}
+    await call.operate("set_user_limits", name=call.words["user"], limits=limits)
     return no_content()
 
 

@@ -7,18 +7,29 @@ page that is open costs the broker next to nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from broker.manage.answers import encoded
-from broker.manage.api.live_overview import LiveOverview
-from broker.manage.api.live_queue import LiveQueue
+from broker import __version__
+from broker.core.statistics.message_counts import NO_MESSAGES
+from broker.manage.answers import PieceResponse, encoded
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import visible_sessions, visible_vhosts
+from broker.manage.counts import (
+    MESSAGE_STATS,
+    QUEUE_COUNTERS,
+    QUEUE_NUMBERS,
+    lengths_of,
+    message_numbers,
+    queue_numbers,
+)
 from broker.manage.needs import Needs
 from broker.manage.payer import payer
-from broker.manage.pieces import PieceResponse
-from broker.manage.refusal import HttpRefused, bad_request
+from broker.manage.refusal import HttpRefused, bad_request, not_authorised
+from broker.manage.totals import TOTAL_NUMBERS
+from broker.net.alarm_watch import watermarks
+from broker.operations.rows import queue_state
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -34,6 +45,8 @@ Topic = Callable[[], Awaitable["Value | None"]]
 LOOK_S: Final = 1.0
 QUIET_MAX: Final = 15  # looks without anything to tell, before a comment shows that the stream lives
 TOPICS_MAX: Final = 8
+RATED: Final = len(MESSAGE_STATS)
+OWN_NUMBERS: Final = (*MESSAGE_STATS, "messages", "messages_ready", "messages_unacknowledged", "queues", "consumers")
 OVERVIEW: Final = "overview"
 QUEUE: Final = "queue"
 HEADERS: Final = {"X-Accel-Buffering": "no"}  # a proxy would hold the events back
@@ -108,3 +121,112 @@ def topic_of(name: str, call: Call) -> Topic:
     if len(words) == 3 and words[0] == QUEUE:
         return LiveQueue(call, words[1], words[2]).read
     raise bad_request(f"no topic '{name[:80]}': there are overview and queue/VHOST/QUEUE")
+
+
+class LiveOverview:
+    """Reads the totals for one stream: those of the broker, or of the vhosts that the caller sees."""
+
+    __slots__ = ("_before", "_before_ms", "_began_ms", "_call")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._before: Sequence[int] | None = None
+        self._before_ms = 0
+        self._began_ms = call.broker.samples.now_ms - int(call.broker.facts()["uptime_s"] * 1000)
+
+    async def read(self) -> dict[str, Any] | None:
+        """Return the totals of the newest sample, None if they were told. Cost for other users: O(their queues)."""
+        call, samples = self._call, self._call.broker.samples
+        if not len(samples.totals):
+            samples.tick()  # the broker has just started; the next look finds a sample
+            return None
+        at_ms, numbers = samples.totals.last(1)[-1]
+        if at_ms == self._before_ms:
+            return None
+        monitoring = call.may(Needs.MONITORING)
+        names: Sequence[str] = TOTAL_NUMBERS
+        before, before_ms = self._before, self._before_ms
+        if not monitoring:
+            names, numbers = OWN_NUMBERS, await self._own()
+        elif before is None and len(earlier := samples.totals.last(2)) == 2:
+            before_ms, before = earlier[0]
+        self._before, self._before_ms = numbers, at_ms
+        value: dict[str, Any] = dict(zip(names[RATED:], numbers[RATED:], strict=True))
+        value |= rates_between(MESSAGE_STATS, before, numbers, at_ms - before_ms)
+        return {"at": at_ms, **value, **self._facts(at_ms, whole=monitoring)}
+
+    async def _own(self) -> list[int]:
+        vhosts = visible_vhosts(self._call)
+        counts = NO_MESSAGES
+        for vhost in vhosts:
+            counts = counts.plus(self._call.broker.statistics.vhost(vhost.name))
+        lengths = await lengths_of(vhosts)
+        return [*message_numbers(counts), *lengths.numbers, lengths.queues, lengths.consumers]
+
+    def _facts(self, at_ms: int, *, whole: bool) -> dict[str, Any]:
+        call, broker = self._call, self._call.broker
+        sessions = visible_sessions(call)
+        alarms = broker.facts()["alarms"] if broker.unready() else []
+        told: dict[str, Any] = {
+            "node": broker.node_name,
+            "version": __version__,
+            "uptime_ms": at_ms - self._began_ms,
+            "connections": len(sessions),
+            "channels": sum([len(session.connection.channels) for session in sessions]),
+            "exchanges": sum([len(vhost.exchanges) for vhost in visible_vhosts(call)]),
+            "alarms": alarms if whole else [{"kind": alarm["kind"]} for alarm in alarms],
+        }
+        if whole:
+            settings = broker.settings()
+            limits = {one.kind: one.limit_bytes for one in watermarks(settings)}
+            told |= {
+                "mem_limit": limits["memory"],
+                "disk_free_limit": limits["disk"],
+                "connections_max": settings.server.connections_max,
+                "blocked": len(broker.listener.blocked_sessions()),
+            }
+        return told
+
+
+def rates_between(
+    names: Sequence[str], before: Sequence[int] | None, after: Sequence[int], window_ms: int
+) -> dict[str, float | None]:
+    """Return the rates of counters between two readings, None without a first one. Units: per second."""
+    if before is None or window_ms <= 0:
+        return dict.fromkeys(names)
+    return {
+        name: round(max(0, count - earlier) * 1000 / window_ms, 1)
+        for name, earlier, count in zip(names, before, after, strict=False)
+    }
+
+
+class LiveQueue:
+    """Reads a queue for one stream. The queue may be deleted and declared again meanwhile."""
+
+    __slots__ = ("_before", "_before_ms", "_call", "_name", "_number", "_vhost")
+
+    def __init__(self, call: Call, vhost: str, name: str) -> None:
+        """Follow a queue. Raises: HttpRefused (401) for a vhost that the caller does not see."""
+        if not call.sees_vhost(vhost):
+            raise not_authorised("User not authorised to access virtual host")
+        self._call = call
+        self._vhost = vhost
+        self._name = name
+        self._number = -1
+        self._before: Sequence[int] | None = None
+        self._before_ms = 0
+
+    async def read(self) -> dict[str, Any]:
+        """Return the numbers of the queue; {"gone": true} if there is none. Cost: O(levels)."""
+        vhost = self._call.broker.administration.vhosts.get(self._vhost)
+        queue = None if vhost is None else vhost.queues.get(self._name)
+        if queue is None or not self._call.sees_vhost(self._vhost):
+            self._before = None
+            return {"gone": True}
+        numbers, at_ms = queue_numbers(queue), self._call.broker.samples.now_ms
+        before = self._before if queue.number == self._number else None
+        value: dict[str, Any] = dict(zip(QUEUE_NUMBERS[QUEUE_COUNTERS:], numbers[QUEUE_COUNTERS:], strict=True))
+        value |= rates_between(QUEUE_NUMBERS[:QUEUE_COUNTERS], before, numbers, at_ms - self._before_ms)
+        self._before, self._before_ms, self._number = numbers, at_ms, queue.number
+        policies = {"policy": queue.policy, "operator_policy": queue.operator_policy}
+        return {**value, "consumers": len(queue.consumers), "state": queue_state(queue), **policies}

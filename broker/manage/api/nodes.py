@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from broker import __version__
-from broker.manage.answers import json_answer
-from broker.manage.api.contexts import contexts_of
+from broker.manage.answers import json_answer, no_content
 from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
 from broker.manage.api_route import ApiRoute
 from broker.manage.columns import Columns, Row
+from broker.manage.counts import with_rates
 from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
 from broker.net.alarm_watch import watermarks
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["CHURN_NAMES", "node_routes", "node_row", "node_rows"]
+__all__ = ["CHURN_NAMES", "contexts_of", "listeners_of", "node_routes", "node_rows"]
 
 CHURN_NAMES: Final = (
     "connection_created",
@@ -68,6 +67,10 @@ def node_routes() -> list[ApiRoute]:
         ApiRoute("GET", "/api/nodes", Needs.MONITORING, list_nodes),
         ApiRoute("GET", "/api/nodes/{node}", Needs.MONITORING, show_node),
         ApiRoute("GET", "/api/nodes/{node}/memory", Needs.MONITORING, show_memory),
+        ApiRoute("POST", "/api/rebalance/queues", Needs.ADMINISTRATOR, accept),
+        ApiRoute("DELETE", "/api/reset", Needs.ADMINISTRATOR, accept),
+        ApiRoute("DELETE", "/api/reset/{node}", Needs.ADMINISTRATOR, accept),
+        ApiRoute("PUT", "/api/feature-flags/{flag}/enable", Needs.ADMINISTRATOR, accept),
     ]
 
 
@@ -192,3 +195,55 @@ def _nothing(value: Any) -> Any:
 def _processes_max() -> int:
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return PROCESSES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+async def accept(_call: Call) -> Response:
+    """Answer that it is done: a broker without leaders and separate statistics has nothing to do for it."""
+    return no_content()
+
+
+def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
+    """Return a row for each port that the broker listens on."""
+    server, listener = broker.settings().server, broker.listener
+    ports = [("amqp", server.host, listener.port), ("amqp/ssl", server.host, listener.tls_port), *_http_ports(broker)]
+    return [
+        {
+            "ip_address": host,
+            "node": broker.node_name,
+            "port": port,
+            "protocol": protocol,
+            "socket_opts": {"backlog": server.backlog, "nodelay": True},
+        }
+        for protocol, host, port in ports
+        if port
+    ]
+
+
+def contexts_of(broker: ManagedBroker) -> list[dict[str, Any]]:
+    """Return a row for each port of HTTP."""
+    texts = {"http": "SlotMQ Management", "https": "SlotMQ Management"}
+    return [
+        {
+            "description": texts.get(protocol, "SlotMQ Prometheus"),
+            "ip": host,
+            "node": broker.node_name,
+            "path": "/",
+            "port": str(port),
+            "ssl_opts": [],
+        }
+        for protocol, host, port in _http_ports(broker)
+        if port
+    ]
+
+
+def _http_ports(broker: ManagedBroker) -> list[tuple[str, str, int]]:
+    settings, ports = broker.settings(), broker.ports()
+    http, metrics = settings.http, settings.metrics
+    return [
+        ("https" if http.tls else "http", settings.host_of(http), ports["http_port"] or 0),
+        (
+            "https/prometheus" if metrics.tls else "http/prometheus",
+            settings.host_of(metrics),
+            ports["metrics_port"] or 0,
+        ),
+    ]

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from broker import __version__
 from broker.core.statistics.message_counts import NO_MESSAGES
 from broker.manage.answers import json_answer
-from broker.manage.api.contexts import contexts_of, listeners_of
 from broker.manage.api.names import (
     COMPATIBLE_VERSION,
     ERLANG_VERSION,
@@ -17,14 +16,12 @@ from broker.manage.api.names import (
     FEATURE_FLAG_ROWS,
     PRODUCT,
 )
-from broker.manage.api.nodes import CHURN_NAMES
-from broker.manage.api.visible import visible_sessions, visible_vhosts
+from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import visible_sessions, visible_vhosts
 from broker.manage.columns import Columns, Row
-from broker.manage.counts import message_numbers
+from broker.manage.counts import DISK_STATS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
-from broker.manage.lengths import lengths_of
-from broker.manage.message_stats import DISK_STATS, MESSAGE_STATS, with_rates
 from broker.manage.needs import Needs
 
 if TYPE_CHECKING:

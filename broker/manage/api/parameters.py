@@ -8,9 +8,9 @@ from broker.administration.parameter_changes import ParameterChanges
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
-from broker.manage.small_list import small_list
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -1,16 +1,14 @@
-"""What leaves the broker besides deliveries: taps with their cursors and their lag, and ØMQ bridges."""
+"""The taps for the pipeline, with their cursors and their lag."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api.carried_out import carried_out
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.rights import check_cursor, check_new_tap, check_seal, check_tap, may_read_tap
-from broker.net.control_verbs.zmq import NO_BRIDGE
+from broker.operations.rights import may_read_tap
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -34,7 +32,6 @@ def pipeline_routes() -> list[ApiRoute]:
         ApiRoute("POST", f"{TAP}/seal", Needs.ADMINISTRATOR, seal, ()),
         ApiRoute("PUT", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, set_cursor, ()),
         ApiRoute("DELETE", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, remove_cursor, ()),
-        ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
     ]
 
 
@@ -42,7 +39,9 @@ async def pipeline(call: Call) -> Response:
     """Answer with the taps that the caller may read, each with its cursors and their lag; a tag lists all."""
     every = call.may(Needs.MONITORING)
     rows = call.broker.taps.listing()
-    return json_answer({"taps": [row for row in rows if every or may_read_tap(call, row["vhost"], row["name"])]})
+    return json_answer(
+        {"taps": [row for row in rows if every or may_read_tap(call.broker, call.user, row["vhost"], row["name"])]}
+    )
 
 
 async def add_tap(call: Call) -> Response:
@@ -51,27 +50,24 @@ async def add_tap(call: Call) -> Response:
     arguments: dict[str, Any] = {name: fields.text(name) for name in ("exchange", "pattern")}
     arguments |= {name: fields.integer(name, 1, 1) for name in ("max_bytes", "max_age_ms") if fields.has(name)}
     arguments["cursors"] = fields.texts("cursors")
-    check_new_tap(call, call.vhost(), call.words["tap"], arguments["exchange"], arguments["pattern"])
-    await carried_out(call, "tap_add", **_tap(call), **arguments)
+    await call.operate("tap_add", **_tap(call), **arguments)
     return created()
 
 
 async def remove_tap(call: Call) -> Response:
     """End a tap; `drop` deletes its slot files and cursors as well."""
     _row(call)
-    check_tap(call, call.words["vhost"], call.words["tap"], "configure")
     drop = FLAGS.get(call.query.get("drop", ""))
     if drop is None:
         raise bad_request("the parameter 'drop' should be true or false")
-    return json_answer(await carried_out(call, "tap_remove", **_tap(call), drop=drop))
+    return json_answer(await call.operate("tap_remove", **_tap(call), drop=drop))
 
 
 async def seal(call: Call) -> Response:
     """Write what a tap holds into a slot file now, and answer with the last seal."""
     _row(call)
     vhost, tap = call.words["vhost"], call.words["tap"]
-    check_seal(call, vhost, tap)
-    return json_answer(await carried_out(call, "seal", vhost=vhost, tap=tap))
+    return json_answer(await call.operate("seal", vhost=vhost, tap=tap))
 
 
 async def set_cursor(call: Call) -> Response:
@@ -81,34 +77,28 @@ async def set_cursor(call: Call) -> Response:
     if not fields.has("seal"):
         raise bad_request("'seal' is missing")
     moved = {"seal": fields.integer("seal", 0), "reset": fields.flag("reset")}
-    name, vhost, tap = call.words["cursor"], call.words["vhost"], call.words["tap"]
-    check_cursor(call, name, vhost, tap)
-    await carried_out(call, "cursor_set", name=name, vhost=vhost, tap=tap, maker=call.user.name, **moved)
+    await call.operate("cursor_set", **_cursor(call), **moved)
     return no_content()
 
 
 async def remove_cursor(call: Call) -> Response:
     """Remove a reader's position; nothing is kept for it any more."""
-    name, vhost, tap = call.words["cursor"], call.words["vhost"], call.words["tap"]
-    row = _row(call)
-    check_cursor(call, name, vhost, tap)
-    if name not in [cursor["name"] for cursor in row["cursors"]]:
-        raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
-    await carried_out(call, "cursor_remove", name=name, vhost=vhost, tap=tap)
+    row, named = _row(call), _cursor(call)
+    request = call.allowed("cursor_remove", **named)
+    if named["name"] not in [cursor["name"] for cursor in row["cursors"]]:
+        raise not_found(f"no cursor '{named['name']}' of tap '{named['tap']}' in vhost '{named['vhost']}'")
+    await call.broker.verbs["cursor_remove"](request)
     return no_content()
-
-
-async def zmq(call: Call) -> Response:
-    """List the ØMQ bridges."""
-    rows = call.broker.zmq()
-    if not rows:
-        raise not_found(NO_BRIDGE)
-    return json_answer(rows)
 
 
 def _tap(call: Call) -> dict[str, str]:
     """Return the arguments that name the tap; its vhost must exist. Raises: HttpRefused."""
     return {"vhost": call.vhost().name, "name": call.words["tap"]}
+
+
+def _cursor(call: Call) -> dict[str, str]:
+    """Return the arguments that name the cursor."""
+    return {"name": call.words["cursor"], "vhost": call.words["vhost"], "tap": call.words["tap"]}
 
 
 def _row(call: Call) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from broker.core.policy.policy import Policy
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.origin import PAGE
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.small_list import small_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,8 +95,7 @@ async def put(call: Call, *, operator: bool) -> Response:
 async def delete(call: Call, *, operator: bool) -> Response:
     """Delete a policy. Answered when it is applied to no queue any more."""
     row = _policy(call, operator=operator)
-    changes = PolicyChanges(call.broker.administration)
-    await changes.clear(row["vhost"], row["name"], operator=operator, tell=_tell_nobody)
+    await call.operate("delete_policy", vhost=row["vhost"], name=row["name"], operator=operator)
     return no_content()
 
 

@@ -8,34 +8,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.acting import acting
 from broker.manage.answers import json_answer, no_content, rows_answer
-from broker.manage.api.queue_changes import queue_of
+from broker.manage.api.queues import queue_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import number, required
-from broker.manage.message_json import ENCODINGS, payload_fields, shown_properties
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
-from broker.manage.rights import check_destination, check_publish
-from broker.net.control_request import LARGEST, Asker, Request
+from broker.operations.message_row import properties_row
+from broker.operations.request import LARGEST, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from starlette.responses import Response
 
-    from broker.core.auth.permissions import Kind
+    from broker.amqp.client import Received
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.manage.call import Call
-    from broker.manage.client import ApiClient
-    from broker.net.inside.connection import Got
 
 __all__ = ["queue_message_routes"]
 
+ENCODINGS: Final = ("auto", "base64")
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 COUNT_MAX: Final = 10_000
 GET_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
 PIECE_BYTES: Final = 256 << 10
+UNACKED: Final = 100
+UNACKED_MAX: Final = 1000
+OF_MESSAGE: Final = frozenset(("properties", "body", "body_bytes", "body_complete", "body_encoding"))
 PEEK_MAX: Final = 1000
 PEEK_BYTES: Final = 4096  # of each body, unless asked for more
 ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
@@ -51,6 +52,7 @@ def queue_message_routes() -> list[ApiRoute]:
     return [
         ApiRoute("POST", f"{QUEUE}/get", Needs.MANAGEMENT, get),
         ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
+        ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
         ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
         ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
         ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
@@ -59,17 +61,6 @@ def queue_message_routes() -> list[ApiRoute]:
         ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
         ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
     ]
-
-
-class HttpAsker(Asker):
-    """The client of a request as a long-running verb sees it."""
-
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
-
-    def enough(self) -> bool:
-        """Return whether the client has gone."""
-        return self._client.gone()
 
 
 # -- taken as by basic.get --------------------------------------------------------------------------------------------
@@ -108,7 +99,7 @@ def messages_answer(rows: Sequence[Mapping[str, Any]]) -> Response:
     return rows_answer(rows, at_once=max(1, min(len(rows), len(rows) * PIECE_BYTES // max(1, size_bytes))))
 
 
-def _row(got: Got, encoding: str, bytes_max: int | None) -> dict[str, Any]:
+def _row(got: Received, encoding: str, bytes_max: int | None) -> dict[str, Any]:
     method = got.method
     return {
         "redelivered": method.redelivered,
@@ -131,9 +122,9 @@ async def peek(call: Call) -> Response:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
     count = integer("count", call.query.get("count", "1"), PEEK_MAX)
     bytes_max = integer("truncate", call.query.get("truncate", str(PEEK_BYTES)))
-    _check(call, vhost, queue, "read", Needs.MONITORING)
-    found = await _verb(call, "peek", vhost, queue, {"count": max(1, count), "body_bytes": bytes_max}) if count else []
-    return messages_answer([_peeked(row, encoding) for row in found])
+    shown = {"count": max(1, count), "body_bytes": bytes_max}
+    found = await _operate(call, "peek", vhost, queue, shown, Needs.MONITORING)
+    return messages_answer([_peeked(row, encoding) for row in found[:count]])
 
 
 def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
@@ -155,10 +146,42 @@ def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
     }
 
 
+async def unacked(call: Call) -> Response:
+    """List the unacked messages of a queue on all nodes, those that are held longest first.
+
+    Units: `age_ms` is how long ago a message was delivered, up to a second less. Rows of clients of another node name
+    it. Properties and payloads are for users who may read the queue.
+    """
+    vhost, queue = queue_of(call)
+    count = integer("count", call.query.get("count", str(UNACKED)), UNACKED_MAX)
+    bytes_max = integer("truncate", call.query.get("truncate", "0"))
+    shows = call.broker.permissions.allows(call.user, vhost.queue_resource(queue.name), "read") and (
+        queue.exclusive_owner is None or call.may(Needs.MONITORING)
+    )
+    wanted = {"vhost": vhost.name, "queue": queue.name, "count": count, "body_bytes": bytes_max if shows else 0}
+    rows = await call.broker.verbs["unacked"](Request(wanted))
+    return json_answer([_unacked(row, shows=shows, with_payload=bytes_max > 0) for row in rows])
+
+
+def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict[str, Any]:
+    """Return the row of a message with the names that `get` uses, and of the message itself what may be shown."""
+    shown = {name: value for name, value in row.items() if name not in OF_MESSAGE}
+    shown["payload_bytes"] = row.get("body_bytes")
+    if row["properties"] is None or not shows:
+        return shown
+    shown["properties"] = {
+        "type" if name == "message_type" else name: value for name, value in row["properties"].items()
+    }
+    if with_payload:
+        shown["payload"] = row["body"]
+        shown["payload_encoding"] = "string" if row["body_encoding"] == "utf-8" else "base64"
+    return shown
+
+
 async def slots(call: Call) -> Response:
     """Show the slots of a queue, in order."""
     vhost, queue = queue_of(call)
-    return json_answer(await _verb(call, "slots", vhost, queue, {}))
+    return json_answer(await call.operate("slots", vhost=vhost.name, queue=queue.name))
 
 
 async def purge(call: Call) -> Response:
@@ -176,25 +199,18 @@ async def _purged(call: Call) -> Any:
     vhost, queue = queue_of(call)
     text = call.query.get("limit", "")
     limit = {"limit": integer("limit", text)} if text else {}
-    _check(call, vhost, queue, "read")
-    return await _verb(call, "purge_queue", vhost, queue, limit)
+    return await _operate(call, "purge_queue", vhost, queue, limit)
 
 
 async def switch(call: Call, *, verb: str) -> Response:
     """Pause a queue, which then delivers nothing, or resume it."""
-    vhost, queue = queue_of(call)
-    _check(call, vhost, queue, "configure")
-    await _verb(call, verb, vhost, queue, {})
+    await _operate(call, verb, *queue_of(call), {})
     return no_content()
 
 
 async def move(call: Call) -> Response:
     """Move messages to a queue, or through an exchange; without a key those stay whose own key the user may not use."""
-    vhost, queue = queue_of(call)
-    fields = await call.fields(("to", "limit", "match"))
-    _check(call, vhost, queue, "read")
-    check_destination(call, vhost, fields.text("to"))
-    return json_answer(await _verb(call, "move", vhost, queue, _arguments(fields, "to", "limit", "match")))
+    return json_answer(await _moved(call, "move", "to", "limit", "match"))
 
 
 async def requeue_dead_letters(call: Call) -> Response:
@@ -202,32 +218,60 @@ async def requeue_dead_letters(call: Call) -> Response:
 
     Those stay that the user may not publish there: a publisher may have invented where a dead letter came from.
     """
+    return json_answer(await _moved(call, "requeue_dead_letters", "into", "reasons", "died_in", "match", "limit"))
+
+
+async def _moved(call: Call, operation: str, *names: str) -> Any:
+    """Carry out a move with fields of the body."""
     vhost, queue = queue_of(call)
-    fields = await call.fields(("into", "reasons", "died_in", "match", "limit"))
-    _check(call, vhost, queue, "read")
-    if fields.text("into", "queue") == "queue":
-        check_publish(call, vhost, vhost.exchanges[""], ())
-    arguments = _arguments(fields, "into", "reasons", "died_in", "match", "limit")
-    return json_answer(await _verb(call, "requeue_dead_letters", vhost, queue, arguments))
+    fields = await call.fields(names)
+    return await _operate(
+        call, operation, vhost, queue, {name: fields.value(name) for name in names if fields.has(name)}
+    )
 
 
-def _check(call: Call, vhost: Vhost, queue: Queue, kind: Kind, tag: Needs = Needs.ADMINISTRATOR) -> None:
-    """Let the user do something to the messages of a queue. One that is exclusive belongs to a connection: others need
-    a tag as well.
+async def _operate(
+    call: Call,
+    operation: str,
+    vhost: Vhost,
+    queue: Queue,
+    arguments: Mapping[str, Any],
+    tag: Needs = Needs.ADMINISTRATOR,
+) -> Any:
+    """Carry out an operation on a queue. One that is exclusive belongs to a connection: others need a tag as well.
 
-    Raises: ChannelError, HttpRefused.
+    Raises: ChannelError, HttpRefused, OperationRefused.
     """
-    call.broker.permissions.check(call.user, vhost.queue_resource(queue.name), kind)
+    request = call.allowed(operation, vhost=vhost.name, queue=queue.name, **arguments)
     if queue.exclusive_owner is not None and not call.may(tag):
         raise not_authorised(f"{vhost.queue_resource(queue.name)} is exclusive: it belongs to a connection")
+    return await call.broker.verbs[operation](request)
 
 
-def _arguments(fields: Request, *names: str) -> dict[str, Any]:
-    return {name: fields.value(name) for name in names if fields.has(name)}
+def shown_properties(header: bytes) -> Mapping[str, Any]:
+    """Return the properties of a content header."""
+    found = properties_row(header)
+    return {"type" if name == "message_type" else name: value for name, value in found.items()}
 
 
-async def _verb(call: Call, verb: str, vhost: Vhost, queue: Queue, arguments: Mapping[str, Any]) -> Any:
-    """Carry out a verb of the control socket for a queue. Raises: ControlRefused."""
-    named = {**arguments, "vhost": vhost.name, "queue": queue.name}
-    request = Request(named, HttpAsker(call.client), partial(check_publish, call, vhost))
-    return await call.broker.verbs[verb](request)
+def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[str, Any]:
+    """Return the fields of a body: as text if it is UTF-8 and the encoding is auto, else in base64.
+
+    A body that is cut in the middle of a character is shown without that character.
+    """
+    shown = body if bytes_max is None else body[:bytes_max]
+    text = _text(shown, cut=len(shown) < len(body)) if encoding == "auto" else None
+    return {
+        "payload_bytes": len(body),
+        "payload": b64encode(shown).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+    }
+
+
+def _text(shown: bytes, *, cut: bool) -> str | None:
+    try:
+        return shown.decode()
+    except UnicodeDecodeError as error:
+        if cut and error.reason == "unexpected end of data":
+            return shown[: error.start].decode()
+        return None

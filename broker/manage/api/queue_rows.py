@@ -8,16 +8,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.header_edit import cut_properties
-from broker.core.arguments import queue_type
-from broker.core.definitions.export import json_table
 from broker.core.message.message import OVERHEAD_BYTES
 from broker.core.queue.queue_bytes import QueueBytes
 from broker.core.queue.rules import merged_definitions
 from broker.core.session.connection import SessionOfConnection
 from broker.manage.columns import Row
-from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
-from broker.manage.message_stats import NO_PROCESS, QUEUE_STATS, with_rates
-from broker.manage.sampled import Sampled
+from broker.manage.counts import (
+    NO_PROCESS,
+    QUEUE_COUNTERS,
+    QUEUE_NUMBERS,
+    QUEUE_STATS,
+    queue_key,
+    queue_numbers,
+    with_rates,
+)
+from broker.manage.samples import Sampled
+from broker.operations.rows import active_tag, queue_lengths, queue_row, slot_count
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -65,34 +71,11 @@ class QueueRows:
 
     def without_stats(self, listed: ListedQueue) -> Row:
         """Return the row of a queue without any number."""
-        vhost, queue = listed
-        kind = queue_type(queue.arguments)
-        row = {
-            "arguments": json_table(queue.arguments),
-            "auto_delete": queue.auto_delete,
-            "durable": queue.durable,
-            "exclusive": queue.exclusive_owner is not None,
-            "name": queue.name,
-            "node": self._node,
-            "policy": queue.policy,
-            "state": "paused" if queue.paused else "running",
-            "type": kind,
-            "vhost": vhost.name,
-        }
-        if kind == "quorum":
-            row |= {"leader": self._node, "members": [self._node], "online": [self._node]}
-        return row
+        return queue_row(self._node, *listed)
 
     def brief(self, listed: ListedQueue) -> Row:
         """Return the row of a queue with its length."""
-        queue = listed[1]
-        (ready, consumers), unacked = queue.counts(), queue.held()
-        row = self.without_stats(listed)
-        row["messages"] = ready + unacked
-        row["messages_ready"] = ready
-        row["messages_unacknowledged"] = unacked
-        row["consumers"] = consumers
-        return row
+        return queue_row(self._node, *listed) | queue_lengths(listed[1])
 
     def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
         """Return the row of a queue with all that is known. Cost: O(slots), and bounded in the messages.
@@ -110,7 +93,6 @@ class QueueRows:
         consumers = queue.consumers
         able = consumers.present and consumers.able()
         alone = next(iter(consumers)) if consumers.exclusive else None
-        active_tag = None if consumers.active is None else consumers.active.tag
         row |= {
             "consumer_capacity": int(able),
             "consumer_utilisation": int(able),
@@ -119,13 +101,13 @@ class QueueRows:
             "head_message_timestamp": _head_timestamp(queue),
             "operator_policy": queue.operator_policy,
             "recoverable_slaves": None,
-            "single_active_consumer_tag": active_tag,
-            "slots": sum([len(stream.manager.slots) for stream in queue.streams]),
+            "single_active_consumer_tag": active_tag(queue),
+            "slots": slot_count(queue),
         }
         if row["type"] == "quorum":
             row["message_bytes_dlx"] = row["messages_dlx"] = 0
             row["open_files"] = {self._node: 0}
-            row["single_active_consumer_ctag"] = active_tag
+            row["single_active_consumer_ctag"] = active_tag(queue)
         changed_s = samples.rates.changed_s(key) if rates is None else None
         if changed_s is not None:
             row["idle_since"] = datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""GET /api/queues: the queues, and what binds them."""
+"""The queues: listed with what binds them, and declared and deleted as the caller."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from broker.administration.deciding import count_all
+from broker.amqp.lenient_methods import DeclareAny, DeleteAny
 from broker.core.queue.queue_bytes import QueueBytes
-from broker.manage.answers import json_answer
-from broker.manage.api.bindings import bindings_to
-from broker.manage.api.consumers import consumers_of
+from broker.event_log import get_logger
+from broker.manage.acting import acting
+from broker.manage.answers import created, json_answer, no_content
+from broker.manage.api.bindings import arriving
 from broker.manage.api.queue_rows import BRIEF_COLUMNS, NO_SIZES, ListedQueue, QueueRows
-from broker.manage.api.visible import visible_vhosts
 from broker.manage.api_route import ApiRoute
+from broker.manage.body_fields import flag, table
+from broker.manage.call import visible_vhosts
 from broker.manage.columns import Columns, Row
 from broker.manage.gradual import pause
 from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs
-from broker.manage.refusal import not_found
+from broker.manage.refusal import bad_request, not_found
+from broker.operations.rows import consumer_row, consumers_of
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -27,8 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["queue_of", "queue_routes"]
 
+QUEUE: Final = "/api/queues/{vhost}/{queue}"
+TRUE: Final = "true"
+ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
 SHOWN_EXACTLY_MAX: Final = 100_000  # messages of a queue whose bytes are counted; more are extrapolated
 MESSAGES_AT_ONCE: Final = 10_000  # messages that are counted between two turns of the loop
+
+_log = get_logger()
 
 
 def queue_routes() -> list[ApiRoute]:
@@ -37,8 +46,11 @@ def queue_routes() -> list[ApiRoute]:
         ApiRoute("GET", "/api/queues", Needs.MANAGEMENT, list_queues),
         ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
         ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", "/api/queues/{vhost}/{queue}", Needs.MANAGEMENT, show_queue),
-        ApiRoute("GET", "/api/queues/{vhost}/{queue}/bindings", Needs.MANAGEMENT, list_bindings),
+        ApiRoute("GET", QUEUE, Needs.MANAGEMENT, show_queue),
+        ApiRoute("GET", f"{QUEUE}/bindings", Needs.MANAGEMENT, list_bindings),
+        ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
+        ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
+        ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),
     ]
 
 
@@ -92,7 +104,7 @@ async def show_queue(call: Call) -> Response:
         sized = columns is None or not columns.names.isdisjoint(NO_SIZES)
         row = rows.whole((vhost, queue), await _count_bytes(queue) if sized else QueueBytes())
     row |= {
-        "consumer_details": list(consumers_of(broker, vhost, queue)),
+        "consumer_details": [consumer_row(broker.node_name, vhost, queue, one) for one in consumers_of(queue)],
         "deliveries": [],
         "incoming": [],
     }
@@ -118,4 +130,43 @@ async def _count_bytes(queue: Queue) -> QueueBytes:
 async def list_bindings(call: Call) -> Response:
     """Answer with the bindings to one queue."""
     vhost, queue = queue_of(call)
-    return await bindings_to(call, vhost, queue)
+    return await arriving(call, vhost, queue)
+
+
+async def declare(call: Call) -> Response:
+    """Declare a queue: 201 for a new one, 204 for one that exists with these arguments."""
+    vhost, name, fields = call.vhost(), call.words["queue"], await call.fields()
+    if flag(fields, "exclusive"):
+        raise bad_request("an exclusive queue belongs to a connection, which a request does not have")
+    method = DeclareAny(
+        queue=name,
+        durable=flag(fields, "durable"),
+        auto_delete=flag(fields, "auto_delete"),
+        arguments=table(fields, "arguments"),
+    )
+    is_new = name not in vhost.queues
+    async with acting(call, vhost.name) as client:
+        await client.call(method)
+    if is_new:
+        facts = {"durable": method.durable, "arguments": method.arguments, "by": call.user.name}
+        _log.info("queue.declared", vhost=vhost.name, queue=name, **facts)
+    return created() if is_new else no_content()
+
+
+async def delete(call: Call) -> Response:
+    """Delete a queue, on the conditions if-empty and if-unused."""
+    vhost, queue = queue_of(call)
+    conditions = {name: call.query.get(f"if-{name}") == TRUE for name in ("empty", "unused")}
+    async with acting(call, vhost.name) as client:
+        await client.call(DeleteAny(queue=queue.name, if_unused=conditions["unused"], if_empty=conditions["empty"]))
+    _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, by=call.user.name)
+    return no_content()
+
+
+async def act(call: Call) -> Response:
+    """Accept what RabbitMQ does to mirrored queues: there is nothing to do."""
+    queue_of(call)
+    action = (await call.fields()).text("action")
+    if action not in ACTIONS:
+        raise bad_request(f"unknown action '{action}': there are {', '.join(ACTIONS)}")
+    return no_content()

@@ -10,9 +10,8 @@ from broker.core.message.fields import HeaderFields
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
 from broker.manage.answers import json_answer
-from broker.manage.api.binding_key import properties_key
-from broker.manage.api.bindings import exchange_named
-from broker.manage.api.exchange_changes import header_of
+from broker.manage.api.bindings import exchange_named, properties_key
+from broker.manage.api.exchanges import header_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
 from broker.manage.gradual import pause

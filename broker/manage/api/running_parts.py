@@ -1,4 +1,7 @@
-"""Which parts of SlotMQ run in this process and what its forms take, so that a page offers nothing that is refused."""
+"""The parts that only some brokers have, the cluster, the overlay and ØMQ, and what this broker's forms take.
+
+So the page offers nothing that is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ from typing import TYPE_CHECKING, Final
 from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
 from broker.core.queue.queue_arguments import SUPPORTED_TYPES
-from broker.manage.answers import json_answer
+from broker.manage.answers import json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
+from broker.manage.refusal import not_found
+from broker.operations.process import NO_BRIDGE, NO_OVERLAY, NOT_A_NODE
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.manage.call import Call
+    from broker.operations.operated_broker import OverlayView
 
 __all__ = ["running_parts_routes"]
 
@@ -30,7 +36,15 @@ CHOICES: Final = {
 
 def running_parts_routes() -> list[ApiRoute]:
     """Return the routes."""
-    return [ApiRoute("GET", "/api/slotmq", Needs.MANAGEMENT, running_parts, ())]
+    return [
+        ApiRoute("GET", "/api/slotmq", Needs.MANAGEMENT, running_parts, ()),
+        ApiRoute("GET", "/api/slotmq/cluster", Needs.MONITORING, cluster, ()),
+        ApiRoute("DELETE", "/api/slotmq/cluster/nodes/{node}", Needs.ADMINISTRATOR, count_out, ()),
+        ApiRoute("GET", "/api/slotmq/overlay", Needs.MONITORING, overlay, ()),
+        ApiRoute("GET", "/api/slotmq/overlay/explain", Needs.MONITORING, explain, ("vhost", "exchange", "key")),
+        ApiRoute("DELETE", "/api/slotmq/overlay/leaves/{leaf}", Needs.ADMINISTRATOR, forget, ()),
+        ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
+    ]
 
 
 async def running_parts(call: Call) -> Response:
@@ -38,3 +52,51 @@ async def running_parts(call: Call) -> Response:
     broker = call.broker
     parts = {"cluster": broker.cluster is not None, "overlay": broker.overlay.is_on, "zmq": bool(broker.zmq())}
     return json_answer({**parts, "choices": CHOICES})
+
+
+async def cluster(call: Call) -> Response:
+    """Answer with what this node knows: itself, its database, and a row for each member."""
+    if call.broker.cluster is None:
+        raise not_found(NOT_A_NODE)
+    return json_answer(call.broker.cluster.facts())
+
+
+async def count_out(call: Call) -> Response:
+    """Let the others take over at once what a dead node held."""
+    if call.broker.cluster is None:
+        raise not_found(NOT_A_NODE)
+    await call.operate("cluster_leave", node=call.words["node"])
+    return no_content()
+
+
+def _view(call: Call) -> OverlayView:
+    view = call.broker.overlay
+    if not view.is_on:
+        raise not_found(NO_OVERLAY)
+    return view
+
+
+async def overlay(call: Call) -> Response:
+    """Answer with a row for each broker."""
+    return json_answer(_view(call).facts())
+
+
+async def explain(call: Call) -> Response:
+    """Answer where a message with a routing key would go from each broker, and why."""
+    view, query = _view(call), call.query
+    return json_answer(view.explain(query.get("vhost", "/"), query.get("exchange"), query.get("key", "")))
+
+
+async def forget(call: Call) -> Response:
+    """Keep nothing any more for a leaf that is away for good."""
+    _view(call)
+    await call.operate("overlay_forget", leaf=call.words["leaf"])
+    return no_content()
+
+
+async def zmq(call: Call) -> Response:
+    """List the ØMQ bridges."""
+    rows = call.broker.zmq()
+    if not rows:
+        raise not_found(NO_BRIDGE)
+    return json_answer(rows)

@@ -1,4 +1,4 @@
-"""Users: listed, added, changed and deleted."""
+"""Users, their permissions and topic permissions: listed, set and removed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from broker.core.definitions.export import user_fields
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import texts
+from broker.manage.body_fields import required, texts
+from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.small_list import small_list
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["user_routes"]
 
 USER: Final = "/api/users/{user}"
+OF: Final = "/api/permissions/{vhost}/{user}"
+TOPICS_OF: Final = "/api/topic-permissions/{vhost}/{user}"
 MISSING: Final = object()  # Go writes a list without tags as null
 
 
@@ -37,6 +39,15 @@ def user_routes() -> list[ApiRoute]:
         ApiRoute("DELETE", USER, Needs.ADMINISTRATOR, delete),
         ApiRoute("GET", f"{USER}/permissions", Needs.ADMINISTRATOR, permissions),
         ApiRoute("GET", f"{USER}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
+        ApiRoute("GET", "/api/permissions", Needs.ADMINISTRATOR, all_permissions),
+        ApiRoute("GET", OF, Needs.ADMINISTRATOR, permissions_in),
+        ApiRoute("PUT", OF, Needs.ADMINISTRATOR, set_permissions),
+        ApiRoute("DELETE", OF, Needs.ADMINISTRATOR, clear_permissions),
+        ApiRoute("GET", "/api/topic-permissions", Needs.ADMINISTRATOR, all_topic_permissions),
+        ApiRoute("GET", TOPICS_OF, Needs.ADMINISTRATOR, topic_permissions_in),
+        ApiRoute("PUT", TOPICS_OF, Needs.ADMINISTRATOR, set_topic_permissions),
+        ApiRoute("DELETE", TOPICS_OF, Needs.ADMINISTRATOR, clear_topic_permissions),
+        ApiRoute("DELETE", f"{TOPICS_OF}/{{exchange}}", Needs.ADMINISTRATOR, clear_topic_permissions),
     ]
 
 
@@ -88,7 +99,7 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Delete a user; its connections are closed."""
-    await UserChanges(call.broker.administration).delete(_user(call).name)
+    await call.operate("delete_user", name=_user(call).name)
     return no_content()
 
 
@@ -110,3 +121,84 @@ async def topic_permissions(call: Call) -> Response:
     """List the topic permissions of a user."""
     found = call.broker.permissions.topics.listing(user=_user(call).name)
     return await small_list(call, found, "vhost", "user", "exchange")
+
+
+async def all_permissions(call: Call) -> Response:
+    """List all permissions."""
+    return await small_list(call, call.broker.permissions.listing(), "user", "vhost")
+
+
+def _found(call: Call) -> list[dict[str, str]]:
+    return call.broker.permissions.listing(user=call.words["user"], vhost=call.words["vhost"])
+
+
+def _topics(call: Call) -> list[dict[str, str]]:
+    return call.broker.permissions.topics.listing(user=call.words["user"], vhost=call.words["vhost"])
+
+
+def _check_ends(call: Call) -> None:
+    """Refuse a vhost or a user that does not exist. Raises: HttpRefused, in RabbitMQ's words."""
+    administration = call.broker.administration
+    if call.words["vhost"] not in administration.vhost_names or call.words["user"] not in administration.users:
+        raise bad_request("vhost_or_user_not_found")
+
+
+async def permissions_in(call: Call) -> Response:
+    """Show the permissions of a user in a vhost."""
+    found = _found(call)
+    if not found:
+        raise not_found()
+    return json_answer(found[0])
+
+
+async def set_permissions(call: Call) -> Response:
+    """Set the permissions of a user in a vhost: 201 for the first, 204 for others."""
+    fields = await call.fields()
+    required(fields, "configure", "write", "read")
+    _check_ends(call)
+    is_new = not _found(call)
+    kinds = {name: fields.text(name) for name in ("configure", "write", "read")}
+    await call.operate("set_permission", user=call.words["user"], vhost=call.words["vhost"], **kinds)
+    return created() if is_new else no_content()
+
+
+async def clear_permissions(call: Call) -> Response:
+    """Remove the permissions of a user in a vhost."""
+    if not _found(call):
+        raise not_found()
+    await call.operate("delete_permission", user=call.words["user"], vhost=call.words["vhost"])
+    return no_content()
+
+
+async def all_topic_permissions(call: Call) -> Response:
+    """List all topic permissions."""
+    return await small_list(call, call.broker.permissions.topics.listing(), "user", "vhost", "exchange")
+
+
+async def topic_permissions_in(call: Call) -> Response:
+    """List the topic permissions of a user in a vhost."""
+    found = _topics(call)
+    if not found:
+        raise not_found()
+    return await small_list(call, found, "exchange")
+
+
+async def set_topic_permissions(call: Call) -> Response:
+    """Limit the routing keys of a user at an exchange: 201 for the first limit in the vhost, 204 for others."""
+    fields = await call.fields()
+    required(fields, "exchange", "write", "read")
+    _check_ends(call)
+    is_new = not _topics(call)
+    kinds = {name: fields.text(name) for name in ("exchange", "write", "read")}
+    await call.operate("set_topic_permission", user=call.words["user"], vhost=call.words["vhost"], **kinds)
+    return created() if is_new else no_content()
+
+
+async def clear_topic_permissions(call: Call) -> Response:
+    """Remove the limits of a user's routing keys, at the exchange that the path names or at all."""
+    exchange = call.words.get("exchange")
+    if not any(exchange in (None, row["exchange"]) for row in _topics(call)):
+        raise not_found()
+    named = {"user": call.words["user"], "vhost": call.words["vhost"], "exchange": exchange}
+    await call.operate("delete_topic_permission", **named)
+    return no_content()

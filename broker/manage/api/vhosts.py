@@ -1,27 +1,30 @@
-"""GET /api/vhosts: the vhosts, with what is in them."""
+"""Vhosts: listed with what is in them and who may do what there; added, changed and deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from broker.manage.answers import json_answer
+from broker.administration.vhost_changes import PROTECTED, VhostChanges, VhostProtected
+from broker.core.queue.default_type import check_default_type
+from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
+from broker.manage.body_fields import flag, texts
 from broker.manage.columns import Columns, Row
-from broker.manage.counts import message_numbers
-from broker.manage.lengths import Lengths, lengths_of
-from broker.manage.listing import Listing, listed
-from broker.manage.message_stats import MESSAGE_STATS, with_rates
+from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
+from broker.manage.listing import Listing, listed, small_list
 from broker.manage.needs import Needs
-from broker.manage.refusal import not_authorised, not_found
+from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 
 if TYPE_CHECKING:
     from broker.manage.call import Call
 
 __all__ = ["VhostRows", "vhost_routes"]
 
+VHOST: Final = "/api/vhosts/{vhost}"
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS: Final = ("recv_oct", "send_oct")
 COUNTERS: Final = len(MESSAGE_STATS)
@@ -31,7 +34,14 @@ def vhost_routes() -> list[ApiRoute]:
     """Return the routes."""
     return [
         ApiRoute("GET", "/api/vhosts", Needs.MANAGEMENT, list_vhosts),
-        ApiRoute("GET", "/api/vhosts/{vhost}", Needs.MANAGEMENT, show_vhost),
+        ApiRoute("GET", VHOST, Needs.MANAGEMENT, show_vhost),
+        ApiRoute("PUT", VHOST, Needs.ADMINISTRATOR, put),
+        ApiRoute("DELETE", VHOST, Needs.ADMINISTRATOR, delete),
+        ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
+        ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
+        ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
+        ApiRoute("GET", f"{VHOST}/permissions", Needs.ADMINISTRATOR, permissions),
+        ApiRoute("GET", f"{VHOST}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
     ]
 
 
@@ -114,3 +124,59 @@ def _tags_of(facts: Mapping[str, Any]) -> list[str]:
     if isinstance(tags, str):
         return [tag.strip() for tag in tags.split(",") if tag.strip()]
     return [str(tag) for tag in tags]
+
+
+async def put(call: Call) -> Response:
+    """Add a vhost (201), or change its description, tags, default queue type and tracing (204)."""
+    fields, name = await call.fields(), call.words["vhost"]
+    facts: dict[str, Any] = {}
+    if fields.has("description"):
+        facts["description"] = fields.text("description")
+    if fields.has("tags"):
+        facts["tags"] = texts(fields, "tags")
+    default_type = check_default_type(fields.text("default_queue_type", "") or None)
+    if default_type is not None:
+        facts["default_queue_type"] = default_type
+    traces = flag(fields, "tracing")
+    is_new = await VhostChanges(call.broker.administration).put(name, facts, call.user.name)
+    if fields.has("tracing"):
+        await call.operate("set_tracing", vhost=name, on=traces)
+    return created() if is_new else no_content()
+
+
+async def delete(call: Call) -> Response:
+    """Delete a vhost with its queues, messages, policies and permissions, unless it is protected."""
+    if call.words["vhost"] not in call.broker.administration.vhost_names:
+        raise not_found()
+    try:
+        await VhostChanges(call.broker.administration).delete(call.words["vhost"])
+    except VhostProtected as protected:
+        raise HttpRefused(412, str(protected), "precondition_failed") from None
+    return no_content()
+
+
+async def protect(call: Call, *, on: bool) -> Response:
+    """Protect a vhost from being deleted, or end that."""
+    facts = {PROTECTED: on}
+    await VhostChanges(call.broker.administration).put(call.vhost().name, facts, call.user.name)
+    return no_content()
+
+
+async def start(call: Call) -> Response:
+    """Accept that a vhost that runs should run. One that is down starts with the broker, once its files are mended."""
+    name = call.words["vhost"]
+    if call.broker.administration.vhosts.is_down(name):
+        raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name].reason}")
+    call.vhost()
+    return no_content()
+
+
+async def permissions(call: Call) -> Response:
+    """List the permissions in a vhost."""
+    return await small_list(call, call.broker.permissions.listing(vhost=call.vhost().name), "user", "vhost")
+
+
+async def topic_permissions(call: Call) -> Response:
+    """List the topic permissions in a vhost."""
+    found = call.broker.permissions.topics.listing(vhost=call.vhost().name)
+    return await small_list(call, found, "user", "vhost", "exchange")

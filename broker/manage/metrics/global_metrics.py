@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from broker import __version__
 from broker.core.statistics.publish_tally import SIZE_BOUNDS
 from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
-from broker.manage.metrics.exposition import head, label_text, sample
-from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM
+from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, head, label_text, sample
 
 if TYPE_CHECKING:
     from broker.core.statistics.message_counts import MessageCounts

@@ -1,20 +1,44 @@
-"""Metrics as values: what each is called, and how it is read from an object."""
+"""Metrics as values: what each is called, how it is read from an object, and its text in Prometheus's format 0.0.4."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from broker.core.statistics.message_counts import MessageCounts
 
-__all__ = ["COUNTER", "GAUGE", "HISTOGRAM", "Family", "Labelled", "Labels", "Metric", "Whole", "counter", "gauge"]
+__all__ = [
+    "CONTENT_TYPE",
+    "COUNTER",
+    "DELIVERIES",
+    "GAUGE",
+    "HISTOGRAM",
+    "PUBLISHES",
+    "Family",
+    "Labelled",
+    "Labels",
+    "Metric",
+    "Reading",
+    "Whole",
+    "counter",
+    "gauge",
+    "head",
+    "label_text",
+    "message_counters",
+    "sample",
+]
 
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
 Labels = tuple[tuple[str, str], ...]
+Read = TypeVar("Read")
 
 
 class Labelled(Protocol):
@@ -23,6 +47,16 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Labels:
         """The labels of each of its samples."""
+
+
+class Reading(Generic[Read]):
+    """An object at the moment of a scrape, with its labels."""
+
+    __slots__ = ("labels", "of")
+
+    def __init__(self, of: Read, *labels: tuple[str, str]) -> None:
+        self.of = of
+        self.labels: Labels = labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +74,7 @@ class Whole:
 T = TypeVar("T", bound=Labelled)
 Value = Callable[[T], "float | None"]
 Total = Callable[[Whole], int]
+Counts = Callable[["MessageCounts"], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +108,58 @@ def counter(name: str, about: str, value: Value[T], total: Total) -> Metric[T]:
 def gauge(name: str, about: str, value: Value[T]) -> Metric[T]:
     """Return a number that may rise and fall."""
     return Metric(name, GAUGE, about, value)
+
+
+class Counted(Labelled, Protocol):
+    """An object that messages are delivered from or on."""
+
+    @property
+    def counts(self) -> MessageCounts:
+        """Its messages since the start."""
+
+
+C = TypeVar("C", bound=Counted)
+PUBLISHES: Final = (
+    ("messages_published", "Messages published on a channel", attrgetter("publish")),
+    ("messages_confirmed", "Messages published and confirmed", attrgetter("confirm")),
+    ("messages_unroutable_returned", "Mandatory messages that were returned", attrgetter("return_unroutable")),
+    ("messages_unroutable_dropped", "Messages that no queue got", attrgetter("drop_unroutable")),
+)
+DELIVERIES: Final = (
+    ("get_ack", "Messages fetched with basic.get, with acknowledgement", attrgetter("get")),
+    ("get", "Messages fetched with basic.get, without acknowledgement", attrgetter("get_no_ack")),
+    ("messages_delivered_ack", "Messages delivered to consumers, with acknowledgement", attrgetter("deliver")),
+    ("messages_delivered", "Messages delivered to consumers, without acknowledgement", attrgetter("deliver_no_ack")),
+    (
+        "messages_redelivered",
+        "Messages delivered or fetched that had been delivered before",
+        attrgetter("redeliver"),
+    ),
+    ("messages_acked", "Messages acknowledged", attrgetter("ack")),
+    ("get_empty", "Calls of basic.get that found no message", attrgetter("get_empty")),
+)
+
+
+def message_counters(of: str, counted: Sequence[tuple[str, str, Counts]]) -> tuple[Metric[C], ...]:
+    """Return counters of messages. Shapes: `of` begins their names; `counted` is PUBLISHES or DELIVERIES."""
+    return tuple([_message_counter(f"{of}_{name}_total", about, value) for name, about, value in counted])
+
+
+def _message_counter(name: str, about: str, value: Counts) -> Metric[C]:
+    return counter(name, about, lambda reading: value(reading.counts), lambda whole: value(whole.messages))
+
+
+def head(name: str, kind: str, about: str) -> str:
+    """Return the lines that introduce a metric. Shapes: `kind` is counter, gauge or histogram."""
+    return f"# HELP {name} {about.translate(_HELP_ESCAPES)}\n# TYPE {name} {kind}\n"
+
+
+def label_text(labels: Iterable[tuple[str, str]]) -> str:
+    """Return labels as they stand behind a name, nothing for none."""
+    inner = ",".join([f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in labels])
+    return f"{{{inner}}}" if inner else ""
+
+
+def sample(name: str, labels: str, value: float | None) -> str:
+    """Return the line of a sample; a value that is not known is not a number. Shapes: `labels` as `label_text` has."""
+    return f"{name}{labels} {'NaN' if value is None else value}\n"

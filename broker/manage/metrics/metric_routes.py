@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.manage.answers import PieceResponse
 from broker.manage.api_route import ApiRoute
-from broker.manage.metrics.exposition import CONTENT_TYPE
+from broker.manage.metrics.metric import CONTENT_TYPE
 from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 from broker.manage.metrics.shared_scrapes import SharedScrapes
 from broker.manage.needs import Needs
-from broker.manage.pieces import PieceResponse
 
 if TYPE_CHECKING:
     from starlette.responses import Response

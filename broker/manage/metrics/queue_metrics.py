@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.arguments import queue_type
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import Family, counter, gauge
+from broker.manage.metrics.metric import DELIVERIES, Family, Reading, counter, gauge, message_counters
+from broker.operations.rows import slot_count
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
@@ -20,7 +21,6 @@ __all__ = [
     "INFO_FAMILIES",
     "OWN_QUEUE_FAMILIES",
     "QUEUE_FAMILIES",
-    "QueueInfo",
     "QueueReading",
     "queue_infos",
     "queue_readings",
@@ -68,7 +68,7 @@ class QueueReading:
     @property
     def slots(self) -> int:
         """How many slots the queue has."""
-        return sum([len(stream.manager.slots) for stream in self.queue.streams])
+        return slot_count(self.queue)
 
     @property
     def head_age_s(self) -> float | None:
@@ -98,22 +98,13 @@ def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Ite
                 yield QueueReading(vhost, queue, statistics)
 
 
-class QueueInfo:
-    """A queue with its type among its labels."""
-
-    __slots__ = ("labels",)
-
-    def __init__(self, vhost: str, queue: Queue) -> None:
-        kind = f"rabbit_{queue_type(queue.arguments)}_queue"
-        self.labels: Labels = (("vhost", vhost), ("queue", queue.name), ("queue_type", kind), ("membership", "leader"))
-
-
-def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[QueueInfo]:
-    """Yield the queues of some vhosts with their types."""
+def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
+    """Yield the queues of some vhosts, with their types among their labels."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.kept:
-                yield QueueInfo(vhost.name, queue)
+                kind = ("queue_type", f"rabbit_{queue_type(queue.arguments)}_queue")
+                yield Reading(queue, ("vhost", vhost.name), ("queue", queue.name), kind, ("membership", "leader"))
 
 
 OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
@@ -129,10 +120,14 @@ OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         ),
     ),
 )
-INFO_FAMILIES: Final[tuple[Family[QueueInfo], ...]] = (
+INFO_FAMILIES: Final[tuple[Family[Reading[Queue]], ...]] = (
     Family("queue_info", (gauge("queue_info", "1 for each queue, with its type", lambda _info: 1),)),
 )
 
+ENTERED: Final = (
+    ("channel_queue_exchange_metrics", "queue"),
+    ("queue_exchange_metrics", "queue_exchange"),
+)  # two families with the same numbers
 _CAPACITY: Final = "Whether a consumer would take a message now: 1 or 0"
 
 QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
@@ -164,73 +159,19 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
             gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
         ),
     ),
-    Family(
-        "queue_delivery_metrics",
-        (
-            counter(
-                "queue_get_ack_total",
-                "Messages fetched with basic.get, with acknowledgement",
-                lambda r: r.counts.get,
-                lambda whole: whole.messages.get,
+    Family("queue_delivery_metrics", message_counters("queue", DELIVERIES)),
+    *[
+        Family(
+            of,
+            (
+                counter(
+                    f"{name}_messages_published_total",
+                    "Messages that entered a queue, from whatever exchange",
+                    lambda r: r.counts.publish,
+                    lambda whole: whole.messages.routed,
+                ),
             ),
-            counter(
-                "queue_get_total",
-                "Messages fetched with basic.get, without acknowledgement",
-                lambda r: r.counts.get_no_ack,
-                lambda whole: whole.messages.get_no_ack,
-            ),
-            counter(
-                "queue_messages_delivered_ack_total",
-                "Messages delivered to consumers, with acknowledgement",
-                lambda r: r.counts.deliver,
-                lambda whole: whole.messages.deliver,
-            ),
-            counter(
-                "queue_messages_delivered_total",
-                "Messages delivered to consumers, without acknowledgement",
-                lambda r: r.counts.deliver_no_ack,
-                lambda whole: whole.messages.deliver_no_ack,
-            ),
-            counter(
-                "queue_messages_redelivered_total",
-                "Messages delivered or fetched that had been delivered before",
-                lambda r: r.counts.redeliver,
-                lambda whole: whole.messages.redeliver,
-            ),
-            counter(
-                "queue_messages_acked_total",
-                "Messages acknowledged",
-                lambda r: r.counts.ack,
-                lambda whole: whole.messages.ack,
-            ),
-            counter(
-                "queue_get_empty_total",
-                "Calls of basic.get that found no message",
-                lambda r: r.counts.get_empty,
-                lambda whole: whole.messages.get_empty,
-            ),
-        ),
-    ),
-    Family(
-        "channel_queue_exchange_metrics",
-        (
-            counter(
-                "queue_messages_published_total",
-                "Messages that entered a queue, from whatever exchange",
-                lambda r: r.counts.publish,
-                lambda whole: whole.messages.routed,
-            ),
-        ),
-    ),
-    Family(
-        "queue_exchange_metrics",
-        (
-            counter(
-                "queue_exchange_messages_published_total",
-                "Messages that entered a queue, from whatever exchange",
-                lambda r: r.counts.publish,
-                lambda whole: whole.messages.routed,
-            ),
-        ),
-    ),
+        )
+        for of, name in ENTERED
+    ],
 )

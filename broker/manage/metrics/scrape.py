@@ -11,7 +11,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from broker.manage.metrics.channel_metrics import CHANNEL_FAMILIES, channel_readings
-from broker.manage.metrics.connection_metrics import CONNECTION_FAMILIES, connection_readings
+from broker.manage.metrics.connection_metrics import (
+    CONNECTION_FAMILIES,
+    LOGIN_FAMILIES,
+    connection_readings,
+    login_readings,
+)
 from broker.manage.metrics.exchange_metrics import (
     BINDING_FAMILIES,
     EXCHANGE_FAMILIES,
@@ -20,7 +25,6 @@ from broker.manage.metrics.exchange_metrics import (
     named_exchanges,
     vhost_readings,
 )
-from broker.manage.metrics.exposition import head, label_text, sample
 from broker.manage.metrics.global_metrics import (
     PROTOCOL,
     dead_letter_lines,
@@ -29,8 +33,7 @@ from broker.manage.metrics.global_metrics import (
     identity_lines,
     size_lines,
 )
-from broker.manage.metrics.login_metrics import LOGIN_FAMILIES, login_readings
-from broker.manage.metrics.metric import Family, Labelled, Metric, Whole
+from broker.manage.metrics.metric import Family, Labelled, Metric, Whole, head, label_text, sample
 from broker.manage.metrics.node_metrics import NODE_FAMILIES, NodeReading
 from broker.manage.metrics.own_metrics import own_lines
 from broker.manage.metrics.queue_metrics import (
@@ -102,7 +105,7 @@ class Scrape:
         exchanges, bindings = Sums(EXCHANGE_FAMILIES), 0
         async for exchange in gradually(exchange_readings(vhosts)):
             exchanges.add(exchange)
-            bindings += exchange.exchange.binding_count
+            bindings += exchange.of.binding_count
         yield "".join([sums.text(self._whole) for sums in (queues, channels, connections, exchanges)])
         yield gauge_line("slotmq_slots", "Slots of all queues", slots)
         yield gauge_line("slotmq_bindings", "Bindings, without those to the default exchange", bindings)
@@ -147,7 +150,7 @@ class Scrape:
         channels = consumers = publishers = 0
         async for channel in gradually(channel_readings(self._sessions)):
             channels += 1
-            consumers += len(channel.inner.basic.consumers)
+            consumers += channel.row["consumer_count"]
             publishers += channel.counts.publish > 0
         queues = sum([vhost.queues.declared_count for vhost in self._vhosts])
         for name, about, count, labels in (

@@ -15,9 +15,9 @@ from broker.manage.call import Call
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
-from broker.manage.rights import check_tap, may_read_tap
 from broker.manage.v1.file_answer import file_answer
-from broker.net.control_request import ROWS_AT_ONCE
+from broker.operations.request import ROWS_AT_ONCE
+from broker.operations.rights import check_tap, may_read_tap
 from broker.slot_files.slot_file import FORMAT
 
 if TYPE_CHECKING:
@@ -104,18 +104,18 @@ class SlotAnswers:
 
     def _partial(self, call: Call) -> bool:
         """Return whether there are slots that the user may not read, asked for or not."""
-        return not all(may_read_tap(call, vhost, tap) for vhost, tap in self.taps.view.taps)
+        return not all(may_read_tap(call.broker, call.user, vhost, tap) for vhost, tap in self.taps.view.taps)
 
     def _visible(self, call: Call) -> Callable[[str, str], bool]:
         """Return which taps are asked for and may be read. Raises: ChannelError (403) for one that may not."""
         vhost, tap = call.query.get("vhost"), call.query.get("tap")
         if vhost is not None and tap is not None:
-            check_tap(call, vhost, tap)
+            check_tap(call.broker, call.user, vhost, tap)
 
         @cache
         def visible(of_vhost: str, of_tap: str) -> bool:
             asked = vhost in (None, of_vhost) and tap in (None, of_tap)
-            return asked and may_read_tap(call, of_vhost, of_tap)
+            return asked and may_read_tap(call.broker, call.user, of_vhost, of_tap)
 
         return visible
 
@@ -125,7 +125,7 @@ class SlotAnswers:
         seal = self.taps.view.seal(number)
         if seal is None:
             raise self._missing(number)
-        check_tap(call, seal.vhost, seal.queue)
+        check_tap(call.broker, call.user, seal.vhost, seal.queue)
         self.taps.note_read(seal.vhost, seal.queue)
         answer = await file_answer(self.reads, self.taps.slot_path(number), call.request.headers, seal.crc)
         if answer is None:

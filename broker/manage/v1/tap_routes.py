@@ -11,7 +11,7 @@ from broker.manage.api_route import ApiRoute
 from broker.manage.call import Call
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.manage.rights import check_cursor, check_seal, may_read_tap
+from broker.operations.rights import check_cursor, check_seal, may_read_tap
 from broker.slot_files.seal_log import TAP_PREFIX
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class TapAnswers:
         """List the taps that the user may read."""
         vhost = call.query.get("vhost")
         rows = self.taps.listing(vhost) if vhost is None or vhost in self.vhosts else []
-        visible = [row for row in rows if may_read_tap(call, row["vhost"], row["name"])]
+        visible = [row for row in rows if may_read_tap(call.broker, call.user, row["vhost"], row["name"])]
         return json_answer({"taps": visible})
 
     async def seal(self, call: Call) -> Response:
@@ -54,7 +54,7 @@ class TapAnswers:
         vhost, tap = fields.optional("vhost"), fields.optional("tap")
         if tap is not None and vhost is None:
             vhost = "/"
-        check_seal(call, vhost, tap)
+        check_seal(call.broker, call.user, vhost, tap)
         if tap is not None and vhost is not None:
             self._check_exists(vhost, tap)
         return json_answer({"last_seal": await self.taps.seal(vhost, tap)})
@@ -67,7 +67,7 @@ class TapAnswers:
             raise bad_request("'seal' is missing")
         seal, reset = fields.integer("seal", 0), fields.flag("reset")
         name, incarnation = call.words["name"], fields.optional("incarnation")
-        check_cursor(call, name, vhost, tap)
+        check_cursor(call.broker, call.user, name, vhost, tap)
         self._check_exists(vhost, tap)
         await self.taps.cursors.set(name, vhost, tap, seal, incarnation=incarnation, reset=reset, maker=call.user.name)
         return no_content()
@@ -78,7 +78,7 @@ class TapAnswers:
         if "tap" not in query:
             raise bad_request("the parameter 'tap' is missing")
         vhost, tap, name = query.get("vhost", "/"), query["tap"], call.words["name"]
-        check_cursor(call, name, vhost, tap)
+        check_cursor(call.broker, call.user, name, vhost, tap)
         if self.taps.view.cursor(name, vhost, tap) is None:
             raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
         await self.taps.cursors.remove(name, vhost, tap)

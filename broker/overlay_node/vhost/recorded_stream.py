@@ -17,9 +17,10 @@ from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_facts import MISSING, plain_facts
 from broker.core.message.carbon_copies import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
-from broker.core.publishing.local_store import Targets
+from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
+from broker.slots.slot import dense
 
 if TYPE_CHECKING:
     from broker.core.queue.stream_queue import StreamQueue
@@ -270,11 +271,11 @@ class RecordedStream:
             numbers = [number for number in _numbers(slot, slot.first, self.trimmed + 1) if number != kept]
             if numbers:
                 trimmed = numbers[-1]
-                self._stream.manager.lose(slot, [number - slot.first for number in numbers])
+                self._stream.lose(slot, dense([number - slot.first for number in numbers]))
         if trimmed:
-            excepted = [kept] if 0 < kept <= trimmed else []
-            ports = self._vhost.ports
-            ports.store.recorder.record_purged(ports.clock.now_ms, self._stream.number, trimmed, excepted)
+            settled = self._vhost.ports.settled
+            while settled:
+                settled.pop().log_settlements()
             self.changes = [change for change in self.changes if change.number >= kept]
         if len(slots) > SLOTS_AT_ONCE:
             self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)

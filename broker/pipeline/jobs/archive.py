@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, TapTaken, fault_in
+from broker.pipeline.faults import (
+    BAD_RECORDS,
+    OK,
+    USAGE,
+    JobFailed,
+    LakeRefused,
+    SourceRefused,
+    TapTaken,
+    fault_in,
+    faults_fail_the_job,
+)
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import BAD_RECORDS, ERROR, GAP, OK, USAGE, JobFailed
-from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
-from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.local_path import local_path
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveOptions", "add_archive", "run_archive"]
 
 CURSOR: Final = "archive"
-CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255; a checkpoint's lock and its old copies add a suffix
+CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255, and the archive's files add a suffix
 STARTS: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting prolongs it
 BATCH_BYTES: Final = 1 << 30
@@ -153,7 +161,7 @@ def _check_cursor(name: str) -> None:
 
 def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     """Archive, and return the summary. Raises: JobFailed, with GAP if messages are lost."""
-    with _one_line():
+    with faults_fail_the_job():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # an unreachable broker leaves no new lake
         try:
@@ -161,7 +169,8 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
             lake = Lake(options.lake, create=True)
         except (LakeRefused, SourceRefused) as refused:
             raise JobFailed(str(refused), USAGE) from None
-        run = ArchiveRun(lake, catalog, options.cursor, vhost=options.vhost, taps=options.taps, say=progress.say)
+        choice: dict[str, Any] = {"vhost": options.vhost, "taps": options.taps, "max_bad": options.max_bad}
+        run = ArchiveRun(lake, catalog, options.cursor, **choice, say=progress.say)
         try:
             run.begin(allow_gap=options.allow_gap, accept_restored=options.accept_restored, take_over=options.take_over)
             if options.seal and not options.follow:
@@ -186,7 +195,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Check that the taps given by name exist: a checkpoint of a misspelt tap would refuse the right one."""
+    """Check that the taps given by name exist: an archive of a misspelt tap would refuse the right one."""
     source = SlotSource(_chosen(options))
     try:
         source.check_taps(source.view())
@@ -213,13 +222,17 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
         with _stopped_by_signal(stop, options.follow):
-            target = run.target(_slots(options), options.max_bad)
-            batches = ArchiveBatches(run.checkpoint, stream, target, partial(run_tasks, spark), run.begins)
+            take = partial(run.take, stream, run.target(_slots(options)), partial(run_tasks, spark))
             while not stop.is_set():
                 began_s = time.monotonic()
-                taken = _take(batches, progress)
-                _look(run, progress, tend=options.follow)
+                taken = _retried(take, progress)
+                totals = run.step()
+                progress.add(
+                    slots=totals.slots - progress.slots, rows=totals.rows - progress.rows,
+                    bytes_=totals.slot_bytes - progress.bytes, lag=totals.lag,
+                )  # fmt: skip
                 if options.follow:
+                    run.tend()
                     stop.wait(options.every_s - (time.monotonic() - began_s))
                 elif not taken:
                     break
@@ -227,30 +240,16 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
         stream.stop()
 
 
-def _take(batches: ArchiveBatches, progress: Progress) -> bool:
+def _retried(take: Callable[[], bool], progress: Progress) -> bool:
     """Take the next batch; retry it if a busy machine was too slow to start its workers."""
     for left in reversed(range(STARTS)):
         try:
-            return batches.take()
+            return take()
         except Exception as error:
             if TOO_SLOW not in str(error) or not left:
                 raise
             progress.say("Spark gave up waiting for Python on this busy machine; once more")
     raise AssertionError
-
-
-def _look(run: ArchiveRun, progress: Progress, *, tend: bool = False) -> None:
-    before = (run.totals.slots, run.totals.rows, run.totals.slot_bytes)
-    totals = run.step()
-    slots, rows, slot_bytes = before
-    progress.add(
-        slots=totals.slots - slots,
-        rows=totals.rows - rows,
-        bytes_=totals.slot_bytes - slot_bytes,
-        lag=totals.lag,
-    )
-    if tend:
-        run.tend()
 
 
 def _source(options: ArchiveOptions) -> dict[str, str]:
@@ -267,24 +266,6 @@ def _slots(options: ArchiveOptions) -> str:
     found = options.path if options.url is None else options.url
     assert found is not None
     return found
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Turn faults of the pipeline, however Spark wraps them, into the message for the user."""
-    try:
-        yield
-    except JobFailed:
-        raise
-    except Exception as error:
-        fault = fault_in(error)
-        if fault is None:
-            raise
-        raise JobFailed(str(fault), _code(fault)) from error
-
-
-def _code(fault: PipelineFault) -> int:
-    return GAP if isinstance(fault, SlotGap) else ERROR
 
 
 @contextmanager

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import Summary, add_lake, add_output, carry_out
-from broker.pipeline.job_failure import OK, USAGE, JobFailed
-from broker.pipeline.lake.lake import Lake
+from broker.pipeline.faults import OK, JobFailed, LakeRefused
+from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake
 from broker.pipeline.progress import Progress
 
-__all__ = ["CompactOptions", "add_compact", "add_keep", "keep_hours", "open_lake", "run_compact"]
+__all__ = ["CompactOptions", "add_compact", "add_keep", "keep_hours", "run_compact"]
 
 TARGET_MB: Final = 192
 KEEP_DAYS: Final = 7.0
@@ -75,14 +73,6 @@ def _run(arguments: argparse.Namespace) -> int:
     keep_hours(arguments.keep_days)
     options = CompactOptions(arguments.lake, arguments.day, round(arguments.target_mb * MEGABYTE), arguments.keep_days)
     return carry_out(arguments, "compact", lambda progress: run_compact(options, progress))
-
-
-def open_lake(place: Path | str) -> Lake:
-    """Return the lake. Raises: JobFailed (USAGE) if there is none."""
-    try:
-        return Lake(place)
-    except LakeRefused as refused:
-        raise JobFailed(str(refused), USAGE) from None
 
 
 def run_compact(options: CompactOptions, progress: Progress) -> Summary:

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import fault_in
+from broker.client.address import AmqpAddress, BadAddress
+from broker.pipeline.faults import BAD_RECORDS, OK, JobFailed, fault_in
+from broker.pipeline.formats import live_messages
 from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
-from broker.pipeline.job_failure import BAD_RECORDS, OK, JobFailed
 from broker.pipeline.jobs.replay import publish_frame
 from broker.pipeline.progress import Progress
 from broker.pipeline.replay.replay_plan import digest
 from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
 from broker.pipeline.source.catalog import check_url
-from broker.pipeline.source.message_reader import live_messages
 from broker.pipeline.source.options import names_option
 
 if TYPE_CHECKING:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import add_command
+from broker.pipeline.faults import NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
-from broker.pipeline.spark.machine import Machine, gib, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +28,107 @@ if TYPE_CHECKING:
 
     from broker.pipeline.spark.java import Search
 
-__all__ = ["DoctorOptions", "add_doctor", "run_doctor"]
+__all__ = ["DoctorOptions", "Machine", "add_doctor", "look", "memory_bytes", "run_doctor"]
 
 ROWS: Final = 500_000
 GROUPS: Final = 97
+PACKAGES: Final = ("pyspark", "pyarrow", "deltalake", "pandas", "numpy")
+MEMORY_NEEDED_BYTES: Final = 2 << 30  # the JVM's gigabyte, a driver and two workers
+SPACE_NEEDED_BYTES: Final = 1 << 30
+PANDAS_BELOW: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The findings. Shapes: a package that is not installed has no version; memory is None if unknown."""
+
+    python: str
+    cores: int
+    packages: dict[str, str | None]
+    memory_bytes: int | None
+    temporary: str
+    temporary_bytes: int
+    shell: str | None
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages of the extra that are not installed."""
+        return [name for name, found in self.packages.items() if found is None]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The problems that may occur although Spark starts."""
+        found = []
+        if self.memory_bytes is not None and self.memory_bytes < MEMORY_NEEDED_BYTES:
+            found.append(f"{gib(self.memory_bytes)} of memory is little: Spark wants {gib(MEMORY_NEEDED_BYTES)}")
+        if self.temporary_bytes < SPACE_NEEDED_BYTES:
+            found.append(
+                f"{gib(self.temporary_bytes)} is little for what Spark writes to {self.temporary}; "
+                "SPARK_LOCAL_DIRS names another place"
+            )
+        pandas = self.packages.get("pandas") or "0"
+        if int(pandas.partition(".")[0]) >= PANDAS_BELOW:
+            found.append(f'pandas {pandas} is newer than PySpark knows: pip install "pandas<3"')
+        return found
+
+
+def look() -> Machine:
+    """Return the findings of this machine."""
+    temporary = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()
+    return Machine(
+        python=platform.python_version(),
+        cores=os.cpu_count() or 1,
+        packages={name: _version(name) for name in PACKAGES},
+        memory_bytes=_available_bytes(),
+        temporary=temporary,
+        temporary_bytes=_free_bytes(temporary),
+        shell=shutil.which("bash"),
+    )
+
+
+def _free_bytes(folder: str) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
+
+
+def gib(size_bytes: int) -> str:
+    """Return a size as text."""
+    return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _available_bytes() -> int | None:
+    with suppress(OSError):
+        return memory_bytes(Path("/proc/meminfo").read_text(encoding="ascii"), _cgroup_left_bytes())
+    with suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _cgroup_left_bytes() -> int | None:
+    """Return how much memory a container may still take, None without a limit."""
+    folder = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):  # "max" is no number
+        return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+    return None
+
+
+def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
+    """Return how much memory new programs may take, by the kernel's figures."""
+    for line in meminfo.splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            available = int(value.split()[0]) * 1024
+            return available if left_bytes is None else min(available, max(0, left_bytes))
+    return left_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import Summary, add_lake, add_output, carry_out
-from broker.pipeline.job_failure import OK, JobFailed
-from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours, open_lake
+from broker.pipeline.faults import OK, JobFailed, LakeRefused
+from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake
+from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
-from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused, fault_in
-from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import ERROR, GAP, OK, USAGE, JobFailed
+from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job
+from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, open_lake, spark_of
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
@@ -25,10 +24,8 @@ from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import SourceOptions, names_option
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
-
-    from broker.pipeline.lake import Lake
 
 __all__ = ["QueryOptions", "add_query", "run_query"]
 
@@ -145,29 +142,26 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     """Run the query, and return the answer. Raises: JobFailed, with USAGE for invalid SQL over these columns."""
     from pyspark.errors import AnalysisException, ParseException
 
+    from broker.pipeline.formats import live_messages
     from broker.pipeline.spark.failure import reason
 
-    try:
-        lake = None if options.lake is None else _open(options)
+    with faults_fail_the_job():
+        lake = None if options.lake is None else open_lake(options.lake, options.version)
         if lake is None and not options.queues:
             look_at(options)
         progress.step("starting Spark")
         spark = options.spark()
         progress.step("asking")
-        if lake is None:
-            _live(spark, options).createOrReplaceTempView(MESSAGES)
-        else:
-            lake.messages(spark, options.since, options.until).createOrReplaceTempView(MESSAGES)
-            lake.bad(spark).createOrReplaceTempView("bad")
-        frame = spark.sql(options.sql)
-        found = (frame.limit(options.limit + 1) if options.limit else frame).collect()
-    except (AnalysisException, ParseException) as error:
-        raise JobFailed(reason(str(error))[0], USAGE) from None
-    except Exception as error:
-        fault = fault_in(error)
-        if fault is None:
-            raise
-        raise JobFailed(str(fault), GAP if isinstance(fault, SlotGap) else ERROR) from error
+        try:
+            if lake is None:
+                live_messages(spark, live_options(options)).createOrReplaceTempView(MESSAGES)
+            else:
+                lake.messages(spark, options.since, options.until).createOrReplaceTempView(MESSAGES)
+                lake.bad(spark).createOrReplaceTempView("bad")
+            frame = spark.sql(options.sql)
+            found = (frame.limit(options.limit + 1) if options.limit else frame).collect()
+        except (AnalysisException, ParseException) as error:
+            raise JobFailed(reason(str(error))[0], USAGE) from None
     shown = found[: options.limit] if options.limit else found
     kinds = [field.dataType for field in frame.schema.fields]
     rows = [[plain(in_utc(value, kind)) for value, kind in zip(row, kinds, strict=True)] for row in shown]
@@ -181,16 +175,6 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     return Summary(values, OK, tuple(_lines(frame.columns, rows, as_csv=options.csv)))
 
 
-def _open(options: QueryOptions) -> Lake:
-    from broker.pipeline.lake import Lake
-
-    assert options.lake is not None
-    try:
-        return Lake(options.lake, version=options.version)
-    except LakeRefused as refused:
-        raise JobFailed(str(refused), USAGE) from None
-
-
 def look_at(options: QueryOptions) -> None:
     """Check that the broker's slots can be listed, before the slow start of Spark.
 
@@ -201,12 +185,6 @@ def look_at(options: QueryOptions) -> None:
         catalog.view()
     finally:
         catalog.close()
-
-
-def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
-    from broker.pipeline.source.message_reader import live_messages
-
-    return live_messages(spark, live_options(options))
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:

@@ -6,16 +6,16 @@ import argparse
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
+from broker.client.address import AmqpAddress, BadAddress
+from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
-from broker.pipeline.job_failure import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.progress import Progress
 from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of
@@ -29,11 +29,10 @@ from broker.pipeline.replay.republish import (
     publish_rows,
 )
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.options import WINDOW_MAX
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
-from broker.pipeline.spark.tasks import tasks_at_once
+from broker.pipeline.spark.tasks import session_setting, tasks_at_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -226,21 +225,10 @@ def publish_frame(
     if how.options.rate:
         how = replace(how, options=replace(how.options, rate=how.options.rate / lanes))
     ready = frame.sortWithinPartitions(*order).select(*COLUMNS)
-    with _patient(spark):
+    with session_setting(spark, WORKER_IDLE, "0"):  # a slow rate is no hang, and the publisher has limits of its own
         tallies = ready.mapInArrow(publish_rows(how), TALLY_DDL).collect()
     BadRecordLog(Path(how.refused)).commit(RUN, batch, [tally["file"] for tally in tallies if tally["file"]])
     return {name: sum(tally[name] for tally in tallies) for name in ("published", "refused", "dropped", "bytes")}
-
-
-@contextmanager
-def _patient(spark: SparkSession) -> Iterator[None]:
-    """Let Spark wait for silent workers: a slow rate is no hang, and the publisher has limits of its own."""
-    before = spark.conf.get(WORKER_IDLE)
-    spark.conf.set(WORKER_IDLE, "0")
-    try:
-        yield
-    finally:
-        spark.conf.set(WORKER_IDLE, str(before))
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:

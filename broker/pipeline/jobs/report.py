@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import time
-import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
-from broker.pipeline.job_failure import USAGE, JobFailed
+from broker.figures.markup import document, escaped, tiles
+from broker.figures.numerals import short_text, size_text, span_text
+from broker.pipeline.faults import USAGE, JobFailed
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.progress import Progress
-from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
-from broker.pipeline.report.forecast import forecast
-from broker.pipeline.report.page import page
-from broker.pipeline.report.reach import reach, redundant_bindings
-from broker.pipeline.report.time_slices import instant
-from broker.pipeline.report.traffic import traffic
+from broker.pipeline.report.broker_sections import (
+    bindings_section,
+    consumer_rows,
+    consumers_section,
+    reach,
+    reach_section,
+    redundant_bindings,
+    tap_rows,
+    taps_section,
+)
+from broker.pipeline.report.time_slices import instant, slice_name
+from broker.pipeline.report.traffic import forecast, traffic
+from broker.pipeline.report.traffic_sections import (
+    exchanges_section,
+    forecast_section,
+    heat_section,
+    keys_section,
+    rate_section,
+    sizes_section,
+)
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
 from broker.pipeline.routes.matcher import BadTopology, Matcher
+from broker.pipeline.routes.route_count import counted_routes, named
 from broker.pipeline.routes.topology import Topology
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.source.catalog import Catalog, check_url, open_catalog
@@ -36,9 +50,23 @@ if TYPE_CHECKING:
 
     from broker.pipeline.lake import Lake
 
-__all__ = ["ReportOptions", "add_report", "report_values", "run_report"]
+__all__ = ["ReportOptions", "add_report", "page", "report_values", "run_report"]
 
 MILLION: Final = 1_000_000
+TRAFFIC = {
+    "Rate": rate_section,
+    "Topic heat": heat_section,
+    "Top keys": keys_section,
+    "Exchanges": exchanges_section,
+    "Sizes": sizes_section,
+}
+OTHERS = {
+    "Fan-out": reach_section,
+    "Bindings": bindings_section,
+    "Slots and cursors": taps_section,
+    "Queues and consumers": consumers_section,
+    "Forecast": forecast_section,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +128,8 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
     if options.output is None:
         return Summary(values)
     progress.step("drawing")
-    try:
-        _write(options.output, page(values))
-    except OSError as error:
-        raise JobFailed(f"{options.output}: cannot be written: {error.strerror}") from None
+    text = page(values)
+    write_whole(options.output, lambda path: path.write_text(text, encoding="utf-8", errors="backslashreplace"))
     found = values["traffic"]
     lines = [f"{options.output}: {found['messages'] if found else 0:,} messages"]
     return Summary({**values, "output": str(options.output)}, lines=tuple(lines))
@@ -129,7 +155,7 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
     reached = None
     if topology is not None:
         progress.step("matching keys")
-        reached = reach(frame, topology)
+        reached = reach(counted_routes(frame, named(topology)), topology)
     return {
         "made": instant(now_ms),
         "lake": str(lake.place),
@@ -184,7 +210,7 @@ def _queues(folder: str) -> list[dict[str, Any]]:
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
     """Return the forecast: the selection's messages at the mean disk size of a message in the whole lake."""
     files = lake.files()
-    made = forecast(
+    return forecast(
         {int(day): count for day, count in found["by_day"].items()},
         found["first_ms"],
         found["last_ms"],
@@ -192,15 +218,49 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
         lake_bytes=sum(file.bytes for file in files),
         free_bytes=None if lake.place.folder is None else shutil.disk_usage(lake.place.folder).free,
     )
-    return None if made is None else made.to_json()
 
 
-def _write(output: Path, text: str) -> None:
-    """Write the file atomically."""
-    writing = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-    try:
-        writing.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(writing, output)  # noqa: PTH105 - the same call without another import
-    finally:
-        with suppress(OSError):
-            writing.unlink()
+def page(values: Mapping[str, Any]) -> str:
+    """Return the page of a report's values."""
+    traffic = values["traffic"]
+    bodies = {} if traffic is None else {title: section(traffic) for title, section in TRAFFIC.items()}
+    bodies |= {title: section(values) for title, section in OTHERS.items()}
+    names = {title: title.lower().replace(" ", "-") for title in bodies}
+    links = "".join(f'<a href="#{names[title]}">{escaped(title)}</a>' for title in bodies)
+    body = "".join(
+        f'<section id="{names[title]}"><h2>{escaped(title)}</h2>\n{made}</section>\n' for title, made in bodies.items()
+    )
+    chosen = "".join(
+        f"; {name} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in values["selection"].items()
+        if value
+    )
+    lake = escaped(str(values["lake"]))
+    head = (
+        f'<h1>Traffic report</h1>\n<p class="soft">Lake <code>{lake}</code>{escaped(chosen)}. '
+        f"Made {escaped(values['made'])}. All times are UTC.</p>\n{_headline(values)}<nav>{links}</nav>\n"
+    )
+    return document(f"Traffic report: {values['lake']}", head + body)
+
+
+def _headline(values: Mapping[str, Any]) -> str:
+    traffic, reach = values["traffic"], values["reach"]
+    if traffic is None:
+        return "<p>There is no message in this part of the lake.</p>"
+    span_s = (traffic["last_ms"] - traffic["first_ms"]) / 1000
+    facts = [
+        (short_text(traffic["messages"]), "messages"),
+        (size_text(traffic["bytes"]), "in their bodies"),
+        (short_text(traffic["keys"]), "routing keys"),
+        (span_text(span_s), f"from {traffic['first'][:19].replace('T', ' ')}"),
+        (f"{short_text(traffic['messages'] / span_s) if span_s else '-'}/s", "on average"),
+        (short_text(max(traffic["rate"]["messages"])), f"in the busiest {slice_name(traffic['slice_ms'])}"),
+    ]
+    if reach is not None:
+        facts += [
+            (f"{reach['mean']:.2f}", "queues a message, on average"),
+            (short_text(reach["unmatched_messages"]), "messages that no queue gets"),
+            (short_text(len(reach["dead_bindings"])), f"dead of {reach['bindings']:,} bindings"),
+            (short_text(len(values["redundant_bindings"])), "redundant bindings"),
+        ]
+    return tiles(facts)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
-from broker.pipeline.job_failure import USAGE, JobFailed
 from broker.pipeline.progress import Progress
-from broker.pipeline.routes.asked_column import ASKED, asked_column
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.routes.matcher import BadTopology, compiled
-from broker.pipeline.routes.route_count import COUNTS_DDL, SHOWN_MAX, Topologies, count_routes, with_queues
+from broker.pipeline.routes.route_count import (
+    ASKED,
+    SHOWN_MAX,
+    asked_column,
+    counted_routes,
+    named,
+    with_queues,
+)
 from broker.pipeline.routes.topology import Topology
 from broker.pipeline.selection import Selection, add_selection, selection_of
 
@@ -76,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
             today = read_bindings(arguments.today, arguments.vhost or "/")
         elif arguments.path is not None:
             today = running_topology(arguments.path)
-        for name, tried in _named(topology, today):
+        for name, tried in named(topology, *filter(None, [today])):
             compiled(name, tried)  # report an error in the file before Spark starts
     except (BadBindings, BadTopology) as bad:
         raise BadUsage(str(bad)) from None
@@ -120,36 +124,16 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
 
 
 def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = None) -> dict[str, Any]:
-    """Return which queues the messages of a frame would reach.
-
-    Cost: one pass over the keys of all messages; each distinct key is matched once.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    topologies = _named(topology, today)
-    keys = (
-        frame.select("vhost", "exchange", "routing_key", asked_column(topologies).alias(ASKED))
-        .groupBy("vhost", "exchange", "routing_key", ASKED)
-        .agg(F.count("*").alias("messages"))
-    )
-    counted = keys.mapInArrow(count_routes(topologies), COUNTS_DDL)
-    rows = counted.groupBy("kind", "vhost", "name", "detail", "number").agg(
-        F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
-    )
-    return told([row.asDict() for row in rows.collect()], topology, today)
+    """Return which queues the messages of a frame would reach."""
+    return told(counted_routes(frame, named(topology, *filter(None, [today]))), topology, today)
 
 
 def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
     """Return the messages that would reach a queue, each with the array of its queues."""
-    topologies = _named(topology, None)
+    topologies = named(topology)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
     asked = frame.withColumn(ASKED, asked_column(topologies))
     return asked.mapInArrow(with_queues(topologies, ASKED), ", ".join([*fields, "queues array<string>"]))
-
-
-def _named(topology: Topology, today: Topology | None) -> Topologies:
-    given = (topology,) if today is None else (topology, today)
-    return tuple((hashlib.sha256(pickle.dumps(each)).hexdigest(), each) for each in given)
 
 
 def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:

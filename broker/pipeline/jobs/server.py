@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from broker.cli.parser import add_command
-from broker.pipeline.faults import ServerRefused
+from broker.pipeline.faults import ERROR, OK, ServerRefused
 from broker.pipeline.job import Summary, add_output, carry_out, setting
-from broker.pipeline.job_failure import ERROR, OK
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.server import ServerRequest, connect, files, start, stop
 from broker.pipeline.spark.server_files import ServerState

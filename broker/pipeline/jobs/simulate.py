@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.figures.numerals import many
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
 from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
     MESSAGES,
+    SIMULATED_COLUMNS,
     TABLES,
     SimulationPlan,
     default_plans,
     product_plans,
 )
-from broker.pipeline.simulate.result_lines import result_lines
-from broker.pipeline.simulate.result_pictures import result_sheet
-from broker.pipeline.simulate.simulation_task import FORMATS, simulate_plans, write_results, write_whole
+from broker.pipeline.simulate.results import result_lines, result_sheet
+from broker.pipeline.spark.tasks import frame_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["SimulateOptions", "add_simulate", "run_simulate"]
@@ -42,6 +46,8 @@ LIMITS: Final = {
 }
 WHOLE_MAX: Final = 3_000
 IDLE: Final = "spark.python.worker.idleTimeoutSeconds"
+FORMATS: Final = (".parquet", ".csv")
+LOOK_EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +178,60 @@ def _aggregations(text: str) -> list[str]:
         if name not in AGGREGATIONS:
             raise argparse.ArgumentTypeError(f"{name!r} is not {', '.join(AGGREGATIONS[:-1])} or {AGGREGATIONS[-1]}")
     return names
+
+
+def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progress: Progress) -> list[dict[str, Any]]:
+    """Simulate each plan in a task of its own, and return the rows in the order of the plans."""
+    ddl = ", ".join(f"{name} {kind}" for name, kind in SIMULATED_COLUMNS.items())
+    with _told(spark, progress, f"of {many(len(plans), 'simulation')} done"):
+        return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl).collect()]
+
+
+def write_results(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as Parquet or CSV, by the name of the file. Raises: JobFailed."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist(list(rows), schema=_schema())
+    write_whole(path, lambda to: pc.write_csv(table, to) if path.suffix == ".csv" else pq.write_table(table, to))
+
+
+@contextmanager
+def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
+    """Tell meanwhile how many tasks have ended; a session over Connect does not know."""
+    progress.step(f"0 {what}")
+    if not hasattr(spark, "sparkContext"):
+        yield
+        return
+    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK_EVERY_S):
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            progress.step(f"{sum(stage.numCompletedTasks for stage in stages if stage is not None)} {what}")
+
+    thread = threading.Thread(target=look, name="simulations", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    from broker.pipeline.simulate.messages_level import run_messages
+    from broker.pipeline.simulate.tables_level import run_tables
+
+    row = run_messages(plan) if plan.level == MESSAGES else run_tables(plan)
+    yield pa.RecordBatch.from_pylist([row.to_json(plan)], schema=_schema())
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
+    return pa.schema([(name, kinds[kind]) for name, kind in SIMULATED_COLUMNS.items()])

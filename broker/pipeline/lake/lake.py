@@ -2,7 +2,7 @@
 
 messages, bad               the tables: the messages in the schema of `slotmq`, and the unreadable records
 _taps                       the taps of each store in the lake
-_checkpoints/<cursor>       the position of an archive
+_archives/<cursor>.json     what an archive takes, and where it began; the log of `messages` has its position
 """
 
 from __future__ import annotations
@@ -12,31 +12,69 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from broker.pipeline.faults import LakeRefused
+from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake.bad_record import BAD_DDL, BAD_SCHEMA
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.disk import Disk, ObjectDisk
 from broker.pipeline.lake.instant import Instant, instant_ms, now_ms
 from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.lake.slot_copy import Branch
 from broker.pipeline.lake.table import LakeBatch, LakeFile, LakeTable
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
+from broker.pipeline.source.stream_offset import StreamOffset
+from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Lake"]
+__all__ = ["ARCHIVES", "ArchiveNote", "Lake"]
 
 TAPS: Final = "_taps"
-OURS: Final = frozenset({"messages", "bad", TAPS, "_checkpoints", "_jobs", "unroutable"})
+ARCHIVES: Final = "_archives"
+NOTE_FORMAT: Final = 1
+OURS: Final = frozenset({"messages", "bad", TAPS, ARCHIVES, "_jobs", "unroutable"})
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark reads these as a pattern in a path
 LISTED_BY_DRIVER: Final = 10_000  # above this many files, a Spark job that lists them costs more than listing them here
+OBJECT_ROWS: Final = 10_000  # of a batch that a task reads from a bucket
+OBJECT_TASKS: Final = 4  # for each task that runs at once
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveNote:
+    """The description of an archive.
+
+    Shapes: `query` is the archive's name in the log; `taps` are names or globs, none for all; `skip` holds by vhost and
+        tap the last seal that was in the lake when the archive began after `start`.
+    """
+
+    query: str
+    vhost: str | None
+    taps: tuple[str, ...]
+    skip: Mapping[str, Mapping[str, int]]
+    start: StreamOffset
+
+    @classmethod
+    def new(
+        cls, vhost: str | None, taps: Sequence[str], skip: Mapping[str, Mapping[str, int]], start: StreamOffset
+    ) -> Self:
+        """Return the description of a new archive."""
+        return cls(uuid.uuid4().hex, vhost, tuple(taps), skip, start)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Return the description that a note holds. Raises: KeyError, TypeError, SourceRefused."""
+        names = {name: found[name] for name in cls.__slots__}
+        return cls(**{**names, "taps": tuple(found["taps"]), "start": StreamOffset.from_json(found["start"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as it is stored."""
+        return {"format": NOTE_FORMAT, **asdict(self), "start": self.start.to_json()}
 
 
 class Lake:
@@ -58,6 +96,7 @@ class Lake:
         self.place = LakePlace.of(place)
         self.disk = disk or self.place.disk()
         self._clock_ms = clock_ms
+        self._known_branches: dict[str, Branch] = {}  # by the name of their file
         self.message_table = LakeTable(self.place, "messages", ARROW_SCHEMA, self.disk, version=version)
         self.bad_table = LakeTable(self.place, "bad", BAD_SCHEMA, self.disk)
         if create:
@@ -83,7 +122,7 @@ class Lake:
 
     @property
     def work_folder(self) -> Path:
-        """The folder for checkpoints and jobs: the lake's own, or for a bucket a folder of this user."""
+        """The folder for locks and jobs: the lake's own, or for a bucket a folder of this user."""
         return self.place.work_folder()
 
     # ---- writing
@@ -117,29 +156,72 @@ class Lake:
 
     def _note_tap(self, branch: Branch) -> None:
         store, *_ = branch
-        folder = self.place.root / TAPS
         name = f"{store}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
-        if name in self.disk.list(folder):
-            return
-        self.disk.make_folder(folder)
-        writing = folder / f".{name}-{uuid.uuid4().hex}" if self.place.folder is not None else folder / name
+        if name not in self.disk.list(self.place.root / TAPS):
+            self._write(TAPS, name, branch)
+
+    def _write(self, folder: str, name: str, value: Any) -> None:
+        """Write JSON to a file atomically; it is on disk when this returns."""
+        place = self.place.root / folder
+        self.disk.make_folder(place)
+        local = self.place.folder is not None  # an object appears whole
+        writing = place / (f".{uuid.uuid4().hex}" if local else name)
         with self.disk.create(writing) as file:
-            file.write(json.dumps(branch).encode())
+            file.write(json.dumps(value, ensure_ascii=False).encode())
             self.disk.sync(file)
-        if writing.name != name:
-            self.disk.rename(writing, folder / name)
-        self.disk.sync_folder(folder)
+        if local:
+            self.disk.rename(writing, place / name)
+        self.disk.sync_folder(place)
+
+    def _branches(self, store: str) -> list[Branch]:
+        """Return the branches of a store in the lake. Cost: a file of a branch never changes and is read once."""
+        folder, known = self.place.root / TAPS, self._known_branches
+        names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
+        for name in names:
+            if name not in known:
+                known[name] = tuple(json.loads(self.disk.read(folder / name)))
+        return [known[name] for name in names]
 
     def archived(self, store: str) -> dict[tuple[str, str], dict[str, int]]:
         """Return for each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
-        folder = self.place.root / TAPS
-        names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
-        branches: list[Branch] = [tuple(json.loads(self.disk.read(folder / name))) for name in names]
         found: dict[tuple[str, str], dict[str, int]] = {}
-        seals = self.message_table.last_seals(branches)
+        seals = self.message_table.last_seals(self._branches(store))
         for (_, incarnation, vhost, tap), seal in seals.items():
             found.setdefault((vhost, tap), {})[incarnation] = seal
         return found
+
+    # ---- archives
+
+    def note(self, cursor: str) -> ArchiveNote | None:
+        """Return the note of an archive, None when there is none. Raises: LakeRefused for an unreadable note."""
+        path = self.place.root / ARCHIVES / f"{cursor}.json"
+        if path.name not in self.disk.list(path.parent):
+            return None
+        try:
+            found = json.loads(self.disk.read(path))
+            if found["format"] > NOTE_FORMAT:
+                raise LakeRefused(f"{path} is of format {found['format']}, this version reads up to {NOTE_FORMAT}")
+            return ArchiveNote.from_json(found)
+        except (ValueError, KeyError, TypeError, SourceRefused) as error:
+            raise LakeRefused(f"{path} cannot be read: {error!r}") from error
+
+    def write_note(self, cursor: str, note: ArchiveNote) -> ArchiveNote:
+        """Write the note of an archive, and return it; it is on disk then."""
+        self._write(ARCHIVES, f"{cursor}.json", note.to_json())
+        return note
+
+    def position(self, note: ArchiveNote) -> StreamOffset | None:
+        """Return the end of an archive's last batch, None before the first."""
+        return self._passed(self.message_table, note)
+
+    def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
+        """Return the end of a batch after `at` of which the lake has the bad records only, None if there is none."""
+        bad = self._passed(self.bad_table, note)
+        return bad if bad is not None and bad.seal > at.seal else None
+
+    def _passed(self, table: LakeTable, note: ArchiveNote) -> StreamOffset | None:
+        found = table.passed(note.query, {branch[1] for branch in self._branches(note.start.store)})
+        return None if found is None else replace(note.start, seal=found[0], incarnation=found[1])
 
     # ---- reading
 
@@ -176,11 +258,11 @@ class Lake:
         if not files:
             return spark.createDataFrame([], ddl)
         paths = [str(table.folder / file.path) for file in files]
-        if self.place.folder is None:
-            from broker.pipeline.lake.object_reader import read_objects
-
-            return read_objects(spark, self.place, paths, ddl)
-        with _setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
+        if self.place.folder is None:  # Spark itself has no file system for buckets
+            place, count = self.place, min(len(paths), OBJECT_TASKS * tasks_at_once(spark))
+            shares = [paths[at::count] for at in range(count)]
+            return frame_of(spark, lambda share: _object_rows(place, share, ddl), shares, ddl)
+        with session_setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
             return spark.read.schema(ddl).parquet(*(GLOB.sub(r"\\\g<0>", path) for path in paths))
 
     def _bounds(self, since: Instant, until: Instant) -> tuple[int | None, int | None]:
@@ -199,17 +281,27 @@ class Lake:
         return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 
+def _object_rows(place: LakePlace, paths: Sequence[str], ddl: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of Parquet files in a bucket, in a task; columns that a file lacks are null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.unify_schemas([ARROW_SCHEMA, BAD_SCHEMA])
+    wanted = pa.schema([schema.field(column.split("`")[1]) for column in ddl.split(", ")])
+    files = ObjectDisk(place.uri, place.options).files
+    for path in paths:
+        with files.open_input_file(path) as file:
+            found = pq.ParquetFile(file)
+            there = set(wanted.names) & set(found.schema_arrow.names)
+            for batch in found.iter_batches(OBJECT_ROWS, columns=sorted(there)):
+                columns = [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in there
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in wanted
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
 def _moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-@contextmanager
-def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a session's setting within a context."""
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is not None:
-            spark.conf.set(name, before)

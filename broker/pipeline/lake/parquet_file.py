@@ -1,4 +1,4 @@
-"""The writer of one Parquet file of a lake: row groups, encodings, and the statistics for the table's log.
+"""Writes the Parquet files of a lake, one for each day: row groups, encodings, and the statistics for the log.
 
 Rows of a queue are adjacent and in order, so that the minimum and maximum of a row group prune. Bodies have no
 statistics, because queries do not compare them. Keys and names repeat and get a dictionary, ids and times are stored as
@@ -8,23 +8,29 @@ differences.
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker.pipeline.lake.disk import Disk
 
-__all__ = ["COMPARED", "NewFile", "ParquetFile", "stats_of"]
+__all__ = ["COMPARED", "DayFiles", "NewFile", "ParquetFile", "stats_of"]
 
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 32 << 20  # large bodies end a row group earlier, because it is held in memory until written
 CODEC: Final = "zstd"
 CODEC_LEVEL: Final = 1
+DAY_US: Final = 86_400_000_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 DICTIONARIES: Final = frozenset(
     "vhost queue exchange routing_key content_type content_encoding reply_to expiration type user_id app_id headers "
@@ -132,3 +138,55 @@ def stats_of(metadata: Any) -> str:
 
 def _plain(value: Any) -> Any:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z") if isinstance(value, datetime) else value
+
+
+class DayFiles:
+    """Files in a table's folder that no log names yet; an exception inside `with` removes them.
+
+    Shapes: batches have a column `ts`.
+    """
+
+    def __init__(self, disk: Disk, table: Path, writer: str, schema: pa.Schema) -> None:
+        self._disk = disk
+        self._table = table
+        self._writer = writer
+        self._schema = schema
+        self._files: dict[int, ParquetFile] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for file in self._files.values():
+                file.close()
+                file.remove()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        for day, part in _by_day(batch):
+            file = self._files.get(day)
+            if file is None:
+                path = f"date={_date(day)}/{self._writer}-{uuid.uuid4().hex}.parquet"
+                file = self._files[day] = ParquetFile(self._disk, self._table, path, self._schema)
+            file.add(part)
+
+    def finish(self) -> tuple[NewFile, ...]:
+        """Write the remaining rows, and return the files; all of them are on disk then."""
+        return tuple(file.finish(_date(day)) for day, file in sorted(self._files.items()))
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    times = batch.column("ts").cast(pa.int64())
+    found = pc.min_max(times)
+    first, last = (found[name].as_py() // DAY_US for name in ("min", "max"))
+    if first == last:
+        yield first, batch
+        return
+    days: Any = times.to_numpy() // DAY_US
+    for day in np.unique(days).tolist():
+        yield day, batch.filter(pa.array(days == day))
+
+
+def _date(day: int) -> str:
+    return (EPOCH + timedelta(days=day)).date().isoformat()

@@ -73,7 +73,7 @@ class LakePlace:
         return Disk() if self.folder is not None else ObjectDisk(self.uri, self.options)
 
     def work_folder(self) -> Path:
-        """Return the folder for checkpoints and jobs: the lake itself, or for a bucket a folder of this user."""
+        """Return the folder for locks and jobs: the lake itself, or for a bucket a folder of this user."""
         if self.folder is not None:
             return self.folder
         digest = hashlib.sha256(f"{self.uri} {self.options.get('AWS_ENDPOINT_URL', '')}".encode()).hexdigest()[:8]

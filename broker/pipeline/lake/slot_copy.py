@@ -1,24 +1,27 @@
-"""Copies slots to Parquet inside a task.
+"""Copies slots to Parquet inside a task, and says where to.
 
 Message bytes go from the slot file into Arrow and from there into Parquet, not through Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
-from broker.pipeline.faults import SlotDamaged
+from broker.pipeline.faults import SlotDamaged, said_plainly
 from broker.pipeline.lake.bad_record import BAD_SCHEMA, BadRecord, bad_batch
-from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.parquet_file import NewFile
+from broker.pipeline.lake.parquet_file import DayFiles, NewFile
+from broker.pipeline.lake.place import LakePlace
+from broker.pipeline.local_path import local_path
+from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.decoder import batches, together
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -26,9 +29,12 @@ from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
-__all__ = ["Branch", "Copied", "SlotCopy"]
+__all__ = ["Branch", "Copied", "LakeTarget", "SlotCopy", "Slots", "absolute"]
+
+URLS: Final = ("http://", "https://")
 
 Branch = tuple[str, str, str, str]  # store, incarnation, vhost and tap
+Slots = Sequence[SlotHandle]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,43 @@ class Copied:
             self.bad + other.bad,
             self.slot_bytes + other.slot_bytes,
         )
+
+
+def absolute(slots: str) -> str:
+    """Return where slots are, independent of a task's working folder."""
+    return slots if slots.startswith(URLS) else str(local_path(slots).absolute())
+
+
+@dataclass(frozen=True)
+class LakeTarget:
+    """The lake into which tasks copy slots; it is pickled into them.
+
+    Shapes: `slots` is the broker's data folder or its URL; `skip` holds by vhost and tap the last seal that the lake
+        had before the archive; tests set `disk` and `open_slot`.
+    """
+
+    lake: LakePlace
+    slots: str
+    query: str
+    skip: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    disk: Disk | None = None
+    open_slot: Callable[[SlotHandle], SlotView] | None = None
+
+    def copy(self, slots: Slots) -> Copied:
+        """Copy slots, in a task; return the report for the commit. Raises: PipelineFault."""
+        with said_plainly():
+            wanted = [slot for slot in slots if slot.seal > self.skip.get(slot.vhost, {}).get(slot.queue, 0)]
+            if not wanted:
+                return Copied()
+            with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, self._opening()) as copy:
+                copy.copy(sorted(wanted, key=lambda one: (one.vhost, one.queue, one.first)))
+                return copy.finish()
+
+    def _opening(self) -> Callable[[SlotHandle], SlotView]:
+        if self.open_slot is not None:
+            return self.open_slot
+        where = {"url" if self.slots.startswith(URLS) else "path": self.slots}
+        return partial(open_handle, open_catalog(**where))
 
 
 class SlotCopy:

@@ -1,14 +1,15 @@
 """One Delta table of a lake, with two guarantees that its package lacks: one writer per tap, and a durable log.
 
-The log has one transaction per tap, named after its branch, whose version is the last seal in the table, and one per
-query, whose version is its last batch. The package records them without comparing, so each commit is tried for exactly
-one version of the table: if another writer was first, the table is read and compared again.
+The log has one transaction per tap, named after its branch, whose version is the last seal in the table. It has one per
+archive and start of the broker, whose version is the last seal that the archive has passed: the archive's position. The
+package records transactions without comparing, so each commit is tried for exactly one version of the table: if another
+writer was first, the table is read and compared again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,22 +50,28 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LakeBatch:
-    """The contents of one commit."""
+    """The contents of one commit, after which the archive `query` has passed a seal of a start of the broker."""
 
     query: str
-    number: int
+    seal: int
+    incarnation: str
     copied: Copied
 
+    @property
+    def name(self) -> str:
+        """The name of the archive's transaction."""
+        return query_name(self.query, self.incarnation)
+
     def transactions(self) -> dict[str, int]:
-        """Return the transactions of the taps and of the query for the log."""
+        """Return the transactions of the taps and of the archive for the log."""
         found = {branch_name(branch): last for branch, (_first, last) in self.copied.seals.items()}
-        return {**found, query_name(self.query): self.number}
+        return {**found, self.name: self.seal}
 
     def facts(self) -> dict[str, Any]:
         """Return the batch's figures for the log."""
         copied = self.copied
         made = {name: getattr(copied, name) for name in ("slots", "rows", "bad", "slot_bytes")}
-        return {"query": self.query, "batch": self.number, "files": len(copied.files),
+        return {"query": self.query, "seal": self.seal, "files": len(copied.files),
                 "lake_bytes": sum(file.bytes for file in copied.files), **made}  # fmt: skip
 
 
@@ -85,9 +92,9 @@ def branch_name(branch: Branch) -> str:
     return "slotmq/" + "/".join(quote(part, safe="") for part in branch)
 
 
-def query_name(query: str) -> str:
-    """Return the name of a query's transaction."""
-    return f"slotmq-query/{query}"
+def query_name(query: str, incarnation: str) -> str:
+    """Return the name of an archive's transaction for a start of the broker."""
+    return f"slotmq-query/{query}/{incarnation}"
 
 
 @contextmanager
@@ -195,20 +202,11 @@ class LakeTable:
         found = {branch: table.transaction_version(branch_name(branch)) for branch in branches}
         return {branch: seal for branch, seal in found.items() if seal is not None}
 
-    def last_batch(self, query: str) -> int:
-        """Return the last batch of a query in the table, -1 for none."""
-        found = self.load().transaction_version(query_name(query))
-        return -1 if found is None else found
-
-    def facts(self, query: str, batches: range) -> list[dict[str, Any]]:
-        """Return the logged figures of the last batches of a query; omit batches whose entries are gone."""
-        table, limit = self.load(), len(batches) + 8
-        while True:
-            history = table.history(limit)
-            found = [made for entry in history if (made := entry.get("slotmq")) and made["query"] == query]
-            if any(made["batch"] <= batches.start for made in found) or len(history) < limit:
-                return [made for made in found if made["batch"] in batches]
-            limit *= 4
+    def passed(self, query: str, incarnations: Iterable[str]) -> tuple[int, str] | None:
+        """Return the last seal that an archive has passed and the start of the broker that wrote it, None for none."""
+        table = self.load()
+        versions = {start: table.transaction_version(query_name(query, start)) for start in incarnations}
+        return max(((seal, start) for start, seal in versions.items() if seal is not None), default=None)
 
     # ---- writing
 
@@ -350,22 +348,18 @@ class LakeTable:
 
 
 def _holds(table: DeltaTable, batch: LakeBatch) -> bool:
-    known = table.transaction_version(query_name(batch.query))
-    played = known is not None and batch.number <= known
-    for branch, (first, last) in batch.copied.seals.items():
+    passed = table.transaction_version(batch.name)
+    if passed is not None and batch.seal <= passed:
+        return True
+    for branch, (first, _last) in batch.copied.seals.items():
         held = table.transaction_version(branch_name(branch)) or 0
         *_, vhost, tap = branch
-        if played and last > held:
-            raise LakeRefused(
-                f"batch {batch.number} of {batch.query} is in the lake with other slots than {first} to {last} of tap "
-                f"{tap!r}: the checkpoint does not belong to this lake"
-            )
-        if not played and first <= held:
+        if first <= held:
             raise TapTaken(
                 f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
                 f"and was to get seal {first} again: {ONE_ONLY}"
             )
-    return played
+    return False
 
 
 def _lake_file(row: Mapping[str, Any]) -> LakeFile:

@@ -111,7 +111,7 @@ class TapCursors:
                 f"the user may not read every tap of {self._catalog.address}: name those that are meant with --tap"
             )
 
-    def release(self, seal: int, incarnation: str | None, begins: Mapping[TapName, int]) -> bool:
+    def release(self, seal: int, incarnation: str, begins: Mapping[TapName, int]) -> bool:
         """Report for every tap that it is archived up to a seal of a start; return whether the broker recorded it.
 
         Shapes: `begins` has the seals of taps of which the archive has no batch yet.

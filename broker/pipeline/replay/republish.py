@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
-from broker.pipeline.faults import PublishFailed
-from broker.pipeline.job_failure import JobFailed
-from broker.pipeline.sink.amqp_address import AmqpAddress
-from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions
+from broker.client.address import AmqpAddress
+from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
+from broker.pipeline.faults import JobFailed
+from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, Outgoing, PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
 
 if TYPE_CHECKING:
@@ -117,8 +116,8 @@ def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
 def check_reachable(address: AmqpAddress) -> None:
     """Check that a broker accepts the login, before the slow start of Spark. Raises: JobFailed."""
     try:
-        AmqpLink(address, "slotmq pipeline").close()
-    except (LinkLost, PublishFailed) as error:
+        BlockingLink(address, {**CLIENT, "connection_name": "slotmq pipeline"}).close()
+    except (LinkLost, LinkRefused) as error:
         raise JobFailed(str(error)) from None
 
 

@@ -2,22 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.figures.axis import bucket_axis, even_axis
 from broker.figures.chart import WIDE, column_chart
 from broker.figures.markup import Amount, escaped, table
 from broker.figures.numerals import many, short_text, size_text, span_text
+from broker.pipeline.routes.topology import RoutedBinding, Topology
+from broker.routing.cover_set import CoverSet
+from broker.routing.dialect import AMQP, DIALECTS
+from broker.routing.pattern import BindingKeyError, Pattern
 from broker.slot_files.cursor_lag import LagTable
 from broker.slot_files.seal_view import SealView
 
-__all__ = ["bindings_section", "consumer_rows", "consumers_section", "reach_section", "tap_rows", "taps_section"]
+__all__ = [
+    "bindings_section",
+    "consumer_rows",
+    "consumers_section",
+    "reach",
+    "reach_section",
+    "redundant_bindings",
+    "tap_rows",
+    "taps_section",
+]
 
 Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
 NO_BROKER = "No broker was named: --path or --url."
 UNMATCHED_MAX = 20
+NOBODY_MAX = 50  # keys that no queue gets, in the values
+Group = list[tuple[RoutedBinding, Pattern]]
+
+
+def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
+    """Return the reach of messages: fan-out, keys that reach no queue, bindings that no message matches.
+
+    Shapes: `rows` are those of `counted_routes`; `unmatched` holds the most frequent keys that reach no queue.
+    """
+    fan_out = sorted((row["number"], row["messages"], row["keys"]) for row in rows if row["kind"] == "fan-out")
+    messages = sum(count for _, count, _ in fan_out)
+    copies = sum(queues * count for queues, count, _ in fan_out)
+    met = {row["number"] for row in rows if row["kind"] == "binding"}
+    nobody = sorted(
+        (row for row in rows if row["kind"] == "nobody"),
+        key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]),
+    )
+    return {
+        "bindings": len(topology.bindings),
+        "copies": copies,
+        "mean": copies / messages if messages else 0.0,
+        "by_queues": [{"queues": queues, "messages": count, "keys": keys} for queues, count, keys in fan_out],
+        "unmatched_messages": sum(count for queues, count, _ in fan_out if queues == 0),
+        "unmatched_keys": sum(keys for queues, _, keys in fan_out if queues == 0),
+        "unmatched": [
+            {"vhost": row["vhost"], "exchange": row["name"], "routing_key": row["detail"], "messages": row["messages"]}
+            for row in nobody[:NOBODY_MAX]
+        ],
+        "dead_bindings": [
+            {"vhost": binding.vhost, "binding": str(binding)}
+            for number, binding in enumerate(topology.bindings)
+            if number not in met
+        ],
+    }
+
+
+def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
+    """Return each redundant binding with one that makes it redundant and is not redundant itself.
+
+    A fanout exchange ignores keys, so that its second binding to the same destination is redundant. Headers exchanges
+    and hash exchanges are left out.
+    Cost: for each pattern of one exchange, a search among its patterns to the same destination.
+    """
+    types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}
+    groups: dict[tuple[str, str, str, bool], Group] = {}
+    for binding in topology.bindings:
+        exchange = types.get((binding.vhost, binding.exchange))
+        if exchange is None or exchange.type not in ("topic", "fanout"):
+            continue
+        pattern = _pattern(binding, str(exchange.arguments.get("x-topic-dialect", AMQP.name)))
+        if exchange.type == "fanout":
+            pattern = Pattern("#", ("#",), literal=False)
+        if pattern is not None:
+            place = (binding.vhost, binding.exchange, binding.destination, binding.to_exchange)
+            groups.setdefault(place, []).append((binding, pattern))
+    return [pair for group in groups.values() if len(group) > 1 for pair in _redundant(group)]
+
+
+def _pattern(binding: RoutedBinding, dialect: str) -> Pattern | None:
+    try:
+        return DIALECTS[dialect].parse(binding.key)
+    except (BindingKeyError, KeyError):
+        return None  # our brokers refuse it
+
+
+def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
+    """Yield pairs; of equivalent bindings, the first stays."""
+    covers = CoverSet()
+    first: dict[str, RoutedBinding] = {}
+    for binding, pattern in group:
+        covers.add(pattern)
+        first.setdefault(pattern.text, binding)
+    for binding, pattern in group:
+        root = covers.covering(pattern)
+        if root is not None and first[root.text] is not binding:
+            yield binding, first[root.text]
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
@@ -77,8 +166,8 @@ def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mappi
 
 def reach_section(values: Values) -> str:
     """Return the section on how many queues messages reach, and which keys reach none."""
-    reach = values["reach"]
-    if reach is None:
+    found = values["reach"]
+    if found is None:
         return _said(NO_BINDINGS)
     drawn = [
         (
@@ -86,22 +175,22 @@ def reach_section(values: Values) -> str:
             float(row["messages"]),
             f"{many(row['queues'], 'queue')}: {many(row['messages'], 'message')} under {many(row['keys'], 'key')}",
         )
-        for row in reach["by_queues"]
+        for row in found["by_queues"]
     ]
     x = bucket_axis("queues that a message reaches", 0, int(max((at for at, _, _ in drawn), default=1)), str)
     y = even_axis("", [height for _, height, _ in drawn], short_text)
     made = _said(
-        f"By {values['bindings_of']}, a message reaches {reach['mean']:.2f} queues on average; all of them together "
-        f"would be {reach['copies']:,} copies."
+        f"By {values['bindings_of']}, a message reaches {found['mean']:.2f} queues on average; all of them together "
+        f"would be {found['copies']:,} copies."
     )
     made += column_chart("Messages by number of queues", x, y, drawn, width=WIDE)
     made += "<h3>Keys that no queue gets</h3>"
-    if not reach["unmatched_keys"]:
+    if not found["unmatched_keys"]:
         return made + _said("Each message reaches a queue.")
-    messages, keys = many(reach["unmatched_messages"], "message"), many(reach["unmatched_keys"], "key")
+    messages, keys = many(found["unmatched_messages"], "message"), many(found["unmatched_keys"], "key")
     rows = [
         (row["vhost"], row["exchange"] or "(default)", row["routing_key"] or "(empty)", row["messages"])
-        for row in reach["unmatched"]
+        for row in found["unmatched"]
     ]
     head = ("vhost", "exchange", "routing key", "messages")
     return made + _said(f"{messages} under {keys}; the busiest are:") + table(head, rows, most=UNMATCHED_MAX)
@@ -109,11 +198,11 @@ def reach_section(values: Values) -> str:
 
 def bindings_section(values: Values) -> str:
     """Return the section on the bindings that no message matches, and the redundant ones."""
-    reach = values["reach"]
-    if reach is None:
+    found = values["reach"]
+    if found is None:
         return _said(NO_BINDINGS)
-    dead, redundant = reach["dead_bindings"], values["redundant_bindings"]
-    made = "<h3>Dead</h3>" + _said(f"{len(dead):,} of {reach['bindings']:,} bindings met no message of this lake")
+    dead, redundant = found["dead_bindings"], values["redundant_bindings"]
+    made = "<h3>Dead</h3>" + _said(f"{len(dead):,} of {found['bindings']:,} bindings met no message of this lake")
     if dead:
         made += table(("vhost", "binding"), [(row["vhost"], row["binding"]) for row in dead])
     made += "<h3>Redundant</h3>"

@@ -1,20 +1,24 @@
-"""The traffic in a lake: over time, by level of the key, by key, by size. Spark counts."""
+"""The traffic in a lake: over time, by level of the key, by key, by size; and its forecast. Spark counts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.report.time_slices import DAY_MS, filled, instant, slice_ms
+from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, instant, slice_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["LEVELS", "traffic"]
+__all__ = ["AHEAD_DAYS", "forecast", "traffic", "trend"]
 
 LEVELS: Final = 4  # the first words of a key
 PREFIXES: Final = 12  # the largest of a level
 TOP_KEYS: Final = 20
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
+TREND_DAYS: Final = 14  # whole days for a trend, so that weekends do not dominate
+HISTORY_MIN_MS: Final = HOUR_MS
 
 
 def traffic(frame: DataFrame) -> dict[str, Any] | None:
@@ -190,3 +194,61 @@ def _sizes(sizes: DataFrame) -> dict[str, Any]:
         "max": facts["max"],
         "classes": [{"upto": row["upto"], "messages": row["messages"]} for row in classes],
     }
+
+
+def trend(days: Sequence[int]) -> tuple[float, float]:
+    """Return the regression line: its value on the last day, and the slope. Source: least squares."""
+    count = len(days)
+    middle = (count - 1) / 2
+    mean = sum(days) / count
+    spread = sum((at - middle) ** 2 for at in range(count))
+    slope = sum((at - middle) * (value - mean) for at, value in enumerate(days)) / spread if spread else 0.0
+    return mean + slope * (count - 1 - middle), slope
+
+
+def forecast(
+    by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
+) -> dict[str, Any] | None:
+    """Return the forecast; None for less than an hour of history, or no message.
+
+    Shapes: `by_day` has messages by the beginning of a day in ms; `free_bytes` is None in a bucket; `growth_a_day` is
+        the daily increase of the number of messages; `ahead` has the size of the lake in some days.
+    """
+    if last_ms - first_ms < HISTORY_MIN_MS or not lake_rows:
+        return None
+    whole = range(first_ms - first_ms % DAY_MS + DAY_MS, last_ms - last_ms % DAY_MS, DAY_MS)
+    if len(whole) >= TREND_DAYS:
+        rate, growth = trend([by_day.get(day, 0) for day in whole])
+    else:
+        rate, growth = sum(by_day.values()) * DAY_MS / (last_ms - first_ms), 0.0  # tomorrow is as today
+    rate = max(0.0, rate)
+    bytes_a_message = lake_bytes / lake_rows
+
+    def added(days: float) -> float:
+        """Return the bytes that `days` days add; a falling line ends at zero messages."""
+        if growth < 0:
+            days = min(days, rate / -growth)
+        return bytes_a_message * (rate * days + growth * days * days / 2)
+
+    return {
+        "messages_a_day": rate,
+        "growth_a_day": growth,
+        "lake_bytes_a_message": bytes_a_message,
+        "lake_bytes": lake_bytes,
+        "free_bytes": free_bytes,
+        "ahead": [{"days": days, "lake_bytes": lake_bytes + added(days)} for days in AHEAD_DAYS],
+        "full_in_days": _full_in_days(bytes_a_message * rate, bytes_a_message * growth, free_bytes),
+    }
+
+
+def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
+    """Return when rate * t + growth * t^2 / 2 reaches the free space; None if it never does."""
+    if free is None:
+        return None
+    if growth == 0:
+        return free / rate if rate > 0 else None
+    root = rate * rate + 2 * growth * free
+    if root < 0:
+        return None
+    days: float = (root**0.5 - rate) / growth
+    return days if days >= 0 else None

@@ -1,8 +1,10 @@
-"""Counts the messages of each route: the part of the route job that runs in Spark's Python workers."""
+"""Counts the messages of each route, in Spark's Python workers: the common part of the jobs route and report."""
 
 from __future__ import annotations
 
+import hashlib
 import heapq
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,8 +16,20 @@ from broker.pipeline.routes.topology import Topology
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["COUNTS_DDL", "SHOWN_MAX", "RouteTally", "Topologies", "count_routes", "with_queues"]
+__all__ = [
+    "ASKED",
+    "COUNTS_DDL",
+    "SHOWN_MAX",
+    "RouteTally",
+    "Topologies",
+    "asked_column",
+    "count_routes",
+    "counted_routes",
+    "named",
+    "with_queues",
+]
 
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
 SHOWN_MAX: Final = 1000  # keys listed by name, of each kind
@@ -29,6 +43,8 @@ Kept = tuple[int, str, str, str]
 Row = tuple[str, str, str, str, int, int, int]
 Topologies = tuple[tuple[str, Topology], ...]
 """The topology to try and, after it, today's topology if requested; each under a name of its own."""
+ASKED: Final = "asked"  # the properties of a row whose route depends on them
+CC_NAME: Final = '"CC"'  # how a headers column contains it
 
 
 class RouteTally:
@@ -55,6 +71,7 @@ class RouteTally:
         self._width = max(len(queues), 1)
         self._bindings: Any = np.zeros((2, len(matchers[0].queue_of)), np.int64)
         self._by_queue: dict[str, Any] = {kind: np.zeros((2, len(queues)), np.int64) for kind in BY_QUEUE}
+        self._fan_out: Any = np.zeros((2, len(queues) + 1), np.int64)  # by the number of queues that a key reaches
         self._totals = dict.fromkeys(TOTALS, (0, 0))
         self._kept: dict[str, list[Kept]] = {kind: [] for kind in BY_NAME}
         self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
@@ -67,8 +84,9 @@ class RouteTally:
         self._total("no exchange", messages[~known])
         self._bindings += sums(numbers, messages[owners], self._bindings.shape[1])
         got = self._pairs(0, numbers, owners)
-        served: Any = np.zeros(len(places), bool)
-        served[got // self._width] = True
+        reached: Any = np.bincount(got // self._width, minlength=len(places))
+        self._fan_out += sums(reached, messages, self._fan_out.shape[1])
+        served: Any = reached > 0
         self._total("routed", messages[served])
         self._total("copies", messages[got // self._width])
         self._count("queue", got, messages)
@@ -133,6 +151,8 @@ class RouteTally:
         """Yield the counts, by COUNTS_DDL."""
         for name, (messages, keys) in self._totals.items():
             yield "total", "", name, "", 0, messages, keys
+        for number in np.flatnonzero(self._fan_out[1]).tolist():
+            yield "fan-out", "", "", "", number, *self._fan_out[:, number].tolist()
         for number in np.flatnonzero(self._bindings[1][: self._matchers[0].default_at]).tolist():
             messages, keys = self._bindings[:, number].tolist()
             yield "binding", "", "", "", number, messages, keys
@@ -184,6 +204,30 @@ def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]],
     return task
 
 
+def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, Any]]:
+    """Return the counts of a frame's messages, by COUNTS_DDL.
+
+    Cost: one pass over the keys of all messages; each distinct key is matched once.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    keys = (
+        frame.select("vhost", "exchange", "routing_key", asked_column(topologies).alias(ASKED))
+        .groupBy("vhost", "exchange", "routing_key", ASKED)
+        .agg(F.count("*").alias("messages"))
+    )
+    counted = keys.mapInArrow(count_routes(topologies), COUNTS_DDL)
+    rows = counted.groupBy("kind", "vhost", "name", "detail", "number").agg(
+        F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
+    )
+    return [row.asDict() for row in rows.collect()]
+
+
+def named(*topologies: Topology) -> Topologies:
+    """Return topologies, each under a name that identifies its content."""
+    return tuple((hashlib.sha256(pickle.dumps(each)).hexdigest(), each) for each in topologies)
+
+
 def with_queues(
     topologies: Topologies, asked_at: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -213,3 +257,15 @@ def with_queues(
             yield made.filter(pa.array([bool(found) for found in queues]))
 
     return task
+
+
+def asked_column(topologies: Topologies) -> Column:
+    """Return the properties of rows whose route depends on them: by a headers exchange, or by further keys in CC."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
+    for vhost, exchange in sorted(
+        {place for name, topology in topologies for place in compiled(name, topology).dynamic}
+    ):
+        asked = asked | ((F.col("vhost") == vhost) & (F.col("exchange") == exchange))
+    return F.when(asked, F.col("properties_raw"))

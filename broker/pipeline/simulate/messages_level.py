@@ -19,8 +19,7 @@ from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.simulate.interest_network import DELAY_MS, DOWN_MS, SPACE
 from broker.pipeline.simulate.message_routes import CONTENT, LinkCrossings, least_crossings
-from broker.pipeline.simulate.plan import SimulationPlan
-from broker.pipeline.simulate.simulated_row import SimulatedRow
+from broker.pipeline.simulate.plan import SimulatedRow, SimulationPlan
 from broker.pipeline.simulate.sized_tree import parents_of, sized_tree
 from broker.pipeline.simulate.tables_level import WEIGHED, spread
 from broker.pipeline.simulate.workload import Workload

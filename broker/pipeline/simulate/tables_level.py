@@ -11,8 +11,7 @@ from broker.overlay.aggregation import Aggregation
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.simulate.interest_network import SPACE, InterestNetwork, UpdateTraffic
 from broker.pipeline.simulate.message_routes import LinkCrossings, least_crossings, route
-from broker.pipeline.simulate.plan import SimulationPlan
-from broker.pipeline.simulate.simulated_row import SimulatedRow
+from broker.pipeline.simulate.plan import SimulatedRow, SimulationPlan
 from broker.pipeline.simulate.sized_tree import parents_of, sites_of, sized_tree
 from broker.pipeline.simulate.workload import Workload
 from broker.routing.footprint import footprint_bytes

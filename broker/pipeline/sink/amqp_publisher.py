@@ -1,7 +1,7 @@
 """Publishes many messages over one blocking connection, with confirms, and reports those that were refused.
 
 It is fast because it reuses everything that messages share: a method frame per exchange and key, property octets per
-distinct properties, one write for many messages. Confirms are read by offset.
+distinct properties, one write for many messages.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from typing import Final, NoReturn, Self
 
 from pamqp import commands
 
-from broker.amqp.framing import PUBLISH
+from broker import __version__
+from broker.amqp.client import CAPABILITIES, Received
+from broker.amqp.framing import FRAME_METHOD, PUBLISH
 from broker.amqp.table_writer import encode_short_text
-from broker.amqp.wire import FRAME_HEAD, encode_frame
+from broker.amqp.wire import PROPERTIES_AT, encode_frame
+from broker.client.address import AmqpAddress
+from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
 from broker.pipeline.faults import PublishFailed
-from broker.pipeline.sink.amqp_address import AmqpAddress
-from broker.pipeline.sink.amqp_link import CHANNEL, METHOD, AmqpLink, LinkLost
 from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
-__all__ = ["AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "RefusedMessage"]
+__all__ = ["CLIENT", "AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "RefusedMessage"]
 
-HEADER, BODY, FRAME_END = 2, 3, 0xCE
-ACK, NACK = 0x003C0050, 0x003C0078
-CONFIRM: Final = Struct(">IQB")  # class and method, delivery tag, bits
-MULTIPLE: Final = 1
-DROPPED: Final = 2  # bit of an ack: the broker already had the messages
+CHANNEL: Final = 1
+CLIENT: Final = {
+    "product": "slotmq pipeline",
+    "version": __version__,
+    "capabilities": {**CAPABILITIES, "slotmq.dropped_publishes": True},
+}
 TICKET: Final = bytes(2)
-CONTENT: Final = Struct(">BHIHHQ").pack  # the header of a content header frame, and its class, weight and body size
-CONTENT_BYTES: Final = 12
-BETWEEN: Final = Struct(">BBHI").pack  # the end of one frame and the header of the next
-END: Final = bytes([FRAME_END])
-FRAME_BYTES: Final = 8  # a frame without its payload
+CONTENT: Final = Struct(">HHQ").pack  # class, weight and body size of a content header
+BASIC: Final = 60
 WRITE_BYTES: Final = 1 << 16
-MESSAGE_BYTES: Final = 64  # approximate size of a message without its properties and body
 PRODUCERS_MAX: Final = 100  # cached, one for each start of a broker that sealed a row
 METHODS_MAX: Final = 100_000  # cached method frames, one for each exchange and key
 LOOK_S: Final = 0.5
@@ -90,19 +89,28 @@ class AmqpPublisher:
         self._numbered: dict[str, NumberedProperties] = {}  # by producer
         self._methods: dict[tuple[str, str], bytes] = {}
         self._window = PublishWindow(self._octets_of)
-        self._pieces: list[bytes] = []
-        self._pieces_bytes = 0
         self._again: list[tuple[Outgoing, int]] = []  # nacked messages, and the number of nacks
-        self._return: commands.Basic.Return | None = None  # the method of a return whose content is incomplete
-        self._blocked = ""
         self._rate_at = 0  # the number of messages to publish before the clock is checked again
         self._begun_s = 0.0
         self.published = 0
         self.dropped = 0  # of the published ones, because their numbers were already used
         try:
-            self._link = AmqpLink(address, options.name)
+            self._link = self._connect()
         except LinkLost as error:
             raise PublishFailed(str(error)) from None
+
+    def _connect(self) -> BlockingLink:
+        """Return a new connection whose channel confirms. Raises: PublishFailed when it is refused; LinkLost."""
+        try:
+            link = BlockingLink(self._address, {**CLIENT, "connection_name": self._options.name})
+            try:
+                link.call(CHANNEL, commands.Confirm.Select())
+            except BaseException:
+                link.abort()
+                raise
+        except LinkRefused as error:
+            raise PublishFailed(str(error)) from None
+        return link
 
     def __enter__(self) -> Self:
         return self
@@ -171,49 +179,19 @@ class AmqpPublisher:
 
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
         """Encode a message into the next write. HOT."""
-        exchange, key, properties, body, sequence, place = message
+        exchange, key, _properties, body, _sequence, _place = message
         method = self._methods.get((exchange, key)) or self._method(exchange, key)
-        size = len(body)
-        pieces = self._pieces
-        if sequence is None or not self._options.producer:
-            length = CONTENT_BYTES + len(properties)
-            pieces += (method, CONTENT(HEADER, CHANNEL, length, 60, 0, size), properties)
-        else:
-            before, after = self._parts(properties, place)
-            length = CONTENT_BYTES + len(before) + 8 + len(after)
-            head = CONTENT(HEADER, CHANNEL, length, 60, 0, size)
-            pieces += (method, head, before, SEQUENCE_OCTETS(sequence), after)
-        if size <= self._link.frame_max_bytes - FRAME_BYTES:
-            pieces += (BETWEEN(FRAME_END, BODY, CHANNEL, size), body, END) if size else (END,)
-        else:
-            self._split(body)
+        client = self._link.client
+        client.publish(CHANNEL, method, CONTENT(BASIC, 0, len(body)) + self._octets_of(message), body)
         window = self._window
         tag = window.next_tag
         window.waiting[tag] = message
         window.next_tag = tag + 1
         if nacks:
             window.attempts[tag] = nacks
-        self._pieces_bytes += length + size + MESSAGE_BYTES
-        if self._pieces_bytes >= WRITE_BYTES:
+        if client.out_bytes >= WRITE_BYTES:
             self._write()
             self._look(0)
-
-    def _parts(self, properties: bytes, place: object) -> tuple[bytes, bytes]:
-        """Return the octets of properties before and after the sequence number."""
-        producer = producer_of(self._options.producer, place)
-        numbered = self._numbered.get(producer)
-        if numbered is None:
-            if len(self._numbered) >= PRODUCERS_MAX:
-                self._numbered.clear()
-            numbered = self._numbered[producer] = NumberedProperties(producer)
-        return numbered.parts(properties)
-
-    def _split(self, body: bytes) -> None:
-        limit = self._link.frame_max_bytes - FRAME_BYTES
-        for at in range(0, len(body), limit):
-            piece = body[at : at + limit]
-            self._pieces += (BETWEEN(FRAME_END, BODY, CHANNEL, len(piece)), piece)
-        self._pieces.append(END)
 
     def _method(self, exchange: str, key: str) -> bytes:
         """Return the method frame of a route. Raises: PublishFailed when it cannot be encoded."""
@@ -224,28 +202,30 @@ class AmqpPublisher:
         except ValueError as error:
             raise PublishFailed(f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: {error}") from None
         payload = b"".join((PUBLISH, TICKET, names, bytes([self._options.mandatory])))
-        method = encode_frame(METHOD, CHANNEL, payload)
+        method = encode_frame(FRAME_METHOD, CHANNEL, payload)
         self._methods[exchange, key] = method
         return method
 
     def _octets_of(self, message: Outgoing) -> bytes:
+        """Return the property octets with which a message is sent. HOT."""
         properties, sequence = message[2], message[4]
         if sequence is None or not self._options.producer:
             return properties
-        before, after = self._parts(properties, message[5])
+        producer = producer_of(self._options.producer, message[5])
+        numbered = self._numbered.get(producer)
+        if numbered is None:
+            if len(self._numbered) >= PRODUCERS_MAX:
+                self._numbered.clear()
+            numbered = self._numbered[producer] = NumberedProperties(producer)
+        before, after = numbered.parts(properties)
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
         """Write the encoded messages once the broker is not blocked. Raises: PublishFailed."""
-        if self._blocked:
+        if self._link.client.blocked:
             self._wait_unblocked()
-        if not self._pieces:
-            return
-        octets = b"".join(self._pieces)
-        self._pieces.clear()
-        self._pieces_bytes = 0
         try:
-            self._link.send(octets)
+            self._link.flush()
         except LinkLost as error:
             self._reconnect(error)
 
@@ -269,45 +249,34 @@ class AmqpPublisher:
         while len(window) > upto:
             self._look(LOOK_S)
             self._write()  # it waits while the broker is blocked; connection.blocked shows that the broker is alive
-            if len(window) != count or self._blocked:
+            if len(window) != count or self._link.client.blocked:
                 count, since_s = len(window), time.monotonic()
             elif time.monotonic() - since_s > limit_s:
                 raise PublishFailed(f"{self._address} has not confirmed {count} messages for {limit_s:g} s")
 
     def _look(self, timeout_s: float) -> None:
-        """Read the received frames, waiting up to `timeout_s` for the first. Raises: PublishFailed."""
+        """Act on the broker's answers, waiting up to `timeout_s` for the first. Raises: PublishFailed."""
         try:
-            octets = self._link.receive(timeout_s)
-            if octets:
-                self._read(octets)
+            for received in self._link.receive(timeout_s):
+                self._take(received)
         except LinkLost as error:
             self._reconnect(error)
+        except LinkRefused as error:
+            raise PublishFailed(str(error)) from None
 
-    def _read(self, octets: bytes) -> None:
-        """Process the received frames. HOT. Raises: PublishFailed, LinkLost."""
-        at, length = 0, len(octets)
-        while length - at >= FRAME_BYTES:
-            kind, _channel, size = FRAME_HEAD.unpack_from(octets, at)
-            start, end = at + FRAME_HEAD.size, at + FRAME_BYTES + size
-            if end > length:
-                break
-            if kind == METHOD:
-                index, tag, bits = CONFIRM.unpack_from(octets, start) if size >= CONFIRM.size else (0, 0, 0)
-                if index == ACK:
-                    before = len(self._window) if bits & DROPPED else 0
-                    for refused in self._window.acked(tag, multiple=bool(bits & MULTIPLE)):
-                        self._refused(refused)
-                    if bits & DROPPED:
-                        self.dropped += before - len(self._window)
-                elif index == NACK:
-                    self._nacked(tag, multiple=bool(bits & MULTIPLE))
-                else:
-                    self._hear(octets[start : end - 1])
-            elif self._return is not None and self._window.take_content(self._return, kind, octets[start : end - 1]):
-                self._return = None
-            at = end
-        if at < length:
-            self._link.give_back(octets[at:])
+    def _take(self, received: Received) -> None:
+        """Act on one answer. HOT. Raises: PublishFailed."""
+        window, method = self._window, received.method
+        if isinstance(method, commands.Basic.Ack):
+            before = len(window)
+            for refused in window.acked(method.delivery_tag, multiple=method.multiple):
+                self._refused(refused)
+            if received.dropped:
+                self.dropped += before - len(window)
+        elif isinstance(method, commands.Basic.Nack):
+            self._nacked(method.delivery_tag, multiple=method.multiple)
+        elif isinstance(method, commands.Basic.Return):
+            window.returned(method, received.header[PROPERTIES_AT:], received.body)
 
     def _nacked(self, tag: int, *, multiple: bool) -> None:
         for message, nacks in self._window.nacked(tag, multiple=multiple):
@@ -316,34 +285,18 @@ class AmqpPublisher:
             else:
                 self._refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
-    def _hear(self, payload: bytes) -> None:
-        """Handle any other method. Raises: PublishFailed when the broker closes the channel, LinkLost at its stop."""
-        method = self._link.method(payload)
-        if isinstance(method, commands.Basic.Return):
-            self._return = method
-        elif isinstance(method, commands.Connection.Blocked):
-            self._blocked = method.reason or "for no reason that it gives"
-        elif isinstance(method, commands.Connection.Unblocked):
-            self._blocked = ""
-        else:
-            self._link.check(method)
-
     def _wait_unblocked(self) -> None:
         """Wait for the end of an alarm of the broker. Raises: PublishFailed."""
         end_s = time.monotonic() + self._options.blocked_timeout_s
-        while self._blocked:
+        while blocked := self._link.client.blocked:
             self._look(LOOK_S)
-            if self._blocked and time.monotonic() > end_s:
-                raise PublishFailed(f"{self._address} is blocked: {self._blocked}")
+            if self._link.client.blocked and time.monotonic() > end_s:
+                raise PublishFailed(f"{self._address} is blocked: {blocked}")
 
     def _reconnect(self, error: LinkLost) -> None:
         """Reconnect and resend every unconfirmed message. Raises: PublishFailed."""
         self._link.abort()
         left = self._window.restart()
-        self._pieces.clear()
-        self._pieces_bytes = 0
-        self._return = None
-        self._blocked = ""
         unnumbered = sum(message[4] is None or not self._options.producer for message, _ in left)
         if unnumbered:
             raise PublishFailed(
@@ -352,7 +305,7 @@ class AmqpPublisher:
         end_s, pause_s = time.monotonic() + self._options.retry_s, PAUSE_S
         while True:
             try:
-                self._link = AmqpLink(self._address, self._options.name)
+                self._link = self._connect()
                 break
             except LinkLost as again:
                 if time.monotonic() + pause_s > end_s:

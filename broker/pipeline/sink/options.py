@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import SinkRefused
 from broker.pipeline.option_names import NO_TABLE, known_options
-from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
 

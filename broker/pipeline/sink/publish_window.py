@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final
 
 from pamqp import commands
-
-from broker.amqp.wire import PROPERTIES_AT
 
 __all__ = ["Outgoing", "PublishWindow", "RefusedMessage"]
 
 # Exchange, routing key, property octets from the flags on, body, sequence or None, and the caller's identifier.
 Outgoing = tuple[str, str, bytes, bytes, int | None, object]
-
-HEADER: Final = 2  # a frame's type
-BODY_SIZE: Final = Struct(">Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,7 @@ class PublishWindow:
         ``attempts`` the number of nacks of those that were nacked before.
     """
 
-    __slots__ = ("_matched", "_octets_of", "_parts", "_returned", "_size", "attempts", "next_tag", "waiting")
+    __slots__ = ("_matched", "_octets_of", "_returned", "attempts", "next_tag", "waiting")
 
     def __init__(self, octets_of: Callable[[Outgoing], bytes]) -> None:
         """`octets_of` returns the property octets with which a message is sent."""
@@ -46,8 +39,6 @@ class PublishWindow:
         self.next_tag = 1
         self._returned: dict[int, tuple[int, str]] = {}  # code and text by tag: the ack follows
         self._matched = 0  # the tag of the latest return
-        self._parts: list[bytes] = []  # content header and bodies of an incomplete return
-        self._size = 0
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -89,30 +80,18 @@ class PublishWindow:
         self.waiting.clear()
         self.attempts.clear()
         self._returned.clear()
-        self._parts.clear()
         self.next_tag = 1
         self._matched = 0
         return left
 
     # -- returns ------------------------------------------------------------------------------------------------------
 
-    def take_content(self, method: commands.Basic.Return, kind: int, payload: bytes) -> bool:
-        """Take a frame of a returned message; return whether it was the last one."""
-        parts = self._parts
-        if kind == HEADER:
-            self._size = BODY_SIZE.unpack_from(payload, 4)[0]
-            parts[:] = [payload]
-        elif parts:
-            parts.append(payload)
-        if not parts or sum(map(len, parts[1:])) < self._size:
-            return False
-        header, body = parts[0], b"".join(parts[1:])
-        parts.clear()
-        tag = self._match(method, header[PROPERTIES_AT:], body)
+    def returned(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> None:
+        """Note that the broker returned a message; its ack follows."""
+        tag = self._match(method, properties, body)
         if tag:
             self._matched = tag
             self._returned[tag] = (method.reply_code or 0, method.reply_text)
-        return True
 
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
         """Return the tag of the returned message, the next message that equals it, 0 for none.

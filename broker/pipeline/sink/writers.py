@@ -13,14 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from broker.pipeline.faults import PublishFailed, SinkRefused, said_plainly
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, RefusedMessage
 from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
 from broker.pipeline.sink.options import SinkOptions
 from broker.pipeline.sink.rows import SinkRows, check_columns
-from broker.pipeline.spark.datasource_api import ARROW_STREAM_WRITES, DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,8 +44,6 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Return the publisher of a stream's rows. Raises: SinkRefused."""
-    if not ARROW_STREAM_WRITES:
-        raise SinkRefused("PySpark 4.0 cannot write a stream in batches: use 4.1 or later, or write in foreachBatch")
     return StreamSink(_checked(options, schema, overwrite=overwrite))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
@@ -12,59 +11,14 @@ from broker.pipeline.option_names import NO_TABLE
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
-from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView, open_slot
 
 __all__ = ["Catalog", "check_url", "open_catalog", "open_handle"]
 
 
-class Catalog(Protocol):
-    """The slots of one broker. Every method raises SourceRefused when it cannot answer."""
-
-    partial: bool
-    """Whether a view ever omitted slots that the user may not read."""
-
-    @property
-    def address(self) -> str:
-        """Return the catalog's location, for texts: a path, or a URL without its password."""
-
-    @property
-    def store(self) -> str:
-        """Return the store id, 32 hex digits, unique to each data folder."""
-
-    def view(self) -> SealView:
-        """Return the current state of the seal log. The next call changes the view."""
-
-    def fetch(self, seal: int) -> Any:
-        """Return the bytes of a sealed slot file, for `open_slot`. Raises: SlotMissing."""
-
-    def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
-
-    def location(self, slot: SlotHandle) -> str:
-        """Return the path or the URL of a slot file, without a password."""
-
-    def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of an ordinary queue's current contents; the broker keeps them for an hour."""
-
-    def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Seal the open slots, and return the last seal."""
-
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
-
-    def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor."""
-
-    def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
-        """Tell a running broker which taps are read, by vhost and name: it writes their slot files sooner."""
-
-    def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and their state."""
-
-    def close(self) -> None:
-        """Release open resources. The catalog may be used again."""
+Catalog = StoreCatalog | HttpCatalog
+"""The slots of one broker. Every method raises SourceRefused when it cannot answer."""
 
 
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:

@@ -43,7 +43,6 @@ __all__ = ["BadHeaderJson", "json_to_table", "table_to_json"]
 INTEGERS: Final = {kind: struct.Struct(f">{layout}") for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)}
 FLOATS: Final = {"f": struct.Struct(">f"), "d": struct.Struct(">d")}
 DECIMAL: Final = struct.Struct(">Bi")
-DIGITS_MAX: Final = (1 << 32) - 1
 HALF_PAIRS: Final = re.compile("[\ud800-\udfff]")
 
 Text = tuple[str, int]  # a value as JSON, and its end offset
@@ -271,9 +270,7 @@ def _decimal_octets(number: Decimal) -> bytes:
     if not isinstance(exponent, int):
         raise BadHeaderJson(f"a decimal that is {number}")
     digits = int("".join(map(str, figures)))
-    # From 2^31 on, like broker and RabbitMQ read the octets; an earlier version wrote negative digits this way.
-    digits = -digits if sign else digits - (DIGITS_MAX + 1) if DIGITS_MAX // 2 < digits <= DIGITS_MAX else digits
-    return b"D" + DECIMAL.pack(-exponent, digits)
+    return b"D" + DECIMAL.pack(-exponent, -digits if sign else digits)
 
 
 def _float_octets(kind: str, digits: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from broker.pipeline.faults import SlotDamaged, SlotMissing
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.decoder import batches, together
-from broker.pipeline.source.positions import Condition, chosen_rows
+from broker.pipeline.source.planner import Condition, chosen_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile
@@ -21,28 +22,20 @@ from broker.slot_files.slot_view import SlotView
 __all__ = ["SlotRun", "read_run"]
 
 
+@dataclass(frozen=True, repr=False)
 class SlotRun(InputPartition):
-    """Consecutive slots for one task. It is pickled; its text omits the URL, which contains a password."""
+    """Consecutive slots for one task. It is pickled; its text omits the URL, which contains a password.
 
-    def __init__(
-        self,
-        path: str | None,
-        url: str | None,
-        slots: Sequence[SlotHandle],
-        conditions: Sequence[Condition],
-        *,
-        reader: str,
-        fail_on_gap: bool = True,
-        fail_on_bad_rows: bool = True,
-    ) -> None:
-        """Shapes: `reader` names the reader, for texts."""
-        self.path = path
-        self.url = url
-        self.slots = tuple(slots)
-        self.conditions = tuple(conditions)
-        self.reader = reader
-        self.fail_on_gap = fail_on_gap
-        self.fail_on_bad_rows = fail_on_bad_rows
+    Shapes: `reader` names the reader, for texts.
+    """
+
+    path: str | None
+    url: str | None
+    slots: Sequence[SlotHandle]
+    conditions: Sequence[Condition]
+    reader: str
+    fail_on_gap: bool = True
+    fail_on_bad_rows: bool = True
 
     def __repr__(self) -> str:
         return f"SlotRun({len(self.slots)} slots for {self.reader})"

@@ -12,8 +12,16 @@ from typing import Final
 from broker.pipeline.faults import SourceRefused
 from broker.pipeline.option_names import known_options
 from broker.pipeline.source.catalog import Catalog, open_catalog
-from broker.pipeline.source.planner import PARTITION_MAX_BYTES, BatchLimits
-from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Condition, Position, read_position
+from broker.pipeline.source.planner import (
+    EARLIEST,
+    LATEST,
+    PARTITION_MAX_BYTES,
+    BadPosition,
+    BatchLimits,
+    Condition,
+    Position,
+    read_position,
+)
 from broker.pipeline.source.schema import COLUMNS
 from broker.slot_files.seal_log import TAP_PREFIX
 

@@ -1,18 +1,158 @@
-"""Selects the slots of a read, splits them into runs for tasks, and limits those of a trigger. Pure."""
+"""Selects the slots and rows of a read, splits them into runs for tasks, and limits those of a trigger. Pure.
+
+`from` and `to` of the sources are positions; the message at `from` is included, the one at `to` excluded:
+
+    earliest       the first slot that exists (for `from` only)
+    latest         the last seal: from there on, or up to there
+    seal:N         slots from, or before, that seal
+    id:N           messages from, or before, that message id of their queue
+    2026-11-20T08:00:00Z, 2026-11-20   messages taken from, or before, that time; UTC unless it says otherwise
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
-from broker.pipeline.source.positions import Condition, may_hold
+import numpy as np
+
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_rows import SlotRows
+from broker.routing.engines.pairwise import words_match
+from broker.routing.pattern import parse_pattern, split_words
 
-__all__ = ["PARTITION_MAX_BYTES", "BatchLimits", "admitted", "runs", "wanted"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "PARTITION_MAX_BYTES",
+    "BadPosition",
+    "BatchLimits",
+    "Condition",
+    "Position",
+    "admitted",
+    "chosen_rows",
+    "may_hold",
+    "read_position",
+    "runs",
+    "wanted",
+]
 
 PARTITION_MAX_BYTES: Final = 64 << 20
 PARTITION_MIN_BYTES: Final = 4 << 20  # a smaller partition costs more than it saves
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+COLUMN_OF: Final = {"seal": "seal", "id": "offset", "time": "ts"}
+NUMBER_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One of several conditions, which must all hold.
+
+    Shapes: offset, seal or ts with >= or <, or routing_key with topic, whose value is a binding key.
+    Units: for ts, microseconds since 1970.
+    """
+
+    column: str
+    operator: str
+    value: Any
+
+
+def may_hold(condition: Condition, slot: SlotHandle) -> bool:
+    """Return whether a slot can have a row for which the condition holds."""
+    bounds = _bounds(condition.column, slot)
+    if bounds is None:
+        return True
+    low, high = bounds
+    return bool(low < condition.value if condition.operator == "<" else high >= condition.value)
+
+
+def _bounds(column: str, slot: SlotHandle) -> tuple[int, int] | None:
+    match column:
+        case "offset":
+            return slot.first, slot.end - 1
+        case "seal":
+            return slot.seal, slot.seal
+        case "ts" if slot.first_ts_ms is not None and slot.last_ts_ms is not None:
+            return slot.first_ts_ms * 1000, slot.last_ts_ms * 1000
+    return None
+
+
+def chosen_rows(conditions: Sequence[Condition], slot: SlotRows, bad: Sequence[int] = ()) -> Any:
+    """Return the numbers of the rows for which all conditions hold, without the bad ones; None for all rows."""
+    mask: Any = np.ones(len(slot.ids), bool)
+    for condition in conditions:
+        mask &= _mask(condition, slot)
+    mask[list(bad)] = False
+    return None if mask.all() else np.flatnonzero(mask)
+
+
+def _mask(condition: Condition, slot: SlotRows) -> Any:
+    match condition.column:
+        case "offset":
+            values = slot.ids
+        case "ts":
+            values = slot.ts_ms * 1000
+        case "seal":
+            values = np.array([meta.seal for meta in slot.metas])[slot.file]
+        case _:
+            return _matching(condition.value, slot)
+    return values < condition.value if condition.operator == "<" else values >= condition.value
+
+
+def _matching(pattern: str, slot: SlotRows) -> Any:
+    keys = slot.routing_key().dictionary_encode()  # a distinct key is matched once
+    words = parse_pattern(pattern).words
+    verdicts = [words_match(words, split_words(key)) for key in keys.dictionary.to_pylist()]
+    return np.array(verdicts, bool)[keys.indices.to_numpy()]
+
+
+class BadPosition(ValueError):
+    """A text that is no valid position; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the order of messages. Units: a time is in microseconds since 1970."""
+
+    kind: str
+    value: int = 0
+
+    def from_here(self) -> tuple[Condition, ...]:
+        """Return the condition on the rows of a read that begins here."""
+        return (Condition(COLUMN_OF[self.kind], ">=", self.value),) if self.kind in COLUMN_OF else ()
+
+    def up_to_here(self) -> tuple[Condition, ...]:
+        """Return the condition on the rows of a read that ends here."""
+        return (Condition(COLUMN_OF[self.kind], "<", self.value),) if self.kind in COLUMN_OF else ()
+
+
+EARLIEST: Final = Position("earliest")
+
+
+LATEST: Final = Position("latest")
+
+
+def read_position(text: str) -> Position:
+    """Return the position that a text describes. Raises: BadPosition."""
+    text = text.strip()
+    if text in ("earliest", "latest"):
+        return Position(text)
+    kind, colon, number = text.partition(":")
+    if colon and kind in ("seal", "id"):
+        if not (number.isascii() and number.isdigit()) or int(number) > NUMBER_MAX:
+            raise BadPosition(f"{text!r} is no position: {kind}: wants a number behind it")
+        return Position(kind, int(number))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadPosition(
+            f"{text!r} is no position, such as earliest, latest, seal:12, id:5000 or 2026-11-20T08:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Position("time", (moment - EPOCH) // timedelta(microseconds=1))
 
 
 @dataclass(frozen=True, slots=True)

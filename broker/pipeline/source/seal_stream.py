@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-
-from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
-from broker.pipeline.source.planner import BatchLimits, admitted
-from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.slot_source import SlotSource, gap_text, lost_since, refuse_gaps
-from broker.pipeline.source.stream_offset import StreamOffset
-from broker.pipeline.spark.datasource_api import (
+from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -20,6 +14,12 @@ from broker.pipeline.spark.datasource_api import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+
+from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
+from broker.pipeline.source.planner import BatchLimits, admitted
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_source import SlotSource, gap_text, lost_since, refuse_gaps
+from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView
 
@@ -74,16 +74,10 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gone = max((gap.seal for gap in self._lost(view, seal)), default=0)
             return StreamOffset.at(view, seal, gaps=gone).to_json()
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Return the end of the next batch; `start` when there is nothing new. Raises: SlotGap, SourceRefused.
-
-        Shapes: before PySpark 4.2, Spark does not pass the stream's offset; one batch then takes all slots.
-        """
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch; `start` when there is nothing new. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = self._source
-            if start is None:
-                view = source.view()
-                return StreamOffset.at(view, view.last_seal).to_json()
             begin, view = self._checked(start)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else source.options.limits
             taken = admitted(source.after(view, begin.seal, self._target), limits)

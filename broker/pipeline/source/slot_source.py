@@ -10,8 +10,7 @@ from broker.pipeline.faults import SlotGap, SourceRefused
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.options import WILDCARDS, SourceOptions
-from broker.pipeline.source.planner import runs, wanted
-from broker.pipeline.source.positions import LATEST, Position
+from broker.pipeline.source.planner import LATEST, Position, runs, wanted
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import Gap, QueueKey, Seal
 from broker.slot_files.seal_view import SealView

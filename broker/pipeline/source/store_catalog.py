@@ -98,19 +98,15 @@ class StoreCatalog:
 
     @property
     def store(self) -> str:
-        """The store id."""
+        """The store id: 32 hex digits, unique to each data folder."""
         return self.view().store
 
     def view(self) -> SealView:
-        """Return the current state of the seal log."""
+        """Return the current state of the seal log. The next call changes the view."""
         return self._reader.view()
 
-    def fetch(self, seal: int) -> Any:
-        """Return a sealed slot file, mapped if it is large. Raises: SlotMissing."""
-        return self._map(self._seal_path(seal), f"slot {seal}")
-
     def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Return a slot file, mapped if it is large. Raises: SlotMissing."""
+        """Return a slot file, of a seal or of a snapshot, mapped if it is large. Raises: SlotMissing."""
         return self._map(self._path(slot), str(slot))
 
     def location(self, slot: SlotHandle) -> str:
@@ -118,7 +114,7 @@ class StoreCatalog:
         return str(self._path(slot))
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of a queue's current contents."""
+        """Return slots of a queue's current contents; the broker keeps them for an hour."""
         return SlotHandle.of_snapshot(self._ask("snapshot", vhost=vhost, queue=queue), vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
@@ -127,7 +123,7 @@ class StoreCatalog:
         return int(answer["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Record that a reader has passed a seal of a start."""
+        """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
@@ -135,7 +131,10 @@ class StoreCatalog:
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
-        """Tell the running broker which taps are read; a broker that does not answer soon is left alone."""
+        """Tell the running broker which taps are read, so that it writes their slot files sooner.
+
+        A broker that does not answer soon is left alone.
+        """
         names: dict[str, list[str]] = {}
         for vhost, tap in sorted(taps):
             names.setdefault(vhost, []).append(tap)
@@ -157,12 +156,9 @@ class StoreCatalog:
         except (Unanswered, BadUsage) as error:
             raise SourceRefused(str(error)) from None
 
-    def _seal_path(self, seal: int) -> Path:
-        return self._slots / f"{seal:020}.slot"
-
     def _path(self, slot: SlotHandle) -> Path:
         if slot.snapshot is None:
-            return self._seal_path(slot.seal)
+            return self._slots / f"{slot.seal:020}.slot"
         snapshot, number = slot.snapshot
         return self._slots / "snapshots" / snapshot / f"{number}.slot"
 

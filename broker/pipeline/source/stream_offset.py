@@ -1,10 +1,9 @@
 """The offset of a stream, as Spark stores it in the checkpoint.
 
-{"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal of that start
+{"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal
+"incarnation"  the start of the broker that wrote the seal
 "slots": k    the number of slots between the previous offset and this one: the slots of the batch that ends here
 "gaps": n     gaps up to that seal existed when the stream began, and are no loss of the stream
-
-Version 1, which is also read, lacks the incarnation of the start of the broker that wrote the seal.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class StreamOffset:
     seal: int
     slots: int | None = None
     gaps: int = 0
-    incarnation: str | None = None
+    incarnation: str = ""
 
     @classmethod
     def at(cls, view: SealView, seal: int, slots: int | None = None, gaps: int = 0) -> Self:
@@ -38,11 +37,7 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset in its checkpoint form."""
-        found: dict[str, Any] = {"v": VERSION, "store": self.store, "seal": self.seal}
-        if self.incarnation is None:
-            found["v"] = 1
-        else:
-            found["incarnation"] = self.incarnation
+        found = {"v": VERSION, "store": self.store, "seal": self.seal, "incarnation": self.incarnation}
         if self.slots is not None:
             found["slots"] = self.slots
         if self.gaps > self.seal:
@@ -59,7 +54,7 @@ class StreamOffset:
                 f"this one reads up to version {VERSION}"
             )
         try:
-            if version not in (1, VERSION):
+            if version != VERSION:
                 raise ValueError
             slots = found.get("slots")
             return cls(
@@ -67,7 +62,7 @@ class StreamOffset:
                 int(found["seal"]),
                 None if slots is None else int(slots),
                 int(found.get("gaps", 0)),
-                None if version == 1 else str(found["incarnation"]),
+                str(found["incarnation"]),
             )
         except (KeyError, TypeError, ValueError):
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import Final
 
 from broker.cli.table import cell
-from broker.pipeline.faults import PipelineFault, ServerRefused, SlotGap, fault_in
-from broker.pipeline.job_failure import ERROR, GAP, USAGE, JobFailed
+from broker.pipeline.faults import ERROR, JobFailed, exit_code, fault_in
 from broker.pipeline.spark.log import SparkLog
 
 __all__ = ["reason", "told"]
@@ -31,17 +30,11 @@ def told(error: Exception) -> JobFailed:
     """Return the failure for the user, with the exit code; the log has the details."""
     fault = fault_in(error)
     if fault is not None:
-        return JobFailed(_short(str(fault)), _code_of(fault))
+        return JobFailed(_short(str(fault)), exit_code(fault))
     log = SparkLog.current or SparkLog.begin()
     text, code = reason(_text(error))
     log.add("".join(traceback.format_exception(error)))
     return JobFailed(f"{text} (details: {log.path})", code)
-
-
-def _code_of(fault: PipelineFault) -> int:
-    if isinstance(fault, ServerRefused):
-        return USAGE
-    return GAP if isinstance(fault, SlotGap) else ERROR
 
 
 def reason(text: str) -> tuple[str, int]:

@@ -2,23 +2,118 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from broker.pipeline.job_failure import NO_JAVA, JobFailed
-from broker.pipeline.spark.java_release import ACCEPTED, VECTOR_MODULE, Release, properties, refusal, release
-from broker.pipeline.spark.java_shim import shim_home
+from broker.pipeline.faults import NO_JAVA, JobFailed
+from broker.pipeline.spark.user_folder import cache_folder
 
-__all__ = ["Java", "NoJava", "RefusedJava", "Search", "find_java", "search"]
+__all__ = [
+    "Java",
+    "NoJava",
+    "RefusedJava",
+    "Search",
+    "find_java",
+    "properties",
+    "refusal",
+    "search",
+    "shim_home",
+    "shim_text",
+]
 
 ANSWER_MAX_S: Final = 30.0
 WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only queried
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+FIRST_GOOD: Final = {
+    17: (17, 0, 11),  # required by Spark's own build
+    21: (21,),
+    25: (25, 0, 3),  # before it, G1 may move what zstd is compressing: JDK-8377811
+}
+ACCEPTED: Final = "17 (17.0.11 or newer), 21, or 25 (25.0.3 or newer)"
+
+_PROPERTY: Final = re.compile(r"^ +([a-z][\w.]*) = (.*?)\s*$", re.MULTILINE)
+MODE: Final = 0o700
+
+
+def shim_text(binary: Path) -> str:
+    """Return the launcher's source. Only MLlib's arithmetic would use the module, and works without it."""
+    return f"""#!/bin/sh
+for word do
+  shift
+  case "$word" in --add-modules={VECTOR_MODULE}) ;; *) set -- "$@" "$word" ;; esac
+done
+exec {shlex.quote(str(binary))} "$@"
+"""
+
+
+def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
+    """Return a folder for JAVA_HOME, whose launcher starts the Java of `home`.
+
+    Invariant: the launcher appears atomically, also with concurrent writers. Raises: OSError.
+    """
+    text = shim_text(home / "bin" / "java")
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    made = cache_folder(environment) / "java" / f"{version}-{key}"
+    launcher = made / "bin" / "java"
+    if not _is(launcher, text):
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        _replace(launcher, text)
+    return made
+
+
+def _is(launcher: Path, text: str) -> bool:
+    try:
+        return launcher.read_text(encoding="utf-8") == text and os.access(launcher, os.X_OK)
+    except (OSError, ValueError):
+        return False
+
+
+def _replace(launcher: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=launcher.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), MODE)
+        os.replace(name, launcher)  # noqa: PTH105 - the same call
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)  # noqa: PTH108
+        raise
+
+
+def properties(text: str) -> dict[str, str]:
+    """Return the properties in the text of `java -XshowSettings:properties -version`."""
+    return dict(_PROPERTY.findall(text))
+
+
+def refusal(version: str) -> str | None:
+    """Return why Spark cannot run on a version, or None if it can."""
+    numbers = _numbers(version)
+    if not numbers:
+        return f"version {version!r} cannot be read"
+    major = numbers[0] if numbers[0] != 1 else (*numbers, 0)[1]  # 1.8 is 8
+    first_good = FIRST_GOOD.get(major)
+    if first_good is None:
+        return f"Java {version}; Spark takes {ACCEPTED}"
+    if numbers < first_good:
+        return f"Java {version}; of {major}, Spark takes {'.'.join(map(str, first_good))} or newer"
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +178,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Return the search result. Cost: each checked Java is started once, for some 50 ms."""
+    """Return the search result. Cost: each checked Java is started twice, for some 100 ms."""
     refused: list[RefusedJava] = []
     for looked in _candidates(environment, package or _package_home):
         if isinstance(looked, RefusedJava):
@@ -134,20 +229,11 @@ def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | 
     reason = refusal(version)
     if reason:
         return RefusedJava(source, place, reason)
-    written = _written(home)
-    modules = written.modules if written and written.version == version else None
     try:
-        has_vector = VECTOR_MODULE in (_answer(binary, environment, "--list-modules") if modules is None else modules)
+        has_vector = VECTOR_MODULE in _answer(binary, environment, "--list-modules")
         return Java(source, home, version, home if has_vector else shim_home(home, version, environment))
     except (OSError, subprocess.SubprocessError) as error:
         return RefusedJava(source, place, f"{version}, but cannot be prepared: {_why(error)}")
-
-
-def _written(home: Path) -> Release | None:
-    try:
-        return release((home / "release").read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
 
 
 def _answer(binary: Path, environment: Mapping[str, str], *flags: str) -> str:

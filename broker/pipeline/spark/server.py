@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import broker
-from broker.pipeline.faults import ServerRefused
-from broker.pipeline.job_failure import ERROR, JobFailed
+from broker.pipeline.faults import ERROR, JobFailed, ServerRefused
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.session import environment
 from broker.pipeline.spark.user_folder import cache_folder, is_kept
 
 if TYPE_CHECKING:
@@ -168,19 +168,11 @@ def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    given = {TOKEN: state.token, NO_PROXY: HOST}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
     try:
-        made = SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
+        with environment({TOKEN: state.token, NO_PROXY: HOST}):
+            made = SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
     except Exception as error:
         raise JobFailed(f"{state} does not answer: {_first_line(error)} (slotmq pipeline server stop)") from error
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error itself is reported
     client: Any = made.client
     client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])

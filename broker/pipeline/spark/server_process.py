@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.job_failure import JobFailed
+from broker.pipeline.faults import JobFailed
 from broker.pipeline.spark.failure import told
 from broker.pipeline.spark.log import SparkLog
 from broker.pipeline.spark.server import TOKEN, ServerRequest, files, versions

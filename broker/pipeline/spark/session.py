@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from broker.pipeline.job_failure import USAGE, JobFailed
-from broker.pipeline.spark.formats import register
+from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.spark.java import find_java
 from broker.pipeline.spark.log import SparkLog
-from broker.pipeline.spark.master_watch import MasterWatch
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["LOOPBACK", "register", "session", "settings"]
+__all__ = ["LOOPBACK", "MasterWatch", "environment", "register", "session", "settings"]
 
 LOOPBACK: Final = "127.0.0.1"
 WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
@@ -43,6 +45,12 @@ ALWAYS: Final[Mapping[str, str]] = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
+LOOK_EVERY_S: Final = 0.2
+BEFORE_BYTES: Final = 200  # a text may be half written at one look
+REFUSED: Final = re.compile(rb"Exception while bootstrapping client|Expected SaslMessage, received something else")
+SILENT: Final = re.compile(rb"All masters are unresponsive! Giving up")
+SPECULATION: Final = "spark.speculation"
+FORMATS: Final = "broker.pipeline.formats"  # loaded by name: the formats need the pipeline, and sessions do not
 
 
 def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
@@ -109,7 +117,7 @@ def _begin(conf: SparkConf, master: str) -> None:
     if SparkContext._gateway is None:  # noqa: SLF001
         _start(conf, master)
     else:
-        with _environment(_python(master)):
+        with environment(_python(master)):
             _create(conf, master, SparkContext._gateway)  # noqa: SLF001
 
 
@@ -125,7 +133,7 @@ def _start(conf: SparkConf, master: str) -> None:
     log.take_python_loggers()
     home = os.path.dirname(pyspark.__file__)  # noqa: PTH120 - another Spark's jars would not fit
     local = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) else {}
-    with _environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **_python(master)}):
+    with environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **_python(master)}):
         try:
             with log.path.open("ab") as stream:
                 gateway = launch_gateway(conf, {"stdout": stream, "stderr": stream})
@@ -164,7 +172,7 @@ def _python(master: str) -> dict[str, str]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables within a context: some options of Spark exist only there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -176,3 +184,88 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def master_fault(output: bytes, master: str) -> str:
+    """Return what keeps a session from a master, empty if nothing does.
+
+    Shapes: `output` is that of the driver's JVM.
+    """
+    if REFUSED.search(output):
+        return (
+            f"the Spark master at {master} and this job have different secrets: "
+            "spark.authenticate and spark.authenticate.secret should be those of the cluster, "
+            "in spark-defaults.conf of the folder that SPARK_CONF_DIR names"
+        )
+    return f"no Spark master answers at {master}" if SILENT.search(output) else ""
+
+
+class MasterWatch:
+    """Reads the output of the JVM within a context, and ends the JVM once it says why it cannot reach the master.
+
+    Raises: JobFailed, at the end of the context.
+    """
+
+    def __init__(self, output: Path, master: str, end: Callable[[], object]) -> None:
+        self._fault = ""
+        self._output = output
+        self._at = output.stat().st_size
+        self._master = master
+        self._end = end
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="slotmq-master-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._fault:
+            raise JobFailed(self._fault) from None
+
+    def look(self) -> bool:
+        """Read the new output, and return whether it says why the master cannot be reached."""
+        with suppress(OSError), self._output.open("rb") as stream:
+            stream.seek(self._at)
+            said = stream.read()
+            self._fault = master_fault(said, self._master)
+            self._at += max(0, len(said) - BEFORE_BYTES)
+        return bool(self._fault)
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            if self.look():
+                self._end()
+                return
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Register the formats with any session, and return the session."""
+    formats = import_module(FORMATS)
+    speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"
+    with _active(spark):  # Spark does not tell a writer about speculation
+        spark.dataSource.register(formats.SpeculatingMessageFormat if speculates else formats.MessageFormat)
+        spark.dataSource.register(formats.SlotFormat)
+    return spark
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session active within a context: Spark checks there whether a name is taken, and registers elsewhere."""
+    if not hasattr(spark, "sparkContext"):  # a Connect session has no context
+        yield
+        return
+    before = type(spark).getActiveSession()
+    _activate(spark)
+    try:
+        yield
+    finally:
+        if before is not None:
+            _activate(before)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session active: creating a frame of local rows does that, and there is no public call for it."""
+    spark.createDataFrame([], "n int")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PARALLELISM", "frame_of", "run_tasks", "tasks_at_once"]
+__all__ = ["PARALLELISM", "frame_of", "run_tasks", "session_setting", "tasks_at_once"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,6 +54,17 @@ def tasks_at_once(spark: SparkSession) -> int:
     if hasattr(spark, "sparkContext"):
         return max(1, int(spark.sparkContext.defaultParallelism))
     return int(spark.conf.get(PARALLELISM, None) or os.cpu_count() or 1)
+
+
+@contextmanager
+def session_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set a session's setting within a context."""
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, str(before))
 
 
 def _tasks(

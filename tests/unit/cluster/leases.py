@@ -13,14 +13,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.database_rows import ClusterMember
+from broker.cluster.other_nodes import Observer
 from broker.cluster.tenure import NodeTenure, TenureState
 
-__all__ = ["LEASE_S", "Simulation", "Violation"]
+__all__ = ["LEASE_S", "Simulation", "Violation", "seen"]
 
 LEASE_S = 0.5
 INTERVAL_S = LEASE_S / 6
 ITEMS = range(3)
+
+
+def seen(node: str, epoch: int, beats: int, lease_s: float) -> ClusterMember:
+    """Return a member as a look sees it."""
+    return ClusterMember(node, epoch, beats, 0, "", {"lease_ms": lease_s * 1000})
 
 
 class Violation(AssertionError):
@@ -44,14 +50,14 @@ class SimulatedDatabase:
         self.members[node], self.beats[node] = next(self.epochs), 0
         return self.members[node]
 
-    def beat(self, node: str, epoch: int) -> list[Sighting] | None:
+    def beat(self, node: str, epoch: int) -> list[ClusterMember] | None:
         """Return all other members, None if the epoch has ended."""
         if self.members.get(node) != epoch:
             return None
         self.beats[node] += 1
-        return [Sighting(other, self.members[other], beats, LEASE_S) for other, beats in self.beats.items()]
+        return [seen(other, self.members[other], beats, LEASE_S) for other, beats in self.beats.items()]
 
-    def count_out(self, dead: Sighting) -> None:
+    def count_out(self, dead: ClusterMember) -> None:
         """Count a node out if its beats stand where they were seen."""
         if self.members.get(dead.node) != dead.epoch:
             return
@@ -200,7 +206,7 @@ class Simulation:
         node.tenure.join(epoch, sent_s)
         node.observer = node.new_observer()
 
-    def _beaten(self, node: SimulatedNode, seen: list[Sighting] | None, epoch: int, sent_s: float) -> None:
+    def _beaten(self, node: SimulatedNode, seen: list[ClusterMember] | None, epoch: int, sent_s: float) -> None:
         now_s = node.clock_s(self.now_s)
         if seen is None:
             node.tenure.fence(epoch)
@@ -212,7 +218,7 @@ class Simulation:
         if node.tenure.may_act(now_s):
             self._ask(node, lambda: self.database.lease(node.name, epoch), lambda item: self._leased(node, epoch, item))
 
-    def _count_out(self, dead: Sighting) -> None:
+    def _count_out(self, dead: ClusterMember) -> None:
         self.database.count_out(dead)
         believes = any(node.name == dead.node and node.tenure.epoch == dead.epoch for node in self.nodes)
         if dead.node not in self.database.members and believes:  # else the answer to its join was lost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.cluster.errors import DatabaseFails, StatementRefused
-from broker.cluster.failing_calls import FRESH_S, FailingCalls
+from broker.cluster.link import FRESH_S, FailingCalls
 
 
 def test_the_newest_failure_counts_until_it_succeeds_or_is_old() -> None:

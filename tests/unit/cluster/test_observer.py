@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.database_rows import ClusterMember
+from broker.cluster.other_nodes import Observer
+from tests.unit.cluster.leases import seen
 
 LEASE_S = 6.0
-B = Sighting("b", 1, 5, LEASE_S)
+B = seen("b", 1, 5, LEASE_S)
 
 
-def look(observer: Observer, at_s: float, *seen: Sighting) -> list[str]:
+def look(observer: Observer, at_s: float, *seen: ClusterMember) -> list[str]:
     """Look at `at_s` with an answer a moment later, and return the names of the dead."""
     return [dead.node for dead in observer.looked(at_s, at_s + 0.1, seen)]
 
 
-def look_until(observer: Observer, until_s: float, *seen: Sighting) -> list[str]:
+def look_until(observer: Observer, until_s: float, *seen: ClusterMember) -> list[str]:
     """Look every second and once at the end, and return the names of the dead at the last look."""
     for at_s in range(int(until_s)):
         assert look(observer, at_s, *seen) == []
@@ -39,8 +41,8 @@ def test_a_beat_begins_the_count_again() -> None:
 
 def test_a_node_with_a_longer_lease_is_waited_for() -> None:
     """Each node reports its lease with its beats; a shorter one than the observer's own gains nothing."""
-    long = Sighting("c", 2, 5, 2 * LEASE_S)
-    short = Sighting("d", 3, 5, LEASE_S / 2)
+    long = seen("c", 2, 5, 2 * LEASE_S)
+    short = seen("d", 3, 5, LEASE_S / 2)
     observer = Observer(LEASE_S)
     assert look_until(observer, 7.15, B, long, short) == ["b", "d"]
 

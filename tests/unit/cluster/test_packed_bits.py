@@ -6,7 +6,7 @@ from bitarray import bitarray
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.packed_bits import pack_bits, pack_rows, unpack_bits
+from broker.cluster.database_rows import pack_bits, pack_rows, unpack_bits
 
 BITS = st.text("01", max_size=100).map(bitarray)
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.database_rows import ClusterMember
+from broker.cluster.other_nodes import Observer
 from broker.cluster.tenure import NEXT, Event, NodeTenure, TenureState
 from tests.unit.cluster.leases import LEASE_S, Simulation, Violation
 
@@ -161,7 +162,7 @@ class _NeverExpires(NodeTenure):
 class _CountsOutages(Observer):
     __slots__ = ()
 
-    def looked(self, sent_s: float, answered_s: float, seen: Iterable[Sighting]) -> list[Sighting]:
+    def looked(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
         self._looked_s = answered_s
         return super().looked(sent_s, answered_s, seen)
 

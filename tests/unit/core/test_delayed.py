@@ -338,7 +338,7 @@ def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str) 
         disk.looks.pop()()
         room.at(10)
     question = getattr(disk, reading).pop()
-    room.holding.purge()
+    room.holding.purge(lambda _count: None)
     question()
     assert room.at(20) == 0
     room.publish(5)

@@ -9,7 +9,7 @@ import pytest
 
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
-from broker.core.publishing.local_store import Targets
+from broker.core.publishing.message_store import Targets
 from broker.core.queue.stream import Stream
 from broker.store.segment import OFFSET_BITS
 from tests.unit.core.room import NO_PROPERTIES, Room

@@ -163,7 +163,7 @@ def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
     stream.bury(slot, stream.manager.take(slot, 1), "rejected")
     assert vhost.queues[ASKED].ready == 2
 
-    vhost.queues[ASKED].purge()
+    vhost.queues[ASKED].purge(lambda _count: None)
     put(vhost.queues[ASKED], 1)
     vhost.policies.set(limit(1, overflow="reject-publish"))
     assert ASKED not in following(room, 1)

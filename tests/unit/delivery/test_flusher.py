@@ -306,7 +306,7 @@ def test_redelivered_messages_say_so() -> None:
     place = Place(b"1", b"2", b"3")
     indexes = place.take()
     place.manager.requeue(place.slot, [1])
-    assert place.manager.take(place.slot, 1) == [1]
+    assert place.manager.take(place.slot, 1) == range(1, 2)
     place.deliver(*indexes)
     assert [redelivered for _, redelivered, _ in place.sent()] == [False, True, False]
     place = Place(b"1", b"2")

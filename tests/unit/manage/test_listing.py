@@ -13,8 +13,7 @@ from starlette.types import Message
 
 from broker.manage.columns import Columns, sort_key
 from broker.manage.gradual import OBJECTS_AT_ONCE
-from broker.manage.listing import ROWS_AT_ONCE, Listing, listed
-from broker.manage.page_query import NameFilter, PageQuery
+from broker.manage.listing import ROWS_AT_ONCE, Listing, NameFilter, PageQuery, listed
 from broker.manage.refusal import HttpRefused
 
 
@@ -137,7 +136,7 @@ async def test_an_expression_has_a_time_for_all_names_together(monkeypatch: pyte
         now_s += 0.005
         return now_s
 
-    monkeypatch.setattr("broker.manage.page_query.thread_time", clock)
+    monkeypatch.setattr("broker.manage.listing.thread_time", clock)
     with pytest.raises(HttpRefused, match="takes too long"):
         await listed({"page": "1", "name": "a", "use_regex": "true"}, listing(list(range(10_000)), names=names))
     assert 49 <= asked <= 52  # of 5 ms each

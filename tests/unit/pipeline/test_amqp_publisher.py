@@ -16,10 +16,10 @@ import trustme
 from pamqp import commands, header
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.pipeline.faults import PublishFailed, SinkRefused
-from broker.pipeline.sink.amqp_address import AmqpAddress
-from broker.pipeline.sink.amqp_link import CAPABILITIES
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
+from broker.amqp.client import CAPABILITIES
+from broker.client.address import AmqpAddress
+from broker.pipeline.faults import PublishFailed
+from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
 from broker.store.memory_files import MemoryFiles
 from broker.testing import Broker
 from tests.deadline import wait_until
@@ -312,29 +312,6 @@ def test_tls(tmp_path: Path) -> None:
             AmqpPublisher(AmqpAddress.parse(url))
 
 
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("amqp://h", "amqp://guest@h:5672/%2F"),
-        ("amqps://u%40:p%2F@[::1]:7/a%2Fb?verify=verify_none", "amqps://u@@[::1]:7/a%2Fb"),
-        ("amqp://u:p@h/", "amqp://u@h:5672/%2F"),
-    ],
-)
-def test_addresses(url: str, address: str) -> None:
-    """A URL has the address and the login; the text of an address has no password."""
-    assert str(AmqpAddress.parse(url)) == address
-
-
-@pytest.mark.parametrize(
-    "url", ["http://h", "amqp://", "amqp://h:port", "h:5672", "amqp://h?verify=maybe", "amqp://h?colour=red"]
-)
-def test_addresses_that_are_none(url: str) -> None:
-    """An invalid URL is refused with one line."""
-    with pytest.raises(SinkRefused) as caught:
-        AmqpAddress.parse(url)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("window", [1, 1000])
 def test_what_the_broker_had_already_is_counted(broker: Broker, channel: BlockingChannel, window: int) -> None:
     """Duplicates are counted, in any order among new messages and messages that a full queue refuses."""
@@ -358,7 +335,7 @@ def test_what_the_broker_had_already_is_counted(broker: Broker, channel: Blockin
 
 def test_only_who_asks_for_it_is_told_of_what_was_dropped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a publisher that asks for it is told of duplicates; others get an ordinary ack."""
-    monkeypatch.setitem(CAPABILITIES, "slotmq.dropped_publishes", False)
+    monkeypatch.setitem(CLIENT, "capabilities", CAPABILITIES)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         connection.channel().queue_declare("q")
     for _ in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,23 +10,20 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused
+from broker.pipeline.faults import JobFailed, LakeRefused, SlotGap, SourceRefused
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import JobFailed
 from broker.pipeline.jobs import archive as job
 from broker.pipeline.lake import Lake, archive_run
-from broker.pipeline.lake.archive_batches import SlotPlan
-from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.lake_format import LakeTarget
+from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
+from broker.pipeline.lake.slot_copy import Copied
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
+from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
-from tests.delta_log import messages_of
+from tests.delta_log import messages_of, rows_of
 from tests.slot_folders import SlotFolder, numbered
-from tests.slot_rows import slot_rows
 
 
 class FolderCatalog(StoreCatalog):
@@ -76,37 +72,22 @@ class World:
 
     def run(self, cursor: str = "archive", **options: Any) -> ArchiveRun:
         """Return an archive as a job makes it."""
-        return ArchiveRun(self.lake, self.catalog, cursor, say=self.said.append, clock_s=lambda: self.now_s, **options)
+        choice = {"max_bad": "0", **options}
+        return ArchiveRun(self.lake, self.catalog, cursor, say=self.said.append, clock_s=lambda: self.now_s, **choice)
 
-    def plan(self, run: ArchiveRun, batch: int, seal: int) -> None:
-        """Record the slots of a batch, as Spark does before it runs the batch."""
-        end = {"v": 1, "store": run.note.store, "seal": seal, "gaps": run.begins().gaps}
-        self._write(run, "offsets", batch, f"v1\n{{}}\n{json.dumps(end)}")
-
-    def sink(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
-        """Write the slots of a batch as the sink does."""
-        target = LakeTarget(
-            self.lake.place, None, run.note.query, BadShare.parse("0"), {run.note.store: run.note.skip},
+    def copied(self, run: ArchiveRun, seals: Sequence[int]) -> Copied:
+        """Copy slots as the tasks of a batch do."""
+        target = replace(
+            run.target(str(self.folder.path)),
             open_slot=lambda handle: open_slot(self.folder.slot_path(handle.seal).read_bytes(), handle.crc),
-        )  # fmt: skip
-        found = [SlotHandle.of(self.folder.store, one) for one in self.folder.view.seals if one.seal in seals]
-        target.commit([target.write(iter([slot_rows(found)]))], batch)
+        )
+        return target.copy(
+            [SlotHandle.of(self.folder.store, one) for one in self.folder.view.seals if one.seal in seals]
+        )
 
-    def note(self, run: ArchiveRun, batch: int) -> None:
-        """Record that a batch is committed."""
-        self._write(run, "commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
-
-    def batch(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
-        """Run a whole batch."""
-        self.plan(run, batch, max(seals))
-        self.sink(run, batch, seals)
-        self.note(run, batch)
-
-    def _write(self, run: ArchiveRun, name: str, batch: int, text: str) -> None:
-        folder = run.checkpoint.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / str(batch)).write_text(text)
-        (folder / f".{batch}.crc").write_bytes(b"crc")
+    def batch(self, run: ArchiveRun, seals: Sequence[int]) -> None:
+        """Copy and commit a batch."""
+        run.commit(self.copied(run, seals), StreamOffset.at(self.folder.view, max(seals), gaps=run.note.start.gaps))
 
 
 @pytest.fixture
@@ -119,16 +100,14 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: World) -> None:
-    """A slot is released after Spark has recorded its batch as committed, because Spark may repeat the batch before."""
+def test_a_slot_is_released_when_the_lake_has_its_batch_and_no_sooner(world: World) -> None:
+    """A slot is released after the commit of its batch, which has the archive's new position."""
     run = world.run()
     run.begin()
     assert world.catalog.cursors() == {"audit": 0}
-    world.plan(run, 0, 2)
-    run.step()
-    world.sink(run, 0, [1, 2])
+    copied = world.copied(run, [1, 2])
     assert (run.step().batches, world.catalog.cursors()) == (0, {"audit": 0})
-    world.note(run, 0)
+    run.commit(copied, StreamOffset.at(world.folder.view, 2))
     totals = run.step()
     assert (totals.batches, totals.slots, totals.rows, totals.seal) == (1, 2, 20, 2)
     assert totals.lag is not None
@@ -138,11 +117,11 @@ def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: Worl
     run.end()
 
 
-def test_what_was_noted_before_a_crash_is_released_at_the_start(world: World) -> None:
+def test_what_was_committed_before_a_crash_is_released_at_the_start(world: World) -> None:
     """The last committed batch of a dead run is released at the start and does not count for the new run."""
     run = world.run()
     run.begin()
-    world.batch(run, 0, [1, 2, 3])
+    world.batch(run, [1, 2, 3])
     run.end()
     again = world.run()
     again.begin()
@@ -155,7 +134,7 @@ def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -
     world.catalog.runs = False
     run = world.run()
     run.begin()
-    world.batch(run, 0, [1, 2])
+    world.batch(run, [1, 2])
     run.step()
     world.now_s += 1.9
     run.step()
@@ -170,24 +149,24 @@ def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -
     run.end()
 
 
-def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
+def test_a_new_archive_begins_behind_what_the_lake_has(world: World) -> None:
     """A second cursor on the same lake takes no slot again; it takes a tap that the lake lacks from the first slot."""
     run = world.run()
     run.begin()
-    assert run.begins().seal == 0
-    world.batch(run, 0, [1, 2])
+    assert run.note.start.seal == 0
+    world.batch(run, [1, 2])
     run.end()
     world.folder.add_slot("other", numbered(5))
     world.folder.add_slot("audit", numbered(10))
     world.catalog.known.append(("/", "other"))
     fresh = world.run("fresh", taps=["audit"])
     fresh.begin()
-    assert fresh.begins().seal == 2
+    assert fresh.note.start.seal == 2
     fresh.end()
     both = world.run("both")
     both.begin()
-    assert both.begins().seal == 0
-    world.batch(both, 0, [1, 2, 3, 4, 5])
+    assert both.note.start.seal == 0
+    world.batch(both, [1, 2, 3, 4, 5])
     assert both.step().rows == 25
     assert world.lake.archived(world.folder.store) == {("/", "audit"): {"": 5}, ("/", "other"): {"": 4}}
     both.end()
@@ -212,7 +191,7 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
     """A gap after the archived slots is refused, with the number of slots and messages."""
     run = world.run()
     run.begin()
-    world.batch(run, 0, [1])
+    world.batch(run, [1])
     run.step()
     run.end()
     for seal in world.folder.view.seals[1:]:
@@ -235,7 +214,7 @@ def test_a_gap_before_the_first_batch_is_refused_too(world: World, reason: str, 
     run = world.run()
     run.begin(allow_gap=True)
     assert (run.values()["gaps"], run.values()["gap_messages"]) == (1, 10)
-    world.batch(run, 0, [one for one in (1, 2, 3) if one != seal])
+    world.batch(run, [one for one in (1, 2, 3) if one != seal])
     run.end()
     world.run().begin()
 
@@ -252,7 +231,7 @@ def test_slots_that_other_readers_passed_are_no_gap_of_a_new_archive(world: Worl
     run.end()
     again = world.run()
     again.begin()
-    assert again.begins().seal == 0
+    assert again.note.start.seal == 0
     again.end()
 
 
@@ -272,15 +251,15 @@ def test_a_gap_that_is_made_while_a_new_archive_starts_is_refused(world: World) 
     world.folder.add_gap(world.folder.view.seals[0])
     stream = SlotPlan({"path": str(world.folder.path)})
     with pytest.raises(SlotGap, match="slot 2 of tap 'audit'"):
-        stream.latestOffset(run.begins().to_json(), stream.getDefaultReadLimit())
+        stream.latestOffset(run.note.start.to_json(), stream.getDefaultReadLimit())
     run.end()
 
 
 def test_gaps_may_be_allowed(world: World) -> None:
-    """Allowed gaps are counted, and the archive goes on; a new checkpoint of a lake with messages counts them too."""
+    """Allowed gaps are counted, and the archive goes on; a new archive of a lake with messages counts them too."""
     run = world.run()
     run.begin()
-    world.batch(run, 0, [1])
+    world.batch(run, [1])
     run.end()
     world.folder.add_gap(world.folder.view.seals[1])
     with pytest.raises(SlotGap):
@@ -316,7 +295,7 @@ def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monk
     def outrun() -> None:
         first = world.run("first")
         first.begin()
-        world.batch(first, 0, [1, 2, 3, 4])
+        world.batch(first, [1, 2, 3, 4])
         first.step()
         first.end()
 
@@ -339,11 +318,23 @@ def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monk
     assert len(messages_of(world.lake.place.root)) == 35
 
 
+def test_the_progress_of_an_archive_counts_its_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots, rows and bytes of all batches are shown, each once."""
+    monkeypatch.setattr(job, "open_catalog", lambda *_: world.catalog)
+    monkeypatch.setattr(job, "run_tasks", lambda _spark, work, items: [work(item) for item in items])
+    progress = Progress("archive", quiet=True)
+    spark: Any = None
+    options = job.ArchiveOptions(lambda: spark, world.lake.place.root, path=str(world.folder.path), batch_bytes=1)
+    values = job.run_archive(options, progress).values
+    assert (values["batches"], progress.slots, progress.rows) == (3, 3, 30)
+    assert progress.bytes == values["slot_bytes"] > 0
+
+
 def test_an_archive_goes_on_beside_taps_that_its_lake_had_from_another(world: World) -> None:
     """Seals of a tap that the lake had when an archive began, or that its own batch wrote, are not another's."""
     run = world.run("old", taps=["audit"])
     run.begin()
-    world.batch(run, 0, [1, 2, 3])
+    world.batch(run, [1, 2, 3])
     run.end()
     world.folder.add_slot("other", numbered(5))
     world.catalog.known.append(("/", "other"))
@@ -352,14 +343,13 @@ def test_an_archive_goes_on_beside_taps_that_its_lake_had_from_another(world: Wo
     both.end()
     again = world.run("both")
     again.begin()
-    world.plan(again, 0, 4)
-    world.sink(again, 0, [4])
+    world.batch(again, [4])
     again.end()
     world.run("both").begin()
 
 
-def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_path: Path) -> None:
-    """A checkpoint of another store or selection is refused with the reason."""
+def test_an_archive_of_another_store_or_choice_is_refused(world: World, tmp_path: Path) -> None:
+    """The name of an archive of another store or selection is refused with the reason."""
     run = world.run()
     run.begin()
     run.end()
@@ -373,38 +363,77 @@ def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("text", "said"),
     [
-        (lambda folder: (folder / "archive.json").write_text("{"), "archive.json cannot be read"),
-        (lambda folder: (folder / "archive.json").write_text('{"format": 3}'), "is of format 3, this version reads up"),
-        (lambda folder: (folder / "archive.json").unlink(), "has a checkpoint without archive.json"),
-        (lambda folder: (folder / "offsets" / "0").write_text("v1\n{}\n{}"), "offsets/0 cannot be read"),
-        (lambda folder: (folder / "offsets" / "0").write_text('v1\n{}\n{"v": 9}'), "written by a later SlotMQ"),
+        ("{", "archive.json cannot be read"),
+        ("[]", "archive.json cannot be read"),
+        ('{"format": 1}', "archive.json cannot be read"),
+        ('{"format": 2}', "is of format 2, this version reads up to 1"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(world: World, damage: Any, said: str) -> None:
-    """The refusal of a damaged checkpoint names the file, and nothing is archived twice."""
+def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: str) -> None:
+    """The refusal names the file, and nothing is archived twice."""
     run = world.run()
     run.begin()
-    world.batch(run, 0, [1])
+    world.batch(run, [1])
     run.end()
-    damage(run.checkpoint.folder)
+    (world.lake.place.root / "_archives" / "archive.json").write_text(text)
     with pytest.raises(LakeRefused, match=said):
         world.run().begin()
+
+
+def test_a_lost_note_costs_nothing(world: World) -> None:
+    """The archive begins anew after the last seal that the lake has of each tap."""
+    run = world.run()
+    run.begin()
+    world.batch(run, [1, 2])
+    run.end()
+    (world.lake.place.root / "_archives" / "archive.json").unlink()
+    again = world.run()
+    again.begin()
+    assert again.note.start.seal == 2
+    again.end()
+
+
+def test_a_batch_whose_bad_records_alone_are_in_the_lake_is_repeated(world: World) -> None:
+    """The writer died between the commits of its two tables: the same slots follow, and no bad record is doubled."""
+    folder = world.folder
+    path = folder.slot_path(2)
+    block = bytearray(path.read_bytes())
+    block[block.index(b"....")] ^= 1
+    path.write_bytes(block)
+    run = world.run(max_bad="1")
+    run.begin()
+    batch = LakeBatch(run.note.query, 2, "", world.copied(run, [1, 2]))
+    world.lake.note_taps(batch.copied.seals)
+    world.lake.bad_table.commit(replace(batch, copied=replace(batch.copied, seals={})), batch.copied.bad_files)
+    run.end()
+    again = world.run(max_bad="1")
+    again.begin()
+    stream, target = SlotPlan({"path": str(folder.path)}), again.target(str(folder.path))
+
+    def tasks(work: Any, items: Sequence[Any]) -> list[Copied]:
+        return [work(item) for item in items]
+
+    assert again.take(stream, target, tasks)
+    assert (again.totals.seal, again.totals.rows, again.totals.bad) == (2, 19, 1)
+    assert again.take(stream, target, tasks) and not again.take(stream, target, tasks)
+    assert (len(messages_of(world.lake.place.root)), len(rows_of(world.lake.bad_table.folder))) == (29, 1)
+    again.end()
 
 
 def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
     """The archive's own files without an entry are deleted; files of others and compacted ones are kept."""
     run = world.run()
-    note = run.begin()
-    world.batch(run, 0, [1])
-    world.batch(run, 1, [2])
+    run.begin()
+    world.batch(run, [1])
+    world.batch(run, [2])
     run.end()
     folder = world.lake.message_table.folder / "date=2023-11-14"
     replaced = {path.name for path in folder.iterdir()}
     world.lake.compact(1 << 20)
     kept = {path.name for path in folder.iterdir()}
-    for name in (f"{note.query}-1.parquet", "other-1.parquet"):
+    for name in (f"{run.note.query}-1.parquet", "other-1.parquet"):
         (folder / name).write_bytes(b"x")
     again = world.run()
     again.begin()
@@ -412,18 +441,28 @@ def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
     again.end()
 
 
-def test_a_lake_that_was_put_back_is_told(world: World, tmp_path: Path) -> None:
-    """A restored lake lacks batches of the checkpoint, whose slots may be gone; the run refuses it."""
+@pytest.mark.parametrize("released", [True, False])
+def test_a_lake_that_was_put_back_takes_its_batches_again(world: World, tmp_path: Path, *, released: bool) -> None:
+    """A restored lake has its position with it: the slots after it are taken again, or are a gap if they are gone."""
     run = world.run()
     run.begin()
-    world.batch(run, 0, [1])
+    world.batch(run, [1])
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
-    world.batch(run, 1, [2])
+    world.batch(run, [2])
+    run.step()
     run.end()
-    shutil.rmtree(tmp_path / "lake" / "messages")
-    shutil.copytree(tmp_path / "copy" / "messages", tmp_path / "lake" / "messages")
-    with pytest.raises(LakeRefused, match=r"has batch 0 .* the checkpoint .* has 1: was an older copy"):
-        world.run().begin()
+    shutil.rmtree(tmp_path / "lake")
+    shutil.copytree(tmp_path / "copy", tmp_path / "lake")
+    again = world.run()
+    if released:
+        world.folder.release(world.folder.view.seals[1])
+        with pytest.raises(SlotGap, match="all slots of tap 'audit' up to seal 2; --allow-gap"):
+            again.begin()
+        return
+    again.begin()
+    world.batch(again, [2, 3])
+    again.end()
+    assert messages_of(world.lake.place.root) == list(range(1, 31))
 
 
 def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,37 +471,13 @@ def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pyt
     for at in range(6):
         run = world.run()
         run.begin()
-        world.batch(run, at, [at + 1])
+        world.batch(run, [at + 1])
         run.step()
         run.tend()
         run.end()
         world.folder.add_slot("audit", numbered(10))
         assert len(world.lake.files()) == (1, 2, 1, 2, 1, 2)[at]
     assert messages_of(world.lake.place.root) == list(range(1, 61))
-
-
-def test_spark_s_note_is_on_disk_before_a_slot_is_released(world: World) -> None:
-    """The commit file is synced before the release; a power loss would otherwise repeat a batch without its slots."""
-    synced: list[str] = []
-
-    class Noting(Disk):
-        def sync_file(self, path: Path) -> None:
-            synced.append(f"{path.parent.name}/{path.name}")
-            super().sync_file(path)
-
-        def sync_folder(self, folder: Path) -> None:
-            synced.append(folder.name)
-            super().sync_folder(folder)
-
-    run = world.run(disk=Noting())
-    run.begin()
-    world.batch(run, 0, [1])
-    synced.clear()
-    run.step()
-    run.step()
-    assert synced == ["offsets/0", "offsets", "commits/0", "commits"]
-    assert json.loads((run.checkpoint.folder / "archive.json").read_text())["store"] == world.folder.store
-    run.end()
 
 
 def test_an_archive_of_all_taps_is_refused_where_some_may_not_be_read(world: World) -> None:

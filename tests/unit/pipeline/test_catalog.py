@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pika
@@ -15,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
-from broker.pipeline.message_format import MessageStream
-from broker.pipeline.source import decoder, http_client, store_catalog
+from broker.pipeline.formats import RowStream, arrow_schema_of, message_batches
+from broker.pipeline.source import decoder, http_catalog, store_catalog
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
-from broker.pipeline.source.positions import Condition, read_position
+from broker.pipeline.source.planner import Condition, read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import lost_since
@@ -215,7 +216,7 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
         assert handles(here) == handles(there)
         slot = handles(there)[-1]
         assert slot.count == count
-        assert bytes(here.fetch_slot(slot)) == there.fetch_slot(slot) == there.fetch(slot.seal)
+        assert bytes(here.fetch_slot(slot)) == there.fetch_slot(slot)
     for catalog in (here, there):
         catalog.set_cursor("mine", "/", "all", 0)  # so that every slot is kept
         assert [(tap["name"], tap["cursors"][0]["name"]) for tap in catalog.taps()] == [("all", "mine")]
@@ -235,7 +236,7 @@ def test_a_large_slot_over_http_is_not_in_memory(broker: BrokerProcess, monkeypa
     here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
     there.seal_now("/", "all")
     slot = handles(there)[-1]
-    monkeypatch.setattr(http_client, "LARGE_BYTES", 100)
+    monkeypatch.setattr(http_catalog, "LARGE_BYTES", 100)
     block = there.fetch_slot(slot)
     assert isinstance(block, mmap.mmap)
     assert block[:] == here.fetch_slot(slot)
@@ -276,7 +277,8 @@ def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None
     open_catalog(path=str(broker.folder)).seal_now("/", "all")
     found = []
     for where in ({"path": str(broker.folder)}, {"url": address(broker)}):
-        stream = MessageStream({"tap": "all", **where}, StructType().add("body", "binary").add("offset", "long"))
+        schema = arrow_schema_of(StructType().add("body", "binary").add("offset", "long"))
+        stream = RowStream({"tap": "all", **where}, schema, message_batches)
         start = stream.initialOffset()
         end = stream.latestOffset(start, ReadAllAvailable())
         rows = [row for run in stream.partitions(start, end) for batch in stream.read(run) for row in batch.to_pylist()]
@@ -290,11 +292,16 @@ def test_what_the_broker_refuses_is_one_line_without_a_password(broker: BrokerPr
     """Missing rights, wrong logins and unknown names or slots are reported with the broker's reason."""
     publish(broker, 1)
     last = open_catalog(path=str(broker.folder)).seal_now("/", "all")
+    slot = handles(open_catalog(path=str(broker.folder)))[-1]
     there, ann, wrong = (open_catalog(url=address(broker, login)) for login in ("guest:guest", "ann:secret", "ann:no"))
     for call, kind, said in [
         (lambda: there.snapshot("/", "nix"), SourceRefused, "no queue 'nix'"),
-        (lambda: there.fetch(last + 5), SlotMissing, f"slot {last + 5} is gone"),
-        (lambda: ann.fetch(last), SourceRefused, "refuses user 'ann'"),
+        (
+            lambda: there.fetch_slot(replace(slot, seal=last + 5)),
+            SlotMissing,
+            f"slot {last + 5} of tap 'all'",
+        ),
+        (lambda: ann.fetch_slot(slot), SourceRefused, "refuses user 'ann'"),
         (lambda: ann.snapshot("/", "late"), SourceRefused, "refuses user 'ann'"),
         (lambda: ann.seal_now("/", "all"), SourceRefused, "refuses user 'ann'"),
         (lambda: wrong.store, SourceRefused, "refuses user 'ann'"),

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from broker.pipeline.faults import ERROR, NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary
-from broker.pipeline.job_failure import ERROR, NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.jobs import doctor
-from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
+from broker.pipeline.jobs.doctor import DoctorOptions, Machine, run_doctor
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Java, RefusedJava, Search
-from broker.pipeline.spark.machine import Machine
 
 GOOD = Java("PATH", Path("/opt/java"), "21.0.8", Path("/opt/java"))
 OLD = RefusedJava("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer ones")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.pipeline.source.decoder import batches
-from broker.pipeline.source.positions import (
+from broker.pipeline.source.planner import (
     EARLIEST,
     LATEST,
     BadPosition,

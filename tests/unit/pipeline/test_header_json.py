@@ -142,9 +142,3 @@ def test_decimals_are_those_of_pika(number: str) -> None:
     octets = b"".join(pieces)
     assert json.loads(table_to_json(octets)) == {"price": {"$D": number}}
     assert json_to_table(table_to_json(octets)) == octets
-
-
-def test_what_an_earlier_version_wrote_of_a_negative_decimal_has_its_octets() -> None:
-    """The earlier version read the digits unsigned; its lakes are replayed with the original octets."""
-    octets = counted(b"\x01hD" + struct.pack(">Bi", 2, -150))
-    assert json_to_table('{"h": {"$D": "42949671.46"}}') == octets

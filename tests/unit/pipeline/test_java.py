@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.job_failure import NO_JAVA
-from broker.pipeline.spark.java import NoJava, Search, find_java, search
-from broker.pipeline.spark.java_shim import shim_home, shim_text
+from broker.pipeline.faults import NO_JAVA
+from broker.pipeline.spark.java import NoJava, Search, find_java, search, shim_home, shim_text
 
 
-def fake_java(home: Path, version: str, *, vector: bool = True, release: bool = True, modules: bool = True) -> Path:
+def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
     """Make a Java home whose java reports this version and echoes other arguments."""
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     quoted = shlex.quote(str(home))
     listed = "java.base" + (" jdk.incubator.vector" if vector else "")
-    if release:
-        lines = f'JAVA_VERSION="{version}"\n' + (f'MODULES="{listed}"\n' if modules else "")
-        (home / "release").write_text(lines)
     binary.write_text(
         f"""#!/bin/sh
 case "$1" in
@@ -107,7 +103,7 @@ def test_a_java_that_does_not_run_is_refused_with_what_it_said(tmp_path: Path) -
 
 
 def test_a_java_for_another_processor_is_refused(tmp_path: Path) -> None:
-    """A binary that the kernel cannot execute is refused, even with a valid release file."""
+    """A binary that the kernel cannot execute is refused."""
     home = fake_java(tmp_path / "other", "21.0.1")
     (home / "bin" / "java").write_bytes(b"\x7fELF\0\0\0\0")
     assert reasons(found(tmp_path, home=home))["$JAVA_HOME"].startswith("does not run: ")
@@ -120,26 +116,12 @@ def test_a_java_that_says_nothing_is_refused(tmp_path: Path) -> None:
     assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not say its version and its home"
 
 
-@pytest.mark.parametrize(("release", "modules"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("vector", [True, False])
-def test_the_vector_module_is_known_with_and_without_a_release_file(
-    tmp_path: Path, *, vector: bool, release: bool, modules: bool
-) -> None:
-    """A launcher is made exactly if the module is missing, by the release file or by the Java's own list."""
-    home = fake_java(tmp_path / "java", "21.0.8", vector=vector, release=release, modules=modules)
-    java = found(tmp_path, home=home).java
+def test_a_launcher_is_made_where_the_vector_module_is_missing(tmp_path: Path, *, vector: bool) -> None:
+    """The Java itself says whether it has the module."""
+    java = found(tmp_path, home=fake_java(tmp_path / "java", "21.0.8", vector=vector)).java
     assert java is not None
     assert java.shimmed is not vector
-
-
-def test_a_release_file_of_another_version_is_not_believed(tmp_path: Path) -> None:
-    """If the file and the Java disagree, the Java is asked for its modules."""
-    home = fake_java(tmp_path / "java", "21.0.8", vector=False)
-    (home / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
-    java = found(tmp_path, home=home).java
-    assert java is not None
-    assert java.version == "21.0.8"
-    assert java.shimmed
 
 
 def test_no_java_is_one_screen_with_exit_code_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

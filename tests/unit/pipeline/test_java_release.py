@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.pipeline.spark.java_release import properties, refusal, release
+from broker.pipeline.spark.java import properties, refusal
 
 
 @pytest.mark.parametrize("version", ["17.0.11", "17.0.15", "17.1", "21", "21-ea", "21.0.8", "25.0.3", "25.1.0"])
@@ -35,27 +35,6 @@ def test_a_version_that_will_not_do(version: str, why: str) -> None:
     assert said is not None
     assert why in said
     assert version in said
-
-
-def test_a_release_file_names_version_and_modules() -> None:
-    """The file that jlink writes gives the version and the modules of the image."""
-    made = release('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
-    assert made is not None
-    assert made.version == "17.0.15"
-    assert made.modules == frozenset({"java.base", "jdk.incubator.vector"})
-
-
-def test_a_release_file_without_modules_says_nothing_of_them() -> None:
-    """A missing MODULES line means unknown modules, not none."""
-    made = release('JAVA_VERSION="21.0.1"\n')
-    assert made is not None
-    assert made.modules is None
-
-
-@pytest.mark.parametrize("text", ["", "\0\1\2", "JAVA_VERSION=21", 'JAVA_VERSION=""', 'OTHER="1"'])
-def test_a_release_file_that_names_no_version_is_none(text: str) -> None:
-    """A damaged or foreign file is ignored."""
-    assert release(text) is None
 
 
 def test_properties_are_read_from_among_other_lines() -> None:

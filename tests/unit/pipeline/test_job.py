@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli.parser import BadUsage, OneLineParser
+from broker.pipeline.faults import BAD_RECORDS, GAP, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out
-from broker.pipeline.job_failure import BAD_RECORDS, GAP, JobFailed
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.log import SparkLog
 

@@ -15,13 +15,14 @@ pytest.importorskip("moto")
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.lake import Lake
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.lake_format import LakeTarget
+from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.slot_copy import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.store_catalog import StoreCatalog
+from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
-from tests.slot_rows import slot_rows
 from tests.unit.pipeline.bucket import bucket
 from tests.unit.pipeline.test_lake_table import STORE, batch
 
@@ -57,11 +58,11 @@ def test_a_bucket_holds_each_batch_once(place: str) -> None:
         Lake(place)
     lake = Lake(place, create=True)
     for number in range(3):
-        assert lake.commit(batch(lake, number, number + 1))
+        assert lake.commit(batch(lake, number + 1))
     again = Lake(place, create=True)
-    assert not again.commit(batch(again, 2, 3))
+    assert not again.commit(batch(again, 3))
     with pytest.raises(LakeRefused, match="one archive only may write a tap"):
-        again.commit(batch(again, 0, 3, 4, query="other"))
+        again.commit(batch(again, 3, 4, query="other"))
     assert (offsets(lake), list(lake.archived(STORE))) == ([1, 2, 3], [("/", "audit")])
     assert lake.compact(1 << 20)["numFilesAdded"] == 1
     assert lake.message_table.delete("offset = 2") == 1
@@ -77,17 +78,36 @@ def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
     folder = SlotFolder(tmp_path / "store")
     folder.add_slot("audit", numbered(30))
     target = LakeTarget(
-        Lake(place, create=True).place, None, "q", BadShare.parse("0"),
+        Lake(place, create=True).place, "", "q",
         open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
     )  # fmt: skip
-    rows = slot_rows([SlotHandle.of(folder.store, seal) for seal in folder.view.seals])
-    target.commit([target.write(iter([rows]))], 0)
+    slots = [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
     lake = Lake(place)
+    lake.commit(LakeBatch("q", 1, "", target.copy(slots)))
     assert offsets(lake) == list(range(1, 31))
-    written = target.write(iter([rows]))
-    lake.discard(LakeBatch("q", 1, written.copied))
+    lake.discard(LakeBatch("q", 2, "", target.copy(slots)))
     lake.message_table.sweep("q")
     assert len(lake.disk.list(lake.message_table.folder / "date=2023-11-14")) == 1
+
+
+def test_an_archive_on_another_machine_leaves_what_is_under_way(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines archive into a bucket under one name: neither removes files of the other, and no row is doubled."""
+    folder = SlotFolder(tmp_path / "store")
+    for _ in range(2):
+        folder.add_slot("audit", numbered(10))
+    runs = []
+    for machine in ("a", "b"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        run = ArchiveRun(Lake(place, create=True), StoreCatalog(folder.path), "archive")
+        run.begin()
+        slots = [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
+        runs.append((run, run.target(str(folder.path)).copy(slots)))
+    for run, copied in runs:
+        run.commit(copied, StreamOffset.at(folder.view, 2))
+        run.end()
+    assert offsets(Lake(place)) == list(range(1, 21))
 
 
 def test_the_commands_take_the_options_of_a_bucket(
@@ -104,7 +124,7 @@ def test_the_commands_take_the_options_of_a_bucket(
     assert told.startswith("slotmq: s3://missing/lake") and len(told.splitlines()) == 1 and "secret" not in told
     lake = Lake("s3://attic/commands", create=True)
     for number in range(2):
-        lake.commit(batch(lake, number, number + 1))
+        lake.commit(batch(lake, number + 1))
     assert main(["pipeline", "compact", "--lake", "s3://attic/commands", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files_after"] == 1
     assert main(["pipeline", "expire", "--lake", "s3a://attic/commands", *words, "--older", "1d", "--json"]) == 0

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from broker.pipeline.lake import Lake, table
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.lake_format import LakeTarget
+from broker.pipeline.lake.lake import ArchiveNote
+from broker.pipeline.lake.slot_copy import Copied, LakeTarget
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, orphans_of, rows_of
 from tests.slot_folders import SlotFolder, make_slots, numbered
-from tests.slot_rows import slot_rows
 from tests.unit.pipeline.dying_disk import Died, DyingDisk
 
 DAY_MS = 86_400_000
@@ -45,31 +47,27 @@ def handles(folder: SlotFolder) -> list[SlotHandle]:
     return [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
 
 
-def target(lake: Path, folder: SlotFolder, disk: DyingDisk) -> LakeTarget:
-    """Return the sink as Spark makes it for tasks and commits."""
-    return LakeTarget(
-        lake=Lake(lake, create=True, disk=disk).place,
-        slots=None,
-        query=QUERY,
-        max_bad=BadShare.parse("1"),
-        disk=disk,
-        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
-    )
-
-
-def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]) -> None:
-    """Do Spark's part: for each batch without a recorded commit the tasks, the commit and the record.
+def archive(path: Path, folder: SlotFolder, disk: DyingDisk) -> None:
+    """Archive from the lake's position on: for each batch the tasks and the commit, and a compaction.
 
     A batch has two slots and one task per slot.
     """
-    Lake(lake, create=True, disk=disk)  # each run repairs the lake first
-    found = handles(folder)
-    for batch in range(SLOTS // 2):
-        if batch not in committed:
-            sink = target(lake, folder, disk)
-            sink.commit([sink.write(iter([slot_rows([one])])) for one in found[2 * batch : 2 * batch + 2]], batch)
-            committed.add(batch)
-            Lake(lake, disk=disk).compact(1 << 20)
+    lake = Lake(path, create=True, disk=disk)  # each run repairs the lake first
+    note = lake.note("archive")
+    if note is None:
+        note = replace(ArchiveNote.new(None, (), {}, StreamOffset(folder.store, 0)), query=QUERY)
+        lake.write_note("archive", note)
+    at = lake.position(note) or note.start
+    target = LakeTarget(
+        lake.place, "", QUERY, disk=disk,
+        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
+    )  # fmt: skip
+    found = [slot for slot in handles(folder) if slot.seal > at.seal]
+    for first in range(0, len(found), 2):
+        slots = found[first : first + 2]
+        copied = sum((target.copy([slot]) for slot in slots), Copied())
+        lake.commit(LakeBatch(QUERY, slots[-1].seal, "", copied))
+        Lake(path, disk=disk).compact(1 << 20)
 
 
 def check(path: Path, folder: SlotFolder) -> None:
@@ -91,7 +89,7 @@ def check(path: Path, folder: SlotFolder) -> None:
 def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
     """Return the number of changing file calls in a run without a death."""
     disk = DyingDisk()
-    archive(tmp_path / "whole", folder, disk, set())
+    archive(tmp_path / "whole", folder, disk)
     check(tmp_path / "whole", folder)
     return disk.calls
 
@@ -118,11 +116,11 @@ def test_a_writer_that_dies_at_any_file_call_leaves_each_row_once(
     calls = calls_of_a_whole_run(tmp_path, folder)
     assert calls > 40
     for dies_at in range(0, calls, step):
-        lake, committed, durable = tmp_path / f"lake{dies_at}", set[int](), set[Path]()
+        lake, durable = tmp_path / f"lake{dies_at}", set[Path]()
         for attempt, life in enumerate((dies_at, random.randrange(calls), None)):
             disk = DyingDisk(life, durable)
             try:
-                archive(lake, folder, disk, committed)
+                archive(lake, folder, disk)
             except Died:
                 assert attempt < 2
                 if power:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-from broker.pipeline.job_failure import ERROR, USAGE
+from broker.pipeline.faults import ERROR, USAGE
 from broker.pipeline.jobs.query import plain
 from broker.pipeline.lake import Lake
 from tests.slot_folders import SlotFolder

@@ -22,8 +22,8 @@ from deltalake.exceptions import CommitFailedError
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.jobs.expire import ExpireOptions, conditions
 from broker.pipeline.lake import Lake, table
-from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.parquet_file import DayFiles
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA
@@ -37,7 +37,7 @@ FIRST_US = 20_000 * DAY_US  # 2024-10-04
 
 
 def batch(
-    lake: Lake, number: int, first: int, last: int | None = None, *, query: str = "q", day: int = 0, key: str = "k"
+    lake: Lake, first: int, last: int | None = None, *, query: str = "q", day: int = 0, key: str = "k"
 ) -> LakeBatch:
     """Return a batch with a written file: one row per seal, with the seal as its offset."""
     last = first if last is None else last
@@ -54,7 +54,7 @@ def batch(
     with DayFiles(lake.disk, lake.message_table.folder, query, ARROW_SCHEMA) as files:
         files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
         made = files.finish()
-    return LakeBatch(query, number, Copied(made, seals={AUDIT: (first, last)}, slots=1, rows=len(rows)))
+    return LakeBatch(query, last, START, Copied(made, seals={AUDIT: (first, last)}, slots=1, rows=len(rows)))
 
 
 @pytest.fixture
@@ -72,25 +72,25 @@ def offsets(lake: Lake) -> list[int]:
 
 def test_a_batch_that_is_played_again_changes_nothing(lake: Lake) -> None:
     """A repeated batch is ignored, also from another writer; `deltalake` alone would accept it again."""
-    assert lake.commit(batch(lake, 0, 1, 3))
-    assert lake.commit(batch(lake, 1, 4))
+    assert lake.commit(batch(lake, 1, 3))
+    assert lake.commit(batch(lake, 4))
     entries = DeltaTableLog.read(lake.message_table.folder).entries
     for again in (lake, Lake(lake.place)):
-        assert not again.commit(batch(again, 1, 4))
-        assert not again.commit(batch(again, 0, 1, 3))
+        assert not again.commit(batch(again, 4))
+        assert not again.commit(batch(again, 1, 3))
     log = DeltaTableLog.read(lake.message_table.folder)
     assert (log.entries, offsets(lake)) == (entries, [1, 2, 3, 4])
-    assert log.transactions == {f"slotmq/{STORE}/{START}/%2F/audit": 4, "slotmq-query/q": 1}
+    assert log.transactions == {f"slotmq/{STORE}/{START}/%2F/audit": 4, f"slotmq-query/q/{START}": 4}
     assert lake.archived(STORE) == {("/", "audit"): {START: 4}}
 
 
 def test_a_batch_of_other_slots_is_refused(lake: Lake) -> None:
-    """A batch of another lake's checkpoint is refused, not dropped as known, and the lake is unchanged."""
-    lake.commit(batch(lake, 0, 1, 3))
-    with pytest.raises(LakeRefused, match="with other slots than 3 to 4 of tap 'audit'"):
-        lake.commit(batch(lake, 0, 3, 4))
+    """A batch with a slot that the lake has is refused, and the lake is unchanged."""
+    lake.commit(batch(lake, 1, 3))
+    with pytest.raises(LakeRefused, match="up to seal 3 already, and was to get seal 3 again"):
+        lake.commit(batch(lake, 3, 4))
     with pytest.raises(LakeRefused, match=r"up to seal 3 already, and was to get seal 2 again: .* --take-over"):
-        lake.commit(batch(lake, 0, 2, 9, query="other"))
+        lake.commit(batch(lake, 2, 9, query="other"))
     assert offsets(lake) == [1, 2, 3]
 
 
@@ -117,7 +117,7 @@ def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
         except LakeRefused as refused:
             said[query] = str(refused)
 
-    batches = {"q": batch(lake, 0, 1, 3, query="q"), "r": batch(lake, 0, 1, 5, query="r")}
+    batches = {"q": batch(lake, 1, 3, query="q"), "r": batch(lake, 1, 5, query="r")}
     threads = [threading.Thread(target=commit, args=each) for each in batches.items()]
     for thread in threads:
         thread.start()
@@ -135,10 +135,13 @@ def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
     def work(query: str) -> None:
         mine = Lake(lake.place)
         for number in range(8):
-            made = batch(mine, number, number + 1, query=query)
+            made = batch(mine, number + 1, query=query)
             mine.commit(
                 LakeBatch(
-                    query, number, Copied(made.copied.files, seals={(STORE, START, "/", query): (number + 1,) * 2})
+                    query,
+                    made.seal,
+                    START,
+                    Copied(made.copied.files, seals={(STORE, START, "/", query): (made.seal,) * 2}),
                 )
             )
 
@@ -169,13 +172,13 @@ def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake)
             calls.append(f"{folder.name}/")
 
     noting = Lake(lake.place, disk=NotingDisk())
-    made = batch(noting, 0, 1)
+    made = batch(noting, 1)
     [file] = made.copied.files
     assert calls[-2:] == [file.path[-13:], "date=2024-10-04/"]
     noting.commit(made)
     assert calls[-2:] == [f"{1:020}.json", "_delta_log/"]
     calls.clear()
-    assert not noting.commit(batch(noting, 0, 1))  # of a writer that died before the sync
+    assert not noting.commit(batch(noting, 1))  # of a writer that died before the sync
     assert f"{1:020}.json" in calls and calls.count("_delta_log/") == 1
 
 
@@ -193,7 +196,7 @@ def test_every_entry_is_on_disk_before_a_vacuum(lake: Lake, monkeypatch: pytest.
             calls.append(f"{folder.name}/")
 
     for number in range(4):
-        lake.commit(batch(lake, number, number + 1, day=number % 2))
+        lake.commit(batch(lake, number + 1, day=number % 2))
     other = DeltaTable(lake.message_table.uri)
     for day in ("2024-10-04", "2024-10-05"):
         other.optimize.compact(partition_filters=[("date", "=", day)])
@@ -222,7 +225,7 @@ def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
         pytest.skip("there is no strace")
     code = (
         "import sys; from broker.pipeline.lake import Lake; from tests.unit.pipeline.test_lake_table import batch;"
-        "lake = Lake(sys.argv[1]); lake.commit(batch(lake, 0, 1)); sys.stdout.write('released')"
+        "lake = Lake(sys.argv[1]); lake.commit(batch(lake, 1)); sys.stdout.write('released')"
     )
     trace = tmp_path / "trace"
     calls = "trace=linkat,rename,renameat,renameat2,fsync,write"
@@ -242,14 +245,14 @@ def test_what_a_power_loss_tore_is_removed(lake: Lake, monkeypatch: pytest.Monke
     """A torn entry at the end, checkpoint or compaction is removed: the table is what it was before."""
     monkeypatch.setattr(table, "CHECKPOINT_EVERY", 3)
     for number in range(4):
-        lake.commit(batch(lake, number, number + 1))
+        lake.commit(batch(lake, number + 1))
     log = lake.message_table.folder / "_delta_log"
     (log / f"{4:020}.json").write_bytes((log / f"{4:020}.json").read_bytes()[:50])
     checkpoint = log / f"{3:020}.checkpoint.parquet"
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     assert Lake(lake.place, create=True).archived(STORE) == {("/", "audit"): {START: 3}}
     assert not checkpoint.exists()
-    lake.commit(batch(lake, 3, 4))
+    lake.commit(batch(lake, 4))
 
     lake.compact(1 << 20)
     [merged] = lake.files()
@@ -262,7 +265,7 @@ def test_what_a_power_loss_tore_is_removed(lake: Lake, monkeypatch: pytest.Monke
 def test_what_else_became_of_a_lake_is_no_power_loss(lake: Lake) -> None:
     """A lost file of an archive is reported to readers; its entry and its seals are kept."""
     for number in range(2):
-        lake.commit(batch(lake, number, number + 1))
+        lake.commit(batch(lake, number + 1))
     for file in lake.files():
         (lake.message_table.folder / file.path).unlink()
     assert Lake(lake.place, create=True).archived(STORE) == {("/", "audit"): {START: 2}}
@@ -273,7 +276,7 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(
     lake: Lake, answer: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that `deltalake` reports as failed may be in the bucket, so the files that its entry names are kept."""
-    lake.commit(batch(lake, 0, 1, 3))
+    lake.commit(batch(lake, 1, 3))
     write = DeltaTable.create_write_transaction
 
     def lose(*arguments: Any, **options: Any) -> None:
@@ -282,8 +285,8 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(
 
     with monkeypatch.context() as patched, suppress(LakeRefused):
         patched.setattr(DeltaTable, "create_write_transaction", lose)
-        lake.commit(batch(lake, 1, 4, 6))
-    assert not lake.commit(batch(lake, 1, 4, 6))
+        lake.commit(batch(lake, 4, 6))
+    assert not lake.commit(batch(lake, 4, 6))
     assert all((lake.message_table.folder / file.path).exists() for file in lake.files())
     assert offsets(lake) == [1, 2, 3, 4, 5, 6]
 
@@ -309,11 +312,11 @@ def test_a_batch_whose_checkpoint_cannot_be_written_is_in_the_table(
     monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
     blocker = lake.message_table.folder / "_delta_log" / f"{2:020}.checkpoint.parquet"
     blocker.mkdir()
-    assert all(lake.commit(batch(lake, number, number + 1)) for number in range(3))
-    assert not lake.commit(batch(lake, 1, 2))
+    assert all(lake.commit(batch(lake, number + 1)) for number in range(3))
+    assert not lake.commit(batch(lake, 2))
     assert all((lake.message_table.folder / file.path).exists() for file in lake.files())
     blocker.rmdir()
-    assert lake.commit(batch(lake, 3, 4))
+    assert lake.commit(batch(lake, 4))
     assert offsets(lake) == [1, 2, 3, 4]
 
 
@@ -328,7 +331,7 @@ def test_a_failure_of_the_package_is_a_line_with_its_cause() -> None:
 def test_a_vacuum_that_is_killed_brings_nothing_back(lake: Lake) -> None:
     """A vacuum that removed a compacted file with a deleted row, but not the older files, restores no deleted row."""
     for number in range(3):
-        lake.commit(batch(lake, number, number + 1, key=f"k{number}"))
+        lake.commit(batch(lake, number + 1, key=f"k{number}"))
     lake.compact(1 << 20)
     [merged] = lake.files()
     assert lake.message_table.delete("routing_key = 'k1'") == 1
@@ -343,9 +346,9 @@ def test_a_vacuum_that_is_killed_brings_nothing_back(lake: Lake) -> None:
 def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> None:
     """Today's small files are compacted too, and a reader of the old ones goes on until the vacuum."""
     for number in range(6):
-        lake.commit(batch(lake, number, number + 1, day=number % 2))
+        lake.commit(batch(lake, number + 1, day=number % 2))
     old, before = lake.files(), messages_of(lake.place.root)
-    beside = threading.Thread(target=lambda: [lake.commit(batch(lake, 6 + n, 7 + n)) for n in range(5)])
+    beside = threading.Thread(target=lambda: [lake.commit(batch(lake, 7 + n)) for n in range(5)])
     beside.start()
     done = Lake(lake.place).compact(1 << 20, "2024-10-04")
     beside.join()
@@ -366,19 +369,19 @@ def test_entries_are_folded_and_go(lake: Lake, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(table.SETTINGS, "delta.logRetentionDuration", "interval 0 hours")
     short = Lake(lake.place.root.parent / "short", create=True)
     for number in range(10):
-        short.commit(batch(short, number, number + 1))
+        short.commit(batch(short, number + 1))
     log = short.message_table.folder / "_delta_log"
     assert len(list(log.glob("*.json"))) < 6
     assert short.archived(STORE) == {("/", "audit"): {START: 10}}
-    assert not short.commit(batch(short, 9, 10))
+    assert not short.commit(batch(short, 10))
     assert sum(file.rows for file in short.files()) == 10
-    assert [facts["batch"] for facts in short.message_table.facts("q", range(8, 10))] == [9, 8]
+    assert short.message_table.passed("q", ["", START]) == (10, START)
 
 
 def test_messages_are_deleted_by_day_and_by_key(lake: Lake) -> None:
     """Deleted messages are counted, their seals stay in the log, and the vacuum frees their bytes."""
     for number in range(4):
-        lake.commit(batch(lake, number, number + 1, day=number, key="it's" if number == 3 else "k"))
+        lake.commit(batch(lake, number + 1, day=number, key="it's" if number == 3 else "k"))
     assert lake.message_table.delete(conditions(ExpireOptions("", older="2024-10-06T12:00"))[0]) == 2
     assert messages_of(lake.place.root) == [3, 4]
     assert lake.message_table.delete(conditions(ExpireOptions("", keys=("it's", "no"), queues=("audit",)))[0]) == 1
@@ -386,13 +389,13 @@ def test_messages_are_deleted_by_day_and_by_key(lake: Lake) -> None:
     lake.vacuum(0)
     assert [path.parent.name for path in lake.message_table.folder.glob("date=*/*.parquet")] == ["date=2024-10-06"]
     assert lake.archived(STORE) == {("/", "audit"): {START: 4}}
-    assert not lake.commit(batch(lake, 3, 4))
+    assert not lake.commit(batch(lake, 4))
 
 
 def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
     """A lake is read at a version, of which the first has no files, and at a time."""
     for number in range(3):
-        lake.commit(batch(lake, number, number + 1))
+        lake.commit(batch(lake, number + 1))
     assert [len(Lake(lake.place, version=version).files()) for version in (0, 1, 3)] == [0, 1, 3]
     for at in range(4):
         os.utime(lake.message_table.folder / "_delta_log" / f"{at:020}.json", (1_700_000_000 + at, 1_700_000_000 + at))
@@ -408,7 +411,7 @@ def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
 def test_files_are_chosen_by_the_times_of_their_rows(lake: Lake) -> None:
     """The start of a time range is inclusive, the end exclusive."""
     for number in range(3):
-        lake.commit(batch(lake, number, number + 1, day=number))
+        lake.commit(batch(lake, number + 1, day=number))
     days = [f"2024-10-0{day}" for day in (4, 5, 6)]
     for bounds, found in [((None, None), days), ((days[1], None), days[1:]), ((None, days[1]), days[:1]),
                           ((days[1], days[2]), days[1:2]), (("2024-10-07", None), [])]:  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from broker.pipeline.spark.machine import Machine, look, memory_bytes
+from broker.pipeline.jobs.doctor import Machine, look, memory_bytes
 
 GOOD = Machine(
     python="3.11.2",

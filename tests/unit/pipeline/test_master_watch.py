@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.job_failure import ERROR, JobFailed
-from broker.pipeline.spark.master_watch import MasterWatch
+from broker.pipeline.faults import ERROR, JobFailed
+from broker.pipeline.spark.session import MasterWatch
 
 MASTER = "spark://host:7077"
 START = "26/11/29 11:29:37 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform\n"

@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pipeline.source.planner import PARTITION_MAX_BYTES, PARTITION_MIN_BYTES, BatchLimits, admitted, runs, wanted
-from broker.pipeline.source.positions import Condition
+from broker.pipeline.source.planner import (
+    PARTITION_MAX_BYTES,
+    PARTITION_MIN_BYTES,
+    BatchLimits,
+    Condition,
+    admitted,
+    runs,
+    wanted,
+)
 from broker.pipeline.source.slot_handle import SlotHandle
 
 MIB = 1 << 20

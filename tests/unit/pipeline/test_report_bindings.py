@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
-from broker.pipeline.report.reach import redundant_bindings
+from broker.pipeline.report.broker_sections import redundant_bindings
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.routing.pattern import split_words
 from tests.property.topic_reference import matches

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
-from broker.pipeline.report.forecast import AHEAD_DAYS, forecast, trend
 from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, moment_axis, slice_ms, slice_name
+from broker.pipeline.report.traffic import AHEAD_DAYS, forecast, trend
 from broker.slot_files.seal_view import SealView
 
 MONDAY_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
@@ -67,12 +67,12 @@ def test_growth_is_carried_on() -> None:
         free_bytes=10_000_000,
     )
     assert made is not None
-    assert math.isclose(made.messages_a_day, 290)
-    assert math.isclose(made.growth, 10)
-    assert [day for day, _ in made.ahead] == list(AHEAD_DAYS)
-    assert math.isclose(made.ahead[0][1], 50_000 + 50 * (290 * 7 + 10 * 49 / 2))
-    assert made.full_in_days is not None
-    full = made.full_in_days
+    assert math.isclose(made["messages_a_day"], 290)
+    assert math.isclose(made["growth_a_day"], 10)
+    assert [row["days"] for row in made["ahead"]] == list(AHEAD_DAYS)
+    assert math.isclose(made["ahead"][0]["lake_bytes"], 50_000 + 50 * (290 * 7 + 10 * 49 / 2))
+    assert made["full_in_days"] is not None
+    full = made["full_in_days"]
     assert math.isclose(50 * (290 * full + 10 * full * full / 2), 10_000_000)
 
 
@@ -82,8 +82,8 @@ def test_a_falling_lake_never_shrinks_nor_fills() -> None:
     last_ms = MONDAY_MS + (len(counts) - 1) * DAY_MS + 5
     made = forecast(days(counts), MONDAY_MS, last_ms, lake_rows=10, lake_bytes=1000, free_bytes=1 << 40)
     assert made is not None
-    assert made.full_in_days is None
-    sizes = [size for _, size in made.ahead]
+    assert made["full_in_days"] is None
+    sizes = [row["lake_bytes"] for row in made["ahead"]]
     assert sizes == sorted(sizes)
     assert sizes[-1] == sizes[-2]
 
@@ -92,7 +92,7 @@ def test_a_short_history_goes_on_as_it_was() -> None:
     """Less than two weeks has no trend, because weekends would distort it."""
     made = forecast(days([60, 60]), MONDAY_MS, MONDAY_MS + 2 * DAY_MS, lake_rows=120, lake_bytes=240, free_bytes=1200)
     assert made is not None
-    assert (made.messages_a_day, made.growth, made.full_in_days) == (60, 0, 10)
+    assert (made["messages_a_day"], made["growth_a_day"], made["full_in_days"]) == (60, 0, 10)
 
 
 def test_less_than_an_hour_is_no_history() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.report.page import page
+from broker.pipeline.jobs.report import page
 
 HOSTILE = "<script>alert(1)</script>&\x1b[2J\u202e\"'"
 VOID = {"meta", "br", "!doctype"}

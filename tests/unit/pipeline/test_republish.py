@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.content_header import decode_properties
+from broker.client.address import AmqpAddress
 from broker.pipeline.replay.republish import HeaderChanges
-from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import producer_of
 from tests.unit.pipeline.encoded import properties

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import Unanswered
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
-from broker.pipeline.message_format import MessageStream
+from broker.pipeline.formats import RowStream, arrow_schema_of, message_batches
 from broker.pipeline.source import store_catalog
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream
@@ -32,7 +32,7 @@ def folder_of(path: Path, slots: int = 5, rows: int = 10) -> SlotFolder:
 def stream(folder: SlotFolder, **options: str) -> SealStream:
     """Return the stream reader that Spark makes of the options."""
     given = {"path": str(folder.path), **{name.strip("_"): value for name, value in options.items()}}
-    return MessageStream(given, StructType().add("offset", "long"))
+    return RowStream(given, arrow_schema_of(StructType().add("offset", "long")), message_batches)
 
 
 def batches(reader: SealStream, start: dict[str, Any] | None = None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -253,12 +253,12 @@ def test_a_slot_that_goes_before_its_task_reads_it_is_named(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("offset", "said"),
     [
-        ({"v": 1, "store": "00" * 16, "seal": 1}, "the checkpoint belongs to store 0000"),
+        ({"v": 2, "store": "00" * 16, "seal": 1, "incarnation": ""}, "the checkpoint belongs to store 0000"),
         ({"v": 3, "seal": 1}, "its offsets are of version 3, this one reads up to version 2"),
         ({"v": 2, "store": "00" * 16, "seal": 1}, "none of SlotMQ's"),
-        ({"v": 0, "seal": 1}, "none of SlotMQ's"),
+        ({"v": 1, "store": "00" * 16, "seal": 1}, "none of SlotMQ's"),
         ({"partition-0": 5}, "none of SlotMQ's"),
-        ({"v": 1, "seal": "x"}, "none of SlotMQ's"),
+        ({"v": 2, "seal": "x"}, "none of SlotMQ's"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, offset: dict[str, Any], said: str) -> None:
@@ -273,7 +273,7 @@ def test_an_older_copy_of_the_data_folder_is_refused(tmp_path: Path) -> None:
     """A checkpoint with a later seal than the folder has is refused."""
     folder = folder_of(tmp_path, 1)
     with pytest.raises(SourceRefused, match="an older copy"):
-        stream(folder).latestOffset({"v": 1, "store": folder.store, "seal": 9}, LIMITED)
+        stream(folder).latestOffset({"v": 2, "store": folder.store, "seal": 9, "incarnation": ""}, LIMITED)
 
 
 def test_a_queue_cannot_be_followed(tmp_path: Path) -> None:

@@ -14,16 +14,15 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.faults import ServerRefused
-from broker.pipeline.job_failure import JobFailed
+from broker.pipeline import job as session_choice
+from broker.pipeline.faults import JobFailed, ServerRefused
+from broker.pipeline.job import choose
 from broker.pipeline.jobs import server as server_job
 from broker.pipeline.jobs.server import ServerOptions, run_server
 from broker.pipeline.progress import Progress
-from broker.pipeline.spark import session_choice
 from broker.pipeline.spark.server import ServerRequest, stop, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.server_process import LOADED
-from broker.pipeline.spark.session_choice import choose
 
 STATE = ServerState(
     pid=os.getpid(), port=1, token="secret", master="local[2]", cores=2, memory="1g", idle_s=60.0,

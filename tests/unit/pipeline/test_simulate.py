@@ -18,12 +18,12 @@ from broker.overlay.packets import Conjunction, Update, UpdateAck
 from broker.overlay.simulation.topology import SimulatedTree
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
-from broker.pipeline.simulate import messages_level, simulation_task, tables_level
+from broker.pipeline.jobs import simulate as job
+from broker.pipeline.simulate import messages_level, tables_level
 from broker.pipeline.simulate.interest_network import DELAY_MS, SPACE, InterestNetwork
 from broker.pipeline.simulate.message_routes import least_crossings, route
 from broker.pipeline.simulate.plan import MESSAGES, SimulationPlan, default_plans, product_plans
-from broker.pipeline.simulate.result_lines import result_lines
-from broker.pipeline.simulate.result_pictures import result_sheet
+from broker.pipeline.simulate.results import result_lines, result_sheet
 from broker.pipeline.simulate.sized_tree import parents_of, sized_tree
 from broker.pipeline.simulate.workload import LEAF_PATTERNS, Workload
 from tests.property.topic_reference import matches
@@ -297,7 +297,7 @@ def rows_of(plans: Iterable[SimulationPlan]) -> list[dict[str, Any]]:
 
 def test_progress_counts_the_tasks_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """While simulations run, the step of the job says how many of them are done."""
-    monkeypatch.setattr(simulation_task, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(job, "LOOK_EVERY_S", 0.001)
     third, steps = Event(), []
 
     class Seen:
@@ -310,7 +310,7 @@ def test_progress_counts_the_tasks_that_have_ended(monkeypatch: pytest.MonkeyPat
     tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     seen: Any = Seen()
-    with simulation_task._told(spark, seen, "of 9 simulations done"):
+    with job._told(spark, seen, "of 9 simulations done"):
         assert third.wait(30)
     assert steps[:3] == ["0 of 9 simulations done", "4 of 9 simulations done", "4 of 9 simulations done"]
 

@@ -19,7 +19,7 @@ from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.sink.bad_records import BadRecordLog
 from broker.pipeline.sink.writers import TaskPublished, batch_writer, stream_writer
 from broker.pipeline.source.schema import ARROW_SCHEMA
-from broker.pipeline.spark.formats import register
+from broker.pipeline.spark.session import register
 from broker.testing import Broker
 
 ROW: dict[str, Any] = {**dict.fromkeys(ARROW_SCHEMA.names), "exchange": "", "routing_key": "q", "body": b"body"}

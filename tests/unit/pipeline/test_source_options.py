@@ -6,10 +6,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PipelineFault, SlotGap, SlotMissing, SourceRefused, fault_in, said_plainly
-from broker.pipeline.source.message_reader import arrow_schema_of
+from broker.pipeline.formats import arrow_schema_of
 from broker.pipeline.source.options import SourceOptions, names_option
-from broker.pipeline.source.planner import BatchLimits
-from broker.pipeline.source.positions import Condition
+from broker.pipeline.source.planner import BatchLimits, Condition
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.faults import SourceRefused
-from broker.pipeline.job_failure import ERROR, GAP, JobFailed
+from broker.pipeline.faults import ERROR, GAP, JobFailed, SourceRefused
 from broker.pipeline.spark.failure import LINE_MAX, reason, told
 from broker.pipeline.spark.log import SparkLog
 from broker.pipeline.spark.server_files import ServerFiles, ServerState

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from broker.pipeline.job_failure import USAGE, JobFailed
+from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.spark import session as spark_session
 from broker.pipeline.spark.session import local_cores, settings
 
@@ -48,7 +48,7 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def start() -> None:
-        with spark_session._environment({"SLOTMQ_TEST_KEPT": "now", "SLOTMQ_TEST_NEW": "now"}):
+        with spark_session.environment({"SLOTMQ_TEST_KEPT": "now", "SLOTMQ_TEST_NEW": "now"}):
             seen.append((os.environ["SLOTMQ_TEST_KEPT"], os.environ["SLOTMQ_TEST_NEW"]))
             raise ValueError("start")
 

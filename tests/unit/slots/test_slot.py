@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.slots.acks import Acks
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Tenure
 
@@ -75,7 +76,7 @@ def test_returned_messages_come_before_fresh_ones_lowest_first() -> None:
     """The next message is the lower of the first returned id and the cursor."""
     slot = filled(6)
     slot.take(4)
-    slot.requeue([3, 1])
+    slot.requeue([1, 3])
     assert list(slot.take(10)) == [1, 3]
     assert list(slot.take(10)) == [4, 5]
     assert slot.redelivered(1)
@@ -100,7 +101,8 @@ def test_purge_spares_the_unacked() -> None:
     slot = filled(6)
     slot.take(4)
     slot.requeue([1])
-    assert slot.purge() == [1, 4, 5]
+    assert slot.ready_indexes() == [1, 4, 5]
+    slot.lose(slot.ready_indexes())
     assert slot.ready == 0
     assert slot.unacked() == [0, 2, 3]
     assert slot.contents == ["m0", None, "m2", "m3", None, None]
@@ -108,7 +110,7 @@ def test_purge_spares_the_unacked() -> None:
 
 @pytest.mark.parametrize("settled", [range(2), range(2, 4), range(4, 6), range(6), [1, 3, 4], [5]], ids=str)
 def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) -> None:
-    """Settling any part of a slot releases exactly its messages, with their counts of deliveries."""
+    """Settling any part of a slot releases exactly its messages."""
     slot = filled(6)
     slot.take(6)
     slot.requeue([1, 3, 5])
@@ -117,14 +119,13 @@ def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) ->
     left = [index for index in range(6) if index not in settled]
     assert slot.contents == [f"m{index}" if index in left else None for index in range(6)]
     assert slot.unacked() == left
-    assert sorted(slot.counts) == [index for index in (1, 3, 5) if index in left]
 
 
 def test_recovered_slot_skips_what_was_settled() -> None:
     """Settled messages of a recovered slot are not handed out; all others count as redelivered."""
     settled = Acks()
     settled.settle_all([0, 3])
-    slot = Slot.restored(100, 6, settled.to_bytes(), {}, {7}, charge_bytes=60, recovered=True)
+    slot = Slot.restored(100, 6, settled.to_bytes(), [], {7}, charge_bytes=60, recovered=True)
     assert slot.ready == slot.unsettled == 4
     assert list(slot.take(2)) == [1, 2]
     assert list(slot.take(9)) == [4, 5]
@@ -135,7 +136,7 @@ def test_recovered_slot_skips_what_was_settled() -> None:
 
 def test_recovered_bits_end_with_the_slot() -> None:
     """A recovered bitmap has no more places than the slot has messages, whatever its padding."""
-    slot = Slot.restored(1, 3, b"\xff", {}, set(), charge_bytes=0, recovered=False)
+    slot = Slot.restored(1, 3, b"\xff", [], set(), charge_bytes=0, recovered=False)
     assert (slot.acks.to_bytes(), slot.acks.count, slot.unsettled, slot.ready) == (b"\x07", 3, 0, 0)
 
 
@@ -150,14 +151,23 @@ def test_settling_twice_is_a_defect() -> None:
     assert list(acks.unsettled(0, 7)) == [0, 1, 5, 6]
 
 
-def test_recall_makes_every_unacked_message_ready_once_more() -> None:
-    """Messages of a lost owner are ready again and redelivered, except the settled ones."""
-    slot = filled(5)
-    slot.take(4)
-    slot.settle([1])
-    assert len(slot.recall()) == 3
-    assert list(slot.take(9)) == [0, 2, 3]
-    assert slot.counts == {0: 1, 2: 1, 3: 1}
+def test_a_range_of_the_newest_messages_is_fresh_again() -> None:
+    """The newest messages in one piece leave nothing behind but their counts, whatever came back before them."""
+    slot = filled(6)
+    slot.take(6)
+    slot.requeue([1])
+    slot.requeue(range(3, 6))
+    assert (slot.cursor, slot.returned_count) == (3, 1)
+    assert list(slot.take(9)) == [1]
+    assert slot.take(9) == range(3, 6)
+    slot.requeue(range(6))
+    assert (slot.cursor, slot.returned, slot.ready) == (0, None, 6)
+    assert slot.returns_of(range(6)) == [
+        ReturnRun(0, 1, 1, 1),
+        ReturnRun(1, 2, 2, 2),
+        ReturnRun(2, 3, 1, 1),
+        ReturnRun(3, 6, 2, 2),
+    ]
 
 
 def test_front_lists_what_take_would_hand_out() -> None:
@@ -167,8 +177,8 @@ def test_front_lists_what_take_would_hand_out() -> None:
     slot.contents = list("abcdef")
     slot.take(3)
     slot.settle([0])
-    slot.requeue([2])
-    assert slot.front(5) == [2]
+    slot.requeue([1])
+    assert list(slot.front(5)) == [1]
     slot.take(1)
     slot.lose([4])
     assert slot.front(5) == [3, 5]
@@ -203,20 +213,23 @@ def test_what_is_not_ready_cannot_be_picked() -> None:
         with pytest.raises(ValueError, match="not"):
             slot.pick(index)
     assert slot.ready == 2
+    slot.take(1)
+    slot.put_back([0])
+    with pytest.raises(ValueError, match="not"):
+        slot.pick(1)
+    assert slot.ready == 2
 
 
 def test_what_a_slot_notes_is_its_own() -> None:
-    """Returned messages, delivery counts and segments of one slot are in no other, however it got them."""
-    used, recalled, doubted = filled(4), filled(4), filled(4)
+    """Returned messages, counts of returns and segments of one slot are in no other, however it got them."""
+    used, doubted = filled(4), filled(4)
     used.take(3)
     used.put_back([0])
     used.requeue([1])
     used.add_segment(7)
-    recalled.take(2)
-    recalled.recall()
-    doubted.doubt(1)
-    assert (used.returned, used.counts, used.segments) == ([0, 1], {1: 1}, {7})
-    assert (recalled.returned, recalled.counts, recalled.segments) == ([0, 1], {0: 1, 1: 1}, set())
-    assert doubted.counts == dict.fromkeys(range(4), 0)
+    doubted.doubt(2)
+    assert (used.ready_indexes(), used.returns_of(range(4)), used.segments) == ([0, 1, 3], [ReturnRun(1, 2, 1, 1)], {7})
+    assert doubted.returns_of(range(4)) == [ReturnRun(1, 4, 0, 0)]
+    assert [doubted.redelivered(index) for index in range(4)] == [False, True, True, True]
     fresh = filled(1)
-    assert (fresh.returned, fresh.counts, fresh.segments) == ([], {}, set())
+    assert (fresh.returned, fresh.redeliveries, fresh.segments) == (None, None, set())

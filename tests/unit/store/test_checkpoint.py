@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store.checkpoint import (
     Checkpoint,
     CheckpointFolder,
@@ -23,7 +24,11 @@ FULL = Checkpoint(
     True,
     [{"change": "queue_declared", "name": "ü"}],
     [
-        QueueState(1, 2001, [SlotState(1, 1001, b"\xff\x01", {3: 2}, {4: 10, 1 << 31: 1}, 99), SlotState(1001, 2001)]),
+        QueueState(
+            1,
+            2001,
+            [SlotState(1, 1001, b"\xff\x01", [ReturnRun(3, 9, 2, 1)], {4: 10, 1 << 31: 1}, 99), SlotState(1001, 2001)],
+        ),
         QueueState(9, 1),
     ],
     12,

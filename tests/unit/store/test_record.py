@@ -8,6 +8,7 @@ from struct import unpack_from
 import pytest
 from crc32c import crc32c
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store import record as records
 from broker.store.record import (
     HEAD_BYTES,
@@ -17,7 +18,6 @@ from broker.store.record import (
     decode_topology,
     encode_message,
     encode_moved,
-    encode_purged,
     encode_requeued,
     encode_route,
     encode_settled,
@@ -98,11 +98,10 @@ def test_a_run_of_settled_ids_is_short(ids: list[int], flags: int, tail: list[in
 
 
 def test_other_kinds_hold_their_numbers() -> None:
-    """Requeued has pairs, purged has a watermark and the remaining ids, both after the queue number."""
-    requeued = encode_requeued(1, 2, 7, {5: 2, 6: 1})
-    assert unpack_from(">5Q", requeued, HEAD_BYTES) == (7, 5, 2, 6, 1)
-    purged = encode_purged(1, 2, 7, 100, [98])
-    assert unpack_from(">3Q", purged, HEAD_BYTES) == (7, 100, 98)
+    """Requeued has runs of ids with both counts, after the queue number."""
+    requeued = encode_requeued(1, 2, 7, 5, [ReturnRun(0, 2, 3, 1), ReturnRun(4, 5, 1, 0)])
+    assert unpack_from(">QQIIIQIII", requeued, HEAD_BYTES) == (7, 5, 2, 3, 1, 9, 1, 1, 0)
+    assert len(requeued) == HEAD_BYTES + 8 + 2 * 20
 
 
 def test_a_change_comes_back() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store.checkpoint import Checkpoint
 from broker.store.damage import CorruptStore
 from broker.store.record import (
     TARGET,
     encode_moved,
-    encode_purged,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
@@ -67,10 +67,12 @@ def test_settled_messages_stay_away() -> None:
 
 
 def test_a_purge_spares_the_unacked() -> None:
-    """A purge settles everything up to the watermark except the listed ids; earlier settlements stay."""
+    """A purge settles runs of ids; earlier settlements stay."""
     room = Room(window_messages=10)
     room.publish(30, 1)
-    room.append(encode_settled(0, 1, 1, [4]), encode_purged(0, 1, 1, 25, [4, 12]))
+    room.append(
+        encode_settled(0, 1, 1, [4]), encode_settled(0, 1, 1, range(1, 12)), encode_settled(0, 1, 1, range(13, 26))
+    )
     room.reopen()
     assert sorted(room.waiting(1)) == [12, 26, 27, 28, 29, 30]
 
@@ -82,7 +84,7 @@ def test_a_purge_settles_nothing_that_came_after_it() -> None:
     room = Room(window_messages=10)
     room.publish(8, 1)
     before = room.store.log.position
-    room.append(encode_purged(0, 1, 1, 8, [3]))
+    room.append(encode_settled(0, 1, 1, range(1, 3)), encode_settled(0, 1, 1, range(4, 9)))
     room.publish(7, 1)
     purged = room.reopen().queues[1]
     room.store.write_checkpoint(Checkpoint(before, False, [], [purged], 2))
@@ -93,11 +95,18 @@ def test_a_purge_settles_nothing_that_came_after_it() -> None:
 
 
 def test_delivery_counts_are_the_last_ones() -> None:
-    """A requeue record has absolute counts; counts of settled messages are dropped."""
-    room = Room()
-    room.publish(4, 1)
-    room.append(encode_requeued(0, 1, 1, {2: 1, 3: 1}), encode_requeued(0, 1, 1, {2: 2}), encode_settled(0, 1, 1, [3]))
-    assert room.reopen().queues[1].slots[0].counts == {1: 2}
+    """A requeue record has absolute counts; counts of settled messages are dropped, those of unknown ids too."""
+    room = Room(window_messages=4)
+    room.publish(6, 1)
+    room.append(
+        encode_requeued(0, 1, 1, 2, [ReturnRun(0, 4, 1, 0), ReturnRun(4, 9, 3, 2)]),
+        encode_requeued(0, 1, 1, 2, [ReturnRun(0, 1, 2, 1)]),
+        encode_settled(0, 1, 1, [3]),
+    )
+    for _ in range(2):
+        first, second = room.reopen().queues[1].slots
+        assert first.returns == [ReturnRun(1, 2, 2, 1), ReturnRun(3, 4, 1, 0)]
+        assert second.returns == [ReturnRun(0, 1, 1, 0), ReturnRun(1, 2, 3, 2)]
 
 
 def test_ids_without_a_record_are_settled_holes() -> None:
@@ -144,12 +153,16 @@ def test_recovery_starts_at_the_checkpoint() -> None:
     room.publish(15, 1)
     room.reopen()
     room.checkpoint()
-    room.append(encode_settled(0, 1, 1, [1, 2, 3]), room.message(1, body=b"16"), encode_requeued(0, 1, 1, {15: 3}))
+    room.append(
+        encode_settled(0, 1, 1, [1, 2, 3]),
+        room.message(1, body=b"16"),
+        encode_requeued(0, 1, 1, 15, [ReturnRun(0, 1, 3, 3)]),
+    )
     recovered = room.reopen()
     assert recovered.records == 4  # with the mark of the batch
     assert sorted(room.waiting(1)) == list(range(4, 17))
     assert [(slot.first, slot.end) for slot in recovered.queues[1].slots] == [(1, 11), (11, 16), (16, 17)]
-    assert recovered.queues[1].slots[1].counts == {4: 3}
+    assert recovered.queues[1].slots[1].returns == [ReturnRun(4, 5, 3, 3)]
 
 
 def test_reading_a_record_twice_changes_nothing() -> None:

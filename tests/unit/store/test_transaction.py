@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.slots.redeliveries import ReturnRun
 from broker.store.checkpoint import Checkpoint
 from broker.store.compaction import SlotReference
 from broker.store.damage import NewerFormat
@@ -18,7 +19,6 @@ from broker.store.record import (
     TRANSACTION,
     encode_message,
     encode_moved,
-    encode_purged,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
@@ -212,9 +212,9 @@ def test_every_kind_is_replayed() -> None:
     log = room.store.log
     with log.group():
         log.append(encode_settled(0, 1, 1, [1]))
-        log.append(encode_requeued(0, 1, 1, {2: 3}))
+        log.append(encode_requeued(0, 1, 1, 2, [ReturnRun(0, 1, 3, 2)]))
         log.append(room.message(1, 2, body=b"7"))
-        log.append(encode_purged(0, 1, 1, 4, [2]))
+        log.append(encode_settled(0, 1, 1, range(3, 5)))
         log.append(message(3, 1))
         log.append(encode_queue_deleted(0, 1, 3))
         log.append(encode_topology(0, 1, {"change": "made"}))
@@ -223,7 +223,7 @@ def test_every_kind_is_replayed() -> None:
         recovered = room.reopen()
         assert room.waiting(1) == {2: b"2", 5: b"5", 6: b"6", 7: b"7"}
         assert room.waiting(2) == {1: b"7"}
-        assert recovered.queues[1].slots[0].counts == {1: 3}
+        assert recovered.queues[1].slots[0].returns == [ReturnRun(1, 2, 3, 2)]
         assert recovered.topology == [{"change": "made"}]
         assert recovered.queues.keys() == {1, 2}
         assert recovered.next_queue_number == 4
@@ -271,7 +271,7 @@ def test_a_later_kind_inside_is_named() -> None:
     later[KIND_AT] = 77
     inner = encode_inner(bytes(later))
     room.append(encode_transaction_head(0, [inner]) + inner)
-    with pytest.raises(NewerFormat, match=r"newer SlotMQ, record kind 77; this version reads up to 9$"):
+    with pytest.raises(NewerFormat, match=r"newer SlotMQ, record kind 77; this version reads up to 8$"):
         room.reopen()
 
 

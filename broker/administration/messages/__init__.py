@@ -1,1 +1,0 @@
-"""What an operator does with messages: look at them, take them, move them."""

@@ -1,0 +1,165 @@
+"""Rows that are leased to this node: how they get into its streams, and their reconciliation after a break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.errors import Unreachable
+from broker.cluster.shared_slot import Returned, SharedSlot
+from broker.cluster.shared_stream import SharedStreams
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from bitarray import bitarray
+
+    from broker.cluster.chunk_reader import ChunkReader
+    from broker.cluster.database_rows import LeasedRow
+
+__all__ = ["Arrivals", "reconciled"]
+
+_log = get_logger()
+
+PAUSE_S: Final = 0.05
+Place = tuple[int, int]  # stream and number of a slot
+
+
+class Arrivals:
+    """The rows of one lease, until their messages are in their streams.
+
+    Invariant: ``rows`` are leased, and their streams do not have them.
+    """
+
+    def __init__(self, streams: SharedStreams, reader: ChunkReader) -> None:
+        self._streams = streams
+        self._reader = reader
+        self._loader = ChunkLoader()
+        self.rows: list[LeasedRow] = []
+
+    def begin(self, rows: Sequence[LeasedRow]) -> None:
+        """Take what a lease answered."""
+        self.rows = [row for row in rows if row.number is not None]
+
+    async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
+        """Return the chunks of the rows, read as often as it takes; stop when the lease is over."""
+        while True:
+            try:
+                return await self._reader.read(self.rows)
+            except Unreachable:
+                if is_over():
+                    return {}
+                await asyncio.sleep(PAUSE_S)
+
+    def adopt(self, chunks: Mapping[int, Chunk | DamagedChunk]) -> dict[int, int]:
+        """Give the messages to their streams, and return how many each of them got."""
+        rows, self.rows = self.rows, []
+        counts: dict[int, int] = {}
+        for row in rows:
+            counts[row.stream] = counts.get(row.stream, 0) + self._adopt(row, chunks)
+        return counts
+
+    def _adopt(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> int:
+        stream = self._streams.by_number.get(row.stream)
+        if stream is None or row.number is None:
+            return 0
+        indexes = list(row.bits.search(1))
+        try:
+            messages = self._loader.load(chunks[row.number], row.stream, indexes, row.count)
+        except DamagedChunk as error:
+            _log.error(
+                "chunk.damaged",
+                queue=stream.queue.name,
+                table=f"chunk_{row.ring}",
+                number=row.number,
+                messages=len(indexes),
+                reason=str(error),
+            )
+            stream.keep_damaged(row.number, row.bits)
+            return 0
+        counts = {int(index): count for index, count in (row.counts or {}).items()}
+        stream.adopt(SharedSlot(row.stream, row.number, row.count), indexes, messages, counts, row.seen)
+        return len(indexes)
+
+    def forget(self) -> None:
+        """Forget the rows: others have them now."""
+        self.rows = []
+
+
+def reconciled(
+    streams: SharedStreams,
+    rows: Sequence[LeasedRow],
+    arriving: Iterable[LeasedRow],
+    returning: Iterable[Returned],
+) -> list[Returned]:
+    """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
+
+    What goes back is marked as delivered before, because it may have been. What this node settled, and a crash of
+    the database undid, is settled again. Of what was to go back, `returning` keeps what has not gone.
+    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
+        back already.
+    Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
+        that this node does not know by number; those stay.
+    """
+    held = {(row.stream, row.number): row for row in rows if row.number is not None}
+    known: dict[Place, bitarray] = {}
+    for stream in list(streams.by_number.values()):
+        for number, bits in stream.held().items():
+            row = held.get((stream.number, number))
+            gone = bits if row is None else bits & ~row.bits
+            if gone.any():
+                dropped = stream.drop(number, gone)
+                _log.warning("lease.dropped", queue=stream.queue.name, number=number, messages=dropped)
+            known[stream.number, number] = bits
+    for row in arriving:
+        if row.number is not None:
+            _add(known, (row.stream, row.number), row.bits)
+    for one in returning:
+        _narrow(one, held)
+        _add(known, one.slot.place, one.bits)
+    _settle_again(streams, held, known)
+    for batch in (streams.batch, streams.running):
+        for slot, bits in batch.settlements() if batch is not None else ():
+            if slot.number:
+                _add(known, slot.place, bits)
+    found: list[Returned] = []
+    answering = streams.running.shares if streams.running is not None else {}
+    for (stream_number, number), row in held.items():
+        mine = known.get((stream_number, number))
+        unknown = row.bits if mine is None else row.bits & ~mine
+        share = answering.get(stream_number)
+        if unknown.any() and (mine is not None or share is None or share.sent_mine != row.bits):
+            returned = Returned(SharedSlot(stream_number, number, row.count))
+            returned.bits |= unknown
+            returned.seen |= unknown
+            found.append(returned)
+            _log.warning("lease.unknown", stream=stream_number, number=number, messages=unknown.count())
+    return found
+
+
+def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
+    """Settle with the next call what this node has settled and the database still has."""
+    for slot, bits in streams.unsaved:
+        row, mine = held.get(slot.place), known.get(slot.place)
+        if row is not None:
+            undone = row.bits & bits if mine is None else row.bits & bits & ~mine
+            if undone.any():
+                settled = streams.batch.settling(slot)
+                settled |= undone
+                streams.batch.synchronize()
+                streams.schedule()
+
+
+def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
+    """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
+    row = held.get(returned.slot.place)
+    if row is None:
+        returned.bits.setall(0)
+    else:
+        returned.bits &= row.bits
+
+
+def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:
+    whole = known.get(place)
+    known[place] = bits.copy() if whole is None else whole | bits

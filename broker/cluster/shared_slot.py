@@ -1,0 +1,116 @@
+"""Slots of the database as a node sees them: the places of its messages, and those that it returned or settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from bitarray import bitarray
+
+if TYPE_CHECKING:
+    from broker.slots.slot import Slot
+
+__all__ = ["Returned", "SharedSlot", "SlotPlace", "UnsavedSettlements", "message_id"]
+
+INDEX_BITS: Final = 20  # a browser knows integers of 53 bits
+KEPT_S: Final = 2.0  # PostgreSQL writes an asynchronous commit within three times wal_writer_delay, 0.6 s by default
+
+
+class SharedSlot:
+    """A slot of the database, of which this node has messages.
+
+    Shapes: ``number`` is 0 until the call that has the slot was answered. ``delivered`` says whether messages of it may
+        have been delivered; a move settles messages that were not.
+    """
+
+    __slots__ = ("count", "delivered", "number", "stream")
+
+    def __init__(self, stream: int, number: int, count: int, *, delivered: bool = True) -> None:
+        self.stream = stream
+        self.number = number
+        self.count = count
+        self.delivered = delivered
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its stream and number, by which rows are locked in order."""
+        return self.stream, self.number
+
+    def numbered(self, number: int) -> None:
+        """Take the number that the commit gave."""
+        self.number = number
+
+
+class SlotPlace:
+    """Which messages of a shared slot a local slot has.
+
+    Shapes: the message with the local id ``n`` has the index ``n + shift``; if ``indexes`` is not None, the message at
+        place ``n`` of the local slot has the index ``indexes[n]``.
+    """
+
+    __slots__ = ("indexes", "shift", "slot")
+
+    def __init__(self, slot: SharedSlot, shift: int, indexes: list[int] | None) -> None:
+        self.slot = slot
+        self.shift = shift
+        self.indexes = indexes
+
+    def indexes_of(self, slot: Slot, local: Sequence[int]) -> list[int]:
+        """Return the indexes that messages of the local slot have in the shared one."""
+        known = self.indexes
+        if known is not None:
+            return [known[index] for index in local]
+        shift = self.shift + slot.first
+        return [shift + index for index in local]
+
+
+def message_id(number: int, index: int) -> int:
+    """Return the number by which an operator knows the message at an index of a shared slot."""
+    return (number << INDEX_BITS) + index
+
+
+class Returned:
+    """Messages of one shared slot that go back to the free ones.
+
+    Shapes: ``seen`` marks those that may have been delivered; ``counts`` are delivery counts by index.
+    """
+
+    __slots__ = ("bits", "counts", "seen", "slot")
+
+    def __init__(self, slot: SharedSlot) -> None:
+        self.slot = slot
+        self.bits = bitarray(slot.count, "big")
+        self.seen = bitarray(slot.count, "big")
+        self.counts: dict[int, int] = {}
+
+
+Settlement = tuple[SharedSlot, bitarray]
+
+
+class UnsavedSettlements:
+    """Keeps what a node settled until the database has it on disk, so that the node can settle it again after a crash.
+
+    A synchronous call writes every call that was answered before it, because PostgreSQL writes its log in order.
+    """
+
+    __slots__ = ("_newer", "_older", "_since_s")
+
+    def __init__(self) -> None:
+        self._older: list[Settlement] = []
+        self._newer: list[Settlement] = []
+        self._since_s = 0.0  # when the newer ones began
+
+    def __iter__(self) -> Iterator[Settlement]:
+        yield from self._older
+        yield from self._newer
+
+    def add(self, settlements: list[Settlement], now_s: float) -> None:
+        """Keep the settlements of an asynchronous call for at least `KEPT_S`."""
+        if now_s - self._since_s >= KEPT_S:
+            self._older, self._newer, self._since_s = self._newer, [], now_s
+        self._newer += settlements
+
+    def clear(self) -> None:
+        """Forget all: they are on disk, or the epoch of this node has ended."""
+        self._older.clear()
+        self._newer.clear()

@@ -1,0 +1,363 @@
+"""Changes of the topology that every node of a cluster applies in the same order, with the same effect.
+
+To apply a change decides whether it has an effect: a queue is declared if its name is free and the vhost has room, a
+binding is made if its exchange and the queue of that number exist.
+
+Format in the topology log: JSON with the keys that a change has in the log of a single broker, and the vhost. Fields
+that have their default are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from broker.core.names import is_predeclared
+from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.rules import queue_rules
+from broker.core.topology import changes
+from broker.core.topology.changes import arguments_from_json
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.core.vhost_limits import VhostLimits
+    from broker.routing.exchange import Exchange
+
+__all__ = [
+    "Bound",
+    "ExchangeDeclared",
+    "ExchangeDeleted",
+    "ExclusiveOwners",
+    "ForeignOwner",
+    "QueueDeclared",
+    "QueueDeleted",
+    "TopologyChange",
+    "Unbound",
+    "VhostForgotten",
+    "all_changes",
+    "change_of",
+]
+
+
+class ForeignOwner(NamedTuple):
+    """The owner of an exclusive queue, as the log names it: a connection of another node, or one that has ended.
+
+    No session is equal to it, so its queues are locked.
+    """
+
+    node: str
+    epoch: int
+    token: int
+
+
+FindOwner = Callable[[ForeignOwner], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class TopologyChange:
+    """A change of one vhost.
+
+    Shapes: fields are named by their keys in JSON. ``limit`` is how many queues, exchanges or bindings the vhost may
+        have.
+    """
+
+    kind: ClassVar[str]
+    limited_by: ClassVar[str | None] = None  # the limit of a vhost
+    vhost: str
+    durable: bool = True
+    limit: int | None = None
+
+    @property
+    def streams(self) -> Sequence[int]:
+        """The numbers of the streams that it declares."""
+        return ()
+
+    def limit_by(self, limits: VhostLimits) -> None:
+        """Take the limit that holds on the node that proposes the change."""
+        if self.limited_by is not None:
+            self.limit = getattr(limits, self.limited_by)
+
+    def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
+        """Apply the change, and return whether it had an effect.
+
+        The vhost's journal must let the change pass, with what follows from it. `find_owner` returns the session of an
+        owner that is a connection of this node, and any other owner as it is.
+        """
+        raise NotImplementedError
+
+    def has_room(self, count: int) -> bool:
+        """Return whether the vhost may have more than `count` queues, exchanges or bindings."""
+        return self.limit is None or count < self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the change as the log has it."""
+        values = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+        return {"change": self.kind, **values}
+
+
+@dataclass(slots=True, kw_only=True)
+class ExchangeDeclared(TopologyChange):
+    """An exchange is made. ``holding`` is the number of the queue in which its delayed messages wait."""
+
+    kind = "exchange_declared"
+    limited_by = "exchanges_max"
+    name: str
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any]
+    holding: int | None = None
+
+    @property
+    def streams(self) -> Sequence[int]:
+        """The number of its holding queue."""
+        return () if self.holding is None else (self.holding,)
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Make the exchange, unless its name is taken."""
+        if self.name in vhost.exchanges or not self.has_room(vhost.exchanges.declared_count):
+            return False
+        if self.holding is not None:
+            vhost.queues.add(QueueDeclaration(holding_name(self.name), self.holding, durable=self.durable))
+        exchange = vhost.exchanges.add(
+            self.name,
+            self.type,
+            durable=self.durable,
+            auto_delete=self.auto_delete,
+            internal=self.internal,
+            arguments=arguments_from_json(self.arguments),
+        )
+        if exchange.delayed:
+            vhost.delays.open(exchange)
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class ExchangeDeleted(TopologyChange):
+    """An exchange is deleted with its bindings."""
+
+    kind = "exchange_deleted"
+    name: str
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Delete the exchange."""
+        exists = self.name in vhost.exchanges
+        vhost.exchanges.delete(self.name)
+        return exists
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueDeclared(TopologyChange):
+    """A queue is made. ``number`` is that of its first stream, ``owner`` that of an exclusive queue."""
+
+    kind = "queue_declared"
+    limited_by = "queue_limit"
+    name: str
+    number: int
+    auto_delete: bool
+    arguments: dict[str, Any]
+    owner: ForeignOwner | None = None
+
+    def __post_init__(self) -> None:
+        if self.owner is not None:  # a list in JSON
+            self.owner = ForeignOwner(*self.owner)
+
+    @property
+    def levels(self) -> int:
+        """How many streams it has."""
+        return queue_rules(arguments_from_json(self.arguments)).max_priority + 1
+
+    @property
+    def streams(self) -> Sequence[int]:
+        """The numbers of its streams."""
+        return range(self.number, self.number + self.levels)
+
+    def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
+        """Make the queue, unless its name is taken."""
+        if self.name in vhost.queues or not self.has_room(vhost.queues.declared_count):
+            return False
+        vhost.queues.add(
+            QueueDeclaration(
+                self.name,
+                self.number,
+                durable=self.durable,
+                exclusive_owner=None if self.owner is None else find_owner(self.owner),
+                auto_delete=self.auto_delete,
+                arguments=arguments_from_json(self.arguments),
+            )
+        )
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueDeleted(TopologyChange):
+    """A queue is deleted with its bindings, unless its name belongs to a later one."""
+
+    kind = "queue_deleted"
+    name: str
+    number: int
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Delete the queue."""
+        queue = vhost.queues.get(self.name)
+        if queue is None or queue.number != self.number:
+            return False
+        vhost.queues.drop(queue)
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class Bound(TopologyChange):
+    """A binding to the queue of that number, or to an exchange, is made."""
+
+    kind = "bound"
+    limited_by: ClassVar[str | None] = "bindings_max"
+    exchange: str
+    key: str
+    arguments: dict[str, Any]
+    queue: str | None = None
+    number: int | None = None
+    destination: str | None = None
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Add the binding."""
+        source, destination = self.ends(vhost)
+        live = vhost.bindings.live
+        if source is None or destination is None or not self.has_room(live.count):
+            return False
+        try:
+            return live.add(source, destination, self.key, arguments_from_json(self.arguments))
+        except ValueError:  # an exchange of another type by now, which cannot take this key
+            return False
+
+    def ends(self, vhost: Vhost) -> tuple[Exchange | None, Queue | Exchange | None]:
+        """Return the source and the destination, as far as they exist."""
+        source = vhost.exchanges.get(self.exchange)
+        if self.destination is not None:
+            return source, vhost.exchanges.get(self.destination)
+        queue = vhost.queues.get(self.queue or "")
+        return source, queue if queue is not None and queue.number == self.number else None
+
+
+class Unbound(Bound):
+    """A binding is removed."""
+
+    __slots__ = ()
+
+    kind = "unbound"
+    limited_by = None
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Remove the binding."""
+        source, destination = self.ends(vhost)
+        if source is None or destination is None:
+            return False
+        if vhost.bindings.live.remove(source, destination, self.key, arguments_from_json(self.arguments)) is None:
+            return False
+        vhost.exchanges.drop_unbound((source,))
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class VhostForgotten(TopologyChange):
+    """A vhost is deleted, with everything in it."""
+
+    kind = "vhost_forgotten"
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Delete all exchanges and queues."""
+        for exchange in vhost.exchanges.declared():
+            vhost.exchanges.delete(exchange.name)
+        for queue in list(vhost.queues.values()):
+            vhost.queues.drop(queue)
+        return True
+
+
+_KINDS: Final[dict[str, type[TopologyChange]]] = {
+    kind.kind: kind
+    for kind in (ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Bound, Unbound, VhostForgotten)
+}
+
+
+def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:
+    """Return a change of the topology log, or one of a vhost's own log with what that lacks, such as the vhost."""
+    known = {**change, **more}
+    return _KINDS[known.pop("change")](**known)
+
+
+def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[TopologyChange]:
+    """Return the changes that make everything in a vhost, transient and exclusive things too.
+
+    Whatever may change is copied at once; the changes are made lazily. `owners` names the owners of exclusive queues.
+    Cost: O(n) references at once.
+    """
+    exchanges = [exchange for exchange in vhost.exchanges.values() if not is_predeclared(exchange.name)]
+    queues = [queue for queue in vhost.queues.values() if not queue.kept]
+    holding = {queue.name: queue.number for queue in vhost.queues.values() if queue.kept}
+    bundles = [
+        bundle.copy()
+        for end in (*vhost.exchanges.values(), *vhost.queues.values())
+        for source, bundle in end.incoming.items()
+        if not source.deleted
+    ]
+
+    def made() -> Iterator[TopologyChange]:
+        for exchange in exchanges:
+            number = holding[holding_name(exchange.name)] if exchange.delayed else None
+            change = changes.exchange_declared(exchange)
+            yield change_of(change, vhost=vhost.name, durable=exchange.durable, holding=number)
+        for queue in queues:
+            owner = None if queue.exclusive_owner is None else owners[queue.exclusive_owner]
+            change = changes.queue_declared(queue)
+            yield change_of(change, vhost=vhost.name, durable=queue.durable, owner=owner)
+        for bundle in bundles:
+            for key, arguments in bundle.items():
+                yield change_of(changes.bound(bundle.destination, bundle.source, key, arguments), vhost=vhost.name)
+
+    return made()
+
+
+class ExclusiveOwners:
+    """Gives the connections of this node tokens, and finds them by these.
+
+    Shapes: an owner is the session of a connection of this node, or a ForeignOwner.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: dict[Any, int] = {}
+        self._sessions: dict[int, Any] = {}
+        self._last = 0
+
+    def name(self, owner: object, node: str, epoch: int) -> ForeignOwner:
+        """Return the name of an owner. `node` and `epoch` are those of this node."""
+        if isinstance(owner, ForeignOwner):
+            return owner
+        token = self._tokens.get(owner)
+        if token is None:
+            self._last = token = self._last + 1
+            self._tokens[owner] = token
+            self._sessions[token] = owner
+        return ForeignOwner(node, epoch, token)
+
+    def find(self, name: Sequence[str | int], epoch: int) -> object:
+        """Return the connection of that name, or its name if it is not one of this node in its present epoch."""
+        owner = ForeignOwner(str(name[0]), int(name[1]), int(name[2]))
+        return self._sessions.get(owner.token, owner) if owner.epoch == epoch else owner
+
+    def has_ended(self, name: Sequence[str | int], epoch: int) -> bool:
+        """Return whether that was a connection of this node in its present epoch, which has ended."""
+        session = self._sessions.get(int(name[2]))
+        return name[1] == epoch and (session is None or session.connection.finished)
+
+    def forget_ended(self) -> None:
+        """Forget connections that have ended: their queues are being deleted."""
+        for session in [session for session in self._tokens if session.connection.finished]:
+            del self._sessions[self._tokens.pop(session)]
+
+    def clear(self) -> None:
+        """Forget all connections, because the node is a new member."""
+        self._tokens.clear()
+        self._sessions.clear()

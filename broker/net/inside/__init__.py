@@ -1,1 +1,0 @@
-"""AMQP clients within the process."""

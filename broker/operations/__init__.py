@@ -1,0 +1,1 @@
+"""What an operator asks of a broker: one table of operations, and one row per object, for the socket and HTTP."""

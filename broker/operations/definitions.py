@@ -1,0 +1,110 @@
+"""Definitions are imported and exported; the data folder is copied."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker import __version__
+from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
+from broker.administration.policy_changes import PolicyChanges
+from broker.core.definitions.export import topology_of, user_fields
+from broker.core.definitions.reading import read_document
+from broker.operations.listing import gather
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OperationRefused, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.core.vhost import Vhost
+    from broker.operations.operated_broker import OperatedBroker
+
+__all__ = ["DEFINITION_OPERATIONS", "ExportDefinitions", "ImportDefinitions"]
+
+
+@parameters
+class Backup:
+    """The folder that a backup becomes."""
+
+    target: str
+
+
+@parameters
+class ImportDefinitions:
+    """A document, of the whole broker or of one vhost; `skip_refused` leaves out what a client could not declare."""
+
+    vhost: str | None = None
+    definitions: dict[str, Any]
+    skip_refused: bool = False
+
+
+@parameters
+class ExportDefinitions:
+    """One vhost, or the whole broker."""
+
+    vhost: str | None = None
+
+
+async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[str, Any]:
+    """Copy the data folder while the broker runs."""
+    target = Path(asked.target)
+    if not target.is_absolute():
+        raise OperationRefused("'target' should be an absolute path")
+
+    def told(step: str, done: int, total: int) -> None:
+        asker.tell({"step": step, "done": done, "total": total})
+
+    await asker.say({"step": "gathered vhosts", "done": 0, "total": 0})  # a client that disconnects ends it
+    return await broker.backups.take(target, told)
+
+
+async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
+    """Import definitions: all of them, or nothing."""
+    administration, vhost = broker.administration, asked.vhost
+    _check_vhost(broker, vhost)
+    document = await asyncio.to_thread(read_document, asked.definitions, vhost)  # it may be long
+    taking = DefinitionsImport(document, administration, broker.rehearsal, asker.tell, skip_refused=asked.skip_refused)
+    imported = await taking.run()
+    await PolicyChanges(administration).applied(asker.tell)
+    return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
+
+
+async def export_definitions(broker: OperatedBroker, asked: ExportDefinitions, _asker: Asker) -> dict[str, Any]:
+    """Return the definitions in force."""
+    administration, name = broker.administration, asked.vhost
+    _check_vhost(broker, name)
+    whole = administration.document()
+    whole["users"] = [user_fields(user) for user in whole["users"]]
+    product = {"product_name": "SlotMQ", "product_version": __version__}
+    if name is None:
+        return {**product, **whole, **await _topology(broker.vhosts(None))}
+    of_vhost = {part: [row for row in whole[part] if row["vhost"] == name] for part in ("policies", "parameters")}
+    found = {**of_vhost, **await _topology([administration.vhosts[name]])}
+    return {**product, **{part: [_without_vhost(row) for row in rows] for part, rows in found.items()}}
+
+
+def _check_vhost(broker: OperatedBroker, name: str | None) -> None:
+    if name is not None and name not in broker.administration.vhosts:
+        raise OperationRefused(f"no vhost '{name}'")
+
+
+async def _topology(vhosts: Iterable[Vhost]) -> dict[str, list[dict[str, Any]]]:
+    parts = [topology_of(vhost) for vhost in vhosts]
+    return {kind: await gather(row for part in parts for row in part[kind]) for kind in TOPOLOGY}
+
+
+def _without_vhost(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "vhost"}
+
+
+DEFINITION_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "backup": Operation(
+        backup,
+        Backup,
+        not_in_cluster="the messages and the topology of a cluster are in PostgreSQL: use slotmq cluster backup",
+    ),
+    "import_definitions": Operation(import_definitions, ImportDefinitions),
+    "export_definitions": Operation(export_definitions, ExportDefinitions),
+}

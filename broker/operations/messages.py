@@ -1,0 +1,165 @@
+"""Publishes messages and takes them out of queues, for an operator."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import b64decode
+from dataclasses import field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from broker.administration.deciding import decided
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import MISSING
+from broker.amqp.header_writer import encode_header
+from broker.core.message.carbon_copies import further_keys
+from broker.core.message.message import Envelope, Message
+from broker.core.moving.course import Outcome, land, to_exchange, to_queue
+from broker.core.queue.queue import Queue
+from broker.core.session.publication import check_user_id
+from broker.delivery.queue_messages import Peeked
+from broker.event_log import get_logger
+from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.fetch import Fetched, fetch, requeue, settle
+from broker.operations.message_row import message_row
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
+from broker.operations.rights import check_destination, of_queue
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.operations.operated_broker import OperatedBroker
+
+__all__ = ["MESSAGE_OPERATIONS"]
+
+_log = get_logger()
+
+FETCH_MAX: Final = 1000
+FETCH_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
+PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
+
+
+@parameters
+class Publish:
+    """Messages with the same properties. Shapes: `to` is read by `destination_of`, each of `bodies` is in base64."""
+
+    to: str
+    vhost: str = "/"
+    properties: dict[str, Any] = field(default_factory=dict)
+    bodies: list[str] = field(default_factory=list)
+
+
+@parameters
+class Get(OfQueue):
+    """How many messages are taken out of a queue, and whether they return to it."""
+
+    count: Annotated[int, Range(1, FETCH_MAX)] = 1
+    requeue: bool = False
+
+
+def _may_publish(broker: OperatedBroker, user: User, asked: Publish) -> None:
+    check_destination(broker, user, broker.vhost(asked.vhost), asked.to)
+    check_user_id(user, asked.properties.get("user_id"))
+
+
+async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[str, Any]:
+    """Publish messages to a queue or through an exchange. An alarm blocks an operator like any publisher."""
+    vhost = broker.vhost(asked.vhost)
+    committer = broker.engine(vhost).committer  # the vhost may be deleted meanwhile
+    destination, key = destination_of(vhost, asked.to)
+    properties, check = asked.properties, asker.check_publish(vhost)
+    bodies = [body_of(text) for text in asked.bodies]
+    if alarms := broker.alarms:
+        raise OperationRefused(f"the {' and the '.join(alarms)} alarm blocks publishing")
+    if isinstance(destination, Queue):
+        course, envelope = to_queue(destination), Envelope("", destination.name)
+    else:
+        course, envelope = to_exchange(vhost, destination, None), Envelope(destination.name, key or "")
+    count = dict.fromkeys(Outcome, 0)
+    for number, body in enumerate(bodies, 1):
+        header = encode_header(properties, len(body))
+        known = facts_of(header)
+        if known.fault is not None:
+            raise OperationRefused(known.fault)
+        if not isinstance(destination, Queue):
+            check(destination, [envelope.key, *further_keys(known)])
+        message = Message(envelope, header, body, 0, known, vhost.ports.clock.now_ms)
+        landing = course(message)
+        assert landing is not None, "what is published has nowhere to stay"
+        if known.bcc is not MISSING:
+            bare = edit_header(header, drop_headers=("BCC",))
+            shown = course(Message(envelope, bare, body, 0, facts_of(bare), message.timestamp_ms))
+            assert shown is not None, "what is published has nowhere to stay"
+            queues = [queue for queue in landing.queues if not queue.is_stream or queue in shown.queues]
+            landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
+        outcome = land(vhost, landing, body)
+        if outcome is not None:
+            count[outcome] += 1
+        if number % PUBLISH_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    await committer.drain()
+    return {
+        "published": count[Outcome.TAKEN],
+        "unroutable": count[Outcome.UNROUTABLE],
+        "refused": count[Outcome.REFUSED],
+        "to": told(destination, key),
+    }
+
+
+async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int]:
+    """Take messages out of a queue. The client accepts them first."""
+    vhost = broker.vhost(asked.vhost)
+    queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)
+    fetched: list[Fetched] = []
+    try:
+        while len(fetched) < asked.count and sum(map(size_of, fetched)) < FETCH_BYTES_MAX:
+            before = len(fetched)
+            await decided(partial(queue.before, "get", None))
+            await fetch(engine, queue, asked.count, FETCH_BYTES_MAX, fetched)
+            if len(fetched) == before:
+                break
+        asker.tell({"messages": [_row(one) for one in fetched]})
+        if await asker.accepted() and not asked.requeue:
+            settle(engine, fetched)
+            _log.info("messages.fetched", vhost=vhost.name, queue=queue.name, messages=len(fetched))
+            fetched = []
+    finally:  # messages that the client did not accept return to the queue
+        requeue(engine, fetched)
+    await engine.committer.drain()
+    return {"messages": queue.ready}
+
+
+def size_of(fetched: Fetched) -> int:
+    """Return the bytes of a message."""
+    return len(fetched.message.header) + len(fetched.message.body)
+
+
+def body_of(text: str) -> bytes:
+    """Return a body from base64. Raises: OperationRefused."""
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error:
+        raise OperationRefused("a body should be base64") from None
+
+
+def _row(fetched: Fetched) -> dict[str, Any]:
+    stream, slot, index, message, redelivered = fetched
+    envelope = message.envelope
+    peeked = Peeked(
+        stream.message_id(slot, index),
+        stream.level,
+        envelope.exchange,
+        envelope.key,
+        message.header,
+        message.body,
+        redelivered,
+    )
+    return message_row(peeked, len(message.body))
+
+
+MESSAGE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "publish": Operation(publish, Publish, _may_publish, asks_database=True),
+    "get": Operation(get, Get, of_queue("read"), asks_database=True),
+}

@@ -1,0 +1,161 @@
+"""Moves messages from one queue to others, and dead letters back to the queues where they died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from broker.administration.deciding import count_all
+from broker.core.moving.condition import every
+from broker.core.moving.course import back_home, to_exchange, to_queue
+from broker.core.moving.moving import Move, MoveTally
+from broker.core.queue.queue import Queue
+from broker.event_log import get_logger
+from broker.operations.destination import destination_of, queue_named, told
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
+from broker.operations.rights import check_destination, check_publish
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.core.moving.moving import MoveTally
+    from broker.delivery.engine import Engine
+    from broker.operations.operated_broker import OperatedBroker
+    from broker.routing.exchange import Exchange
+
+__all__ = ["MOVING_OPERATIONS", "MoveMessages", "RequeueDeadLetters", "carry_out"]
+
+STEP_MESSAGES: Final = 1000  # examined between two syncs
+PENDING_BYTES: Final = (
+    1 << 20
+)  # of the log: with more, a move waits for the disk, as a publisher waits for its confirms
+_log = get_logger()
+
+INTO: Final = ("queue", "exchange")
+
+
+async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]) -> str:
+    """Run a move to its end and return why it ended early, an empty string if it did not. Its effects are on disk then.
+
+    Shapes: `told` is called after each step, once it is on disk; it returns a reason to end the move there, or "".
+    Raises: StoreFailed when the broker has failed, or the vhost gone offline; BrokerError when a cluster's database is
+        away.
+    """
+    committer, log, tally = engine.committer, engine.store.log, move.tally
+    messages = engine.messages(move.source)
+    seen = 0
+    while not (reason := told(tally)):
+        while not move.done and tally.looked - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
+            committer.check()  # an engine that has ended runs no turn that would renew the share
+            await messages.move(move)
+            engine.log_settled()  # schedule a turn: it writes, delivers, and renews the share
+            await asyncio.sleep(0)
+        seen = tally.looked
+        await committer.drain()
+        if move.done:
+            break
+    return reason
+
+
+@parameters
+class MoveMessages(OfQueue):
+    """Where messages go, and which: those that match all conditions, up to a limit."""
+
+    to: str
+    match: list[str] = field(default_factory=list)
+    limit: Annotated[int | None, Range(1)] = None
+
+
+@parameters
+class RequeueDeadLetters(OfQueue):
+    """Whether dead letters go to the queues where they died or to the exchanges that they came from, and which."""
+
+    into: str = INTO[0]
+    reasons: list[str] = field(default_factory=list)
+    died_in: list[str] = field(default_factory=list)
+    match: list[str] = field(default_factory=list)
+    limit: Annotated[int | None, Range(1)] = None
+
+
+def _may_move(broker: OperatedBroker, user: User, asked: MoveMessages) -> None:
+    """Check the destination now; `Asker.check_publish` checks the keys of the messages one by one."""
+    vhost = broker.vhost(asked.vhost)
+    broker.permissions.check(user, vhost.queue_resource(asked.queue), "read")
+    check_destination(broker, user, vhost, asked.to)
+
+
+async def move(broker: OperatedBroker, asked: MoveMessages, asker: Asker) -> dict[str, Any]:
+    """Move messages of a queue to another one, or through an exchange."""
+    vhost = broker.vhost(asked.vhost)
+    source = queue_named(vhost, asked.queue)
+    destination, key = destination_of(vhost, asked.to)
+    if destination is source:
+        raise OperationRefused(f"queue '{source.name}' cannot be moved to itself")
+    alone = isinstance(destination, Queue)
+    if isinstance(destination, Queue):
+        course = to_queue(destination)
+    else:
+        course = to_exchange(vhost, destination, key, asker.check_publish(vhost))
+    moving = Move(vhost, source, course, wanted=every(asked.match), limit=asked.limit, alone=alone)
+    return await _run(broker, asker, moving, told(destination, key), (source, destination))
+
+
+def _may_requeue(broker: OperatedBroker, user: User, asked: RequeueDeadLetters) -> None:
+    vhost = broker.vhost(asked.vhost)
+    broker.permissions.check(user, vhost.queue_resource(asked.queue), "read")
+    if asked.into == INTO[0]:
+        check_publish(broker, user, vhost, vhost.exchanges[""], ())
+
+
+async def requeue_dead_letters(broker: OperatedBroker, asked: RequeueDeadLetters, asker: Asker) -> dict[str, Any]:
+    """Move dead letters back to the queues where they died, or through the exchanges that they came from."""
+    vhost = broker.vhost(asked.vhost)
+    source = queue_named(vhost, asked.queue)
+    if asked.into not in INTO:
+        raise OperationRefused(f"'into' should be {' or '.join(INTO)}")
+    course = back_home(
+        vhost,
+        into_exchange=asked.into == "exchange",
+        reasons=asked.reasons,
+        died_in=asked.died_in,
+        check=asker.check_publish(vhost),
+    )
+    moving = Move(vhost, source, course, wanted=every(asked.match), limit=asked.limit)
+    return await _run(broker, asker, moving, {"death": asked.into}, (source,))
+
+
+async def _run(
+    broker: OperatedBroker, asker: Asker, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
+) -> dict[str, Any]:
+    """Carry out a move; a full disk ends it, because it writes the messages again."""
+    source, vhost = move.source, move.vhost
+    await count_all([source])
+    total = source.counts()[0]
+
+    def deleted() -> str:
+        return "".join([f"'{end.name}' was deleted" for end in ends if end.deleted][:1])
+
+    def step(tally: MoveTally) -> str:
+        asker.tell({"looked": tally.looked, "moved": tally.moved, "total": total})
+        if broker.administration.closed:
+            return "the broker is stopping"
+        if "disk" in broker.alarms:
+            return "the disk alarm blocks publishing"
+        return deleted() or ("interrupted" if asker.enough() else "")
+
+    reason = await carry_out(broker.engine(vhost), move, step) or deleted()
+    if move.full:
+        reason = f"queue '{ends[-1].name}' is full"
+    tally = move.tally
+    counts = {"moved": tally.moved, "unroutable": tally.unroutable, "refused": tally.refused}
+    await count_all([source])
+    _log.info("messages.moved", vhost=vhost.name, queue=source.name, to=to, **counts, stopped=reason or None)
+    return {**counts, "unwanted": tally.unwanted, "to": to, "left": source.counts()[0], "stopped": reason or None}
+
+
+MOVING_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "move": Operation(move, MoveMessages, _may_move, asks_database=True),
+    "requeue_dead_letters": Operation(requeue_dead_letters, RequeueDeadLetters, _may_requeue, asks_database=True),
+}

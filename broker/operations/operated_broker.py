@@ -1,0 +1,120 @@
+"""A running broker as operations see it: what they read and change."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.operations.head_age import HeadTimes
+from broker.operations.queue_rates import QueueRates
+from broker.operations.request import OperationRefused
+
+if TYPE_CHECKING:
+    from broker.administration.administration import Administration
+    from broker.administration.backups import Backups
+    from broker.administration.rehearsal import Rehearsal
+    from broker.core.auth.permissions import Permissions
+    from broker.core.queue.queue import Queue
+    from broker.core.session.connection import SessionOfConnection
+    from broker.core.vhost import Vhost
+    from broker.delivery.engine import Engine
+    from broker.taps.taps import Taps
+
+__all__ = ["ClusterMembership", "OperatedBroker", "OverlayView"]
+
+
+class ClusterMembership(Protocol):
+    """The node that the broker is."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the node knows, as JSON; `nodes` has a row for each member."""
+
+    async def count_out_now(self, name: str) -> bool:
+        """Count out a dead node, and return False if it lives. Raises: BrokerError."""
+
+
+class OverlayView(Protocol):
+    """The overlay's brokers of this process, if there are any."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this process takes part in an overlay."""
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return a row for each broker, as JSON."""
+
+    def flows(self) -> list[dict[str, Any]]:
+        """Return for each broker its links, and for a leaf its streams: what `facts` has without a walk of patterns."""
+
+    def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
+        """Return where a message would go, and why, as JSON."""
+
+    def forget(self, leaf: str) -> None:
+        """Give up a leaf that is away for good. Raises: ValueError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatedBroker:
+    """The parts of a broker, and what only the server knows.
+
+    Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` is what
+        `slotmq status` shows, with the active alarms; `cluster` is the node that the broker is, None for a broker by
+        itself, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
+        bridge; `reload` reads the settings again, `shown_settings` are those in force without secrets; `ask_to_stop`
+        begins to stop and reports what it waits for.
+    """
+
+    administration: Administration
+    rehearsal: Rehearsal
+    permissions: Permissions
+    taps: Taps
+    backups: Backups
+    sessions: Callable[[], Collection[SessionOfConnection]]
+    blocked_sessions: Callable[[], Collection[SessionOfConnection]]
+    facts: Callable[[], Mapping[str, Any]]
+    cluster: ClusterMembership | None
+    ask_nodes: Callable[[Mapping[str, Any]], Awaitable[list[Any]]] | None
+    overlay: OverlayView
+    zmq: Callable[[], list[dict[str, Any]]]
+    reload: Callable[[], Awaitable[Mapping[str, Any]]]
+    shown_settings: Callable[[], Mapping[str, Any]]
+    ask_to_stop: Callable[[Callable[[Mapping[str, Any]], None]], None]
+    listed_rates: QueueRates = field(default_factory=QueueRates)
+    top_rates: QueueRates = field(default_factory=QueueRates)
+    heads: HeadTimes = field(default_factory=HeadTimes)
+    traces: set[object] = field(default_factory=set)
+
+    def vhost(self, name: str) -> Vhost:
+        """Return a vhost. Raises: OperationRefused."""
+        vhosts = self.administration.vhosts
+        if vhosts.is_down(name):
+            raise OperationRefused(f"vhost '{name}' is down: {vhosts.offline[name].reason}")
+        found = vhosts.get(name)
+        if found is None:
+            raise OperationRefused(f"no vhost '{name}'")
+        return found
+
+    def vhosts(self, name: str | None) -> Sequence[Vhost]:
+        """Return one vhost, or without a name all in order of their names. Raises: OperationRefused."""
+        if name is not None:
+            return [self.vhost(name)]
+        return [self.administration.vhosts[name] for name in sorted(self.administration.vhosts)]
+
+    def queue(self, vhost: str, name: str) -> tuple[Vhost, Queue]:
+        """Return a queue, which follows the newest policies, and its vhost. Raises: OperationRefused."""
+        found = self.vhost(vhost)
+        queue = found.queues.get(name)
+        if queue is None:
+            raise OperationRefused(f"no queue '{name}' in vhost '{vhost}'")
+        found.sweep.update(queue)
+        return found, queue
+
+    def engine(self, vhost: Vhost) -> Engine:
+        """Return the engine of a vhost."""
+        return self.administration.vhosts.engines[vhost.name]
+
+    @property
+    def alarms(self) -> list[str]:
+        """The kinds of the active alarms."""
+        return [alarm["kind"] for alarm in self.facts()["alarms"]]

@@ -1,0 +1,74 @@
+"""One operation: its parameters, what right it takes, and the function that carries it out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from broker.amqp.errors import BrokerError
+from broker.operations.request import Asker, OperationRefused, Request, Verb, read
+from broker.store.damage import CorruptStore, StoreFailed
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.operations.operated_broker import OperatedBroker
+
+__all__ = ["ADMINISTRATOR", "MONITORING", "Operation", "carry_out", "refusing", "verb_of"]
+
+MONITORING: Final = "monitoring"
+ADMINISTRATOR: Final = "administrator"
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[P]):
+    """An operation, which the control socket and HTTP offer.
+
+    Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation, None where it shows and
+        changes no message; `tag` is what a user of the command line over HTTP needs besides. At the socket nobody is
+        asked: its file is for the broker's own user of the machine. A node of a cluster refuses an operation that
+        `asks_database` while the database is away, and one with a reason `not_in_cluster` always.
+    """
+
+    run: Callable[[OperatedBroker, P, Asker], Any]
+    parameters: type[P]
+    right: Callable[[OperatedBroker, User, P], None] | None = None
+    tag: str = ADMINISTRATOR
+    asks_database: bool = False
+    not_in_cluster: str = ""
+
+
+def carry_out(broker: OperatedBroker, operation: Operation[P], asked: P, asker: Asker) -> Any:
+    """Return the answer of an operation, or an awaitable of it. Raises: OperationRefused and what `run` raises."""
+    if broker.cluster is not None:
+        if operation.not_in_cluster:
+            raise OperationRefused(operation.not_in_cluster)
+        if operation.asks_database:  # an operator who was told of a failure does not expect that it takes effect later
+            facts = broker.cluster.facts()
+            if facts["database_ms"] is None:
+                raise OperationRefused(f"the database of the cluster cannot be reached: {facts['reason']}")
+    return operation.run(broker, asked, asker)
+
+
+def verb_of(broker: OperatedBroker, operation: Operation[Any]) -> Verb:
+    """Return the verb of the control socket that carries out an operation."""
+    return refusing(lambda request: carry_out(broker, operation, read(operation.parameters, request), request.asker))
+
+
+def refusing(verb: Verb) -> Verb:
+    """Return the verb with each refusal, and what keeps the store from its work, as one line."""
+
+    async def answer(request: Request) -> Any:
+        try:
+            result = verb(request)
+            return await result if inspect.isawaitable(result) else result
+        except CorruptStore as error:  # of a message: the client is told
+            raise OperationRefused(str(error)) from error
+        except StoreFailed as error:
+            raise OperationRefused(f"the store cannot be read or written: {error}") from error
+        except (ValueError, BrokerError) as error:
+            raise OperationRefused(str(error)) from error
+
+    return answer

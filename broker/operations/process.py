@@ -1,0 +1,184 @@
+"""The broker as a whole: its status, settings, connections, stop, and the parts that only some brokers have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.event_log import get_logger
+from broker.operations.operation import MONITORING, Operation
+from broker.operations.request import Asker, OperationRefused, parameters
+from broker.operations.rows import slot_count, user_name
+from broker.taps.tap_listing import cursor_rows
+
+if TYPE_CHECKING:
+    from broker.operations.operated_broker import ClusterMembership, OperatedBroker, OverlayView
+
+__all__ = ["NOT_A_NODE", "NO_BRIDGE", "NO_OVERLAY", "PROCESS_OPERATIONS", "ForgetLeaf", "LeaveCluster", "Nothing"]
+
+NOT_A_NODE: Final = "this broker is by itself, and no node of a cluster: it runs without --cluster"
+NO_OVERLAY: Final = "this broker takes no part in an overlay: its settings have no [[overlay.node]]"
+NO_BRIDGE: Final = "this broker meets no ØMQ programs: its settings have no [[zmq.publish]] or [[zmq.subscribe]]"
+
+_log = get_logger()
+
+
+@parameters
+class Nothing:
+    """No parameters."""
+
+
+@parameters
+class CloseConnection:
+    """A connection to close, and what its client is told."""
+
+    name: str
+    reason: str = "Closed via command line"
+
+
+@parameters
+class LeaveCluster:
+    """A dead node."""
+
+    node: str
+
+
+@parameters
+class ExplainRoute:
+    """A message of which the overlay tells where it would go."""
+
+    vhost: str = "/"
+    exchange: str | None = None
+    key: str
+
+
+@parameters
+class ForgetLeaf:
+    """A leaf that is away for good."""
+
+    leaf: str
+
+
+def health(_broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> None:
+    """Answer, which shows that the loop runs."""
+
+
+def status(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> dict[str, Any]:
+    """Return the broker's facts, and the totals of its queues."""
+    vhosts, cluster = broker.administration.vhosts, broker.cluster
+    queues = [queue for vhost in vhosts.values() for queue in vhost.queues.values()]
+    return {
+        **broker.facts(),
+        **({} if cluster is None else {"cluster": cluster.facts()}),
+        "vhosts": len(vhosts),
+        "vhosts_down": [{"vhost": name, "reason": offline.reason} for name, offline in sorted(vhosts.offline.items())],
+        "queues_recovered": [
+            {"vhost": name, "queue": queue.name, "messages": queue.ready + queue.unacked}
+            for name, vhost in vhosts.items()
+            for queue in vhost.queues.values()
+            if queue.recovered
+        ],
+        "queues": len(queues),
+        "ready": sum(queue.ready for queue in queues),
+        "unacked": sum(queue.unacked for queue in queues),
+        "slots": sum(map(slot_count, queues)),
+        "cursors": cursor_rows(broker.taps.listing()),
+    }
+
+
+async def reload(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
+    """Read the settings again."""
+    return await broker.reload()
+
+
+def settings(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
+    """Return the settings in force, without secrets."""
+    return broker.shown_settings()
+
+
+async def stop(broker: OperatedBroker, _asked: Nothing, asker: Asker) -> None:
+    """Stop the broker; the end of the socket is the answer."""
+    asker.tell({"pid": os.getpid()})
+    broker.ask_to_stop(asker.tell)
+    await asyncio.Event().wait()
+
+
+def close_connection(broker: OperatedBroker, asked: CloseConnection, _asker: Asker) -> None:
+    """Close the connections with a name."""
+    found = [session for session in broker.sessions() if session.name == asked.name]
+    if not found:
+        raise OperationRefused(f"no connection '{asked.name}'")
+    for session in found:
+        session.force_close(asked.reason)
+        user = user_name(session) or None
+        _log.info("connection.force_closed", conn=session.name, user=user, reason=asked.reason)
+
+
+def _node(broker: OperatedBroker) -> ClusterMembership:
+    if broker.cluster is None:
+        raise OperationRefused(NOT_A_NODE)
+    return broker.cluster
+
+
+def cluster(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[str, Any]:
+    """Return what this node knows of its cluster."""
+    return _node(broker).facts()
+
+
+async def cluster_leave(broker: OperatedBroker, asked: LeaveCluster, _asker: Asker) -> dict[str, Any]:
+    """Count out a dead node before its lease ends."""
+    name, facts = asked.node, _node(broker).facts()
+    if name == facts["node"]:
+        raise OperationRefused(f"'{name}' is this node: stop it, then it leaves")
+    if name not in (row["node"] for row in facts["nodes"]):
+        raise OperationRefused(f"no node '{name}' in the cluster")
+    if not await _node(broker).count_out_now(name):
+        raise OperationRefused(f"node '{name}' lives: stop its broker, then it leaves")
+    return {"node": name}
+
+
+def _view(broker: OperatedBroker) -> OverlayView:
+    if not broker.overlay.is_on:
+        raise OperationRefused(NO_OVERLAY)
+    return broker.overlay
+
+
+def overlay(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
+    """Return what the overlay's brokers of this process know."""
+    return _view(broker).facts()
+
+
+def overlay_explain(broker: OperatedBroker, asked: ExplainRoute, _asker: Asker) -> list[dict[str, Any]]:
+    """Return where a message would go in the overlay, and why."""
+    return _view(broker).explain(asked.vhost, asked.exchange, asked.key)
+
+
+def overlay_forget(broker: OperatedBroker, asked: ForgetLeaf, _asker: Asker) -> None:
+    """Keep nothing any more for a leaf that is away for good."""
+    _view(broker).forget(asked.leaf)
+
+
+def zmq(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> list[dict[str, Any]]:
+    """Return the ØMQ bridges."""
+    found = broker.zmq()
+    if not found:
+        raise OperationRefused(NO_BRIDGE)
+    return found
+
+
+PROCESS_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "health": Operation(health, Nothing, tag=MONITORING),
+    "status": Operation(status, Nothing, tag=MONITORING),
+    "reload": Operation(reload, Nothing),
+    "settings": Operation(settings, Nothing),
+    "stop": Operation(stop, Nothing),
+    "close_connection": Operation(close_connection, CloseConnection),
+    "cluster": Operation(cluster, Nothing, tag=MONITORING),
+    "cluster_leave": Operation(cluster_leave, LeaveCluster),
+    "overlay": Operation(overlay, Nothing, tag=MONITORING),
+    "overlay_explain": Operation(overlay_explain, ExplainRoute, tag=MONITORING),
+    "overlay_forget": Operation(overlay_forget, ForgetLeaf),
+    "zmq": Operation(zmq, Nothing, tag=MONITORING),
+}

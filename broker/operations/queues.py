@@ -1,0 +1,232 @@
+"""Queues: declared, deleted, purged, paused and looked into by an operator, with the refusals that a client gets."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import field
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from broker.administration.deciding import decided
+from broker.administration.queue_pauses import QueuePauses
+from broker.amqp.table_writer import encode_table
+from broker.core.names import is_short_text, refuse_reserved
+from broker.core.queue.default_type import with_default_type
+from broker.event_log import get_logger
+from broker.operations.fetch import drop
+from broker.operations.message_row import message_row
+from broker.operations.operation import MONITORING, Operation
+from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
+from broker.operations.rights import of_queue
+from broker.operations.rows import slot_count
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.core.resource import Resource
+    from broker.operations.operated_broker import OperatedBroker
+    from broker.slots.slot import Slot
+
+__all__ = ["QUEUE_OPERATIONS", "check_arguments", "check_declare", "check_name"]
+
+_log = get_logger()
+
+PEEK_MAX: Final = 1000
+PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
+SLOT_ROWS_MAX: Final = 10_000  # slots in one answer, which also has their total number
+
+
+@parameters
+class DeclareQueue(OfQueue):
+    """What a queue is declared with."""
+
+    transient: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@parameters
+class DeleteQueue(OfQueue):
+    """On which conditions a queue is deleted."""
+
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+@parameters
+class PurgeQueue(OfQueue):
+    """How many messages are dropped from the head of a queue, all without a limit."""
+
+    limit: Annotated[int | None, Range()] = None
+
+
+@parameters
+class Peek(OfQueue):
+    """How many messages are shown, and how much of each body."""
+
+    count: Annotated[int, Range(1, PEEK_MAX)] = 1
+    body_bytes: Annotated[int, Range()] = 4096
+
+
+def check_name(kind: str, name: str) -> None:
+    """Check the name of an object that is declared. Raises: OperationRefused."""
+    if not name or not is_short_text(name) or not name.isprintable():
+        article = "an" if kind == "exchange" else "a"
+        raise OperationRefused(f"the name of {article} {kind} has 1 to 255 bytes of printable text")
+
+
+def check_arguments(arguments: dict[str, Any]) -> None:
+    """Refuse arguments that no client can send. Raises: OperationRefused."""
+    try:
+        encode_table(arguments)
+    except ValueError as error:
+        raise OperationRefused(f"the arguments cannot be: {error}") from None
+
+
+def check_declare(
+    broker: OperatedBroker, user: User, resource: Resource, arguments: dict[str, Any], *, is_new: bool
+) -> None:
+    """Let a user declare a queue or an exchange. Raises: ChannelError (403)."""
+    broker.permissions.check(user, resource, "configure")
+    if is_new:
+        check_arguments(arguments)
+        broker.permissions.check_new(user, resource, arguments)
+
+
+def _may_declare(broker: OperatedBroker, user: User, asked: DeclareQueue) -> None:
+    vhost = broker.vhost(asked.vhost)
+    is_new = asked.queue not in vhost.queues
+    check_declare(broker, user, vhost.queue_resource(asked.queue), asked.arguments, is_new=is_new)
+
+
+async def declare_queue(broker: OperatedBroker, asked: DeclareQueue, _asker: Asker) -> dict[str, bool]:
+    """Declare a queue, and return whether it is new."""
+    vhost, name, durable, auto_delete = broker.vhost(asked.vhost), asked.queue, not asked.transient, asked.auto_delete
+    check_name("queue", name)
+    check_arguments(asked.arguments)
+    default, flags = vhost.default_queue_type, {"durable": durable, "auto_delete": auto_delete}
+    arguments = dict(with_default_type(asked.arguments, default, exclusive=False, **flags))
+    made = name not in vhost.queues
+    if made:
+        refuse_reserved("queue", name)
+    await decided(lambda: vhost.queues.declare(name, arguments=arguments, **flags))
+    if made:
+        _log.info("queue.declared", vhost=vhost.name, queue=name, durable=durable, arguments=arguments)
+    await broker.engine(vhost).committer.drain()
+    return {"made": made}
+
+
+async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker) -> dict[str, int]:
+    """Delete a queue, and return how many messages it had."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    count = 0
+
+    def delete() -> None:
+        nonlocal count
+        owner = queue.exclusive_owner
+        found = vhost.queues.deletable(queue.name, owner, if_unused=asked.if_unused, if_empty=asked.if_empty)
+        if found is not None:  # it is gone when every node has deleted it
+            count = found.counts()[0]
+            vhost.queues.drop(found)
+
+    await decided(delete)
+    _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, messages=count)
+    await broker.engine(vhost).committer.drain()
+    return {"messages": count}
+
+
+async def _purged(queue: Queue) -> int:
+    """Purge a queue, over several turns if it is long, and return how many messages were dropped."""
+    count: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(dropped: int) -> None:
+        if not count.done():  # otherwise the asker has hung up
+            count.set_result(dropped)
+
+    queue.purge(end)
+    return await count
+
+
+async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
+    """Drop the ready messages of a queue, or some from its head, and return how many."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    if queue.is_tap:
+        raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to a tap: remove that instead")
+    if queue.is_stream:
+        raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to the overlay")
+    engine = broker.engine(vhost)
+    if asked.limit is not None:
+        count = await drop(engine, queue, asked.limit)
+    else:
+        await decided(partial(queue.before, "purge", None))
+        count = await _purged(queue)
+    _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
+    await engine.committer.drain()
+    return {"messages": count}
+
+
+async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
+    """Let a queue deliver nothing until it is resumed."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    if queue.kept:
+        name = f"queue '{queue.name}' in vhost '{vhost.name}'"
+        raise OperationRefused(f"{name} is the broker's own: it cannot be paused")
+    await QueuePauses(broker.administration).pause(vhost.name, queue.name)
+
+
+async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
+    """End the pause of a queue, also of one that was deleted."""
+    vhost, name = broker.vhost(asked.vhost), asked.queue
+    if name not in vhost.queues and name not in vhost.queues.paused:
+        raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")
+    await QueuePauses(broker.administration).resume(vhost.name, name)
+
+
+async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[str, Any]]:
+    """Return the next messages of a queue, without taking them."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    body_bytes = min(asked.body_bytes, PEEK_BYTES_MAX // asked.count)
+    found = await broker.engine(vhost).messages(queue).peek(asked.count)
+    return [message_row(message, body_bytes) for message in found]
+
+
+def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
+    """Return the slots of a queue, those of the highest level first."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    rows = (slot_row(stream, slot) for stream in reversed(queue.streams) for slot in stream.manager.slots.values())
+    return {
+        "queue": queue.name,
+        "vhost": vhost.name,
+        "ready": queue.ready,
+        "unacked": queue.unacked,
+        "levels": len(queue.streams),
+        "slot_count": slot_count(queue),
+        "slots": list(islice(rows, SLOT_ROWS_MAX)),
+    }
+
+
+def slot_row(stream: Stream, slot: Slot) -> dict[str, Any]:
+    """Return a slot as JSON. Shapes: ids from `first` up to, not including, `end`."""
+    return {
+        "level": stream.level,
+        "first": slot.first,
+        "end": slot.end,
+        "state": slot.fill.value,
+        "owner": None if slot.owner is None else f"{slot.owner.node}/{slot.owner.worker}",
+        "settled": slot.acks.count,
+        "bytes": slot.bytes,
+        "resident": slot.resident,
+    }
+
+
+QUEUE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "declare_queue": Operation(declare_queue, DeclareQueue, _may_declare, asks_database=True),
+    "delete_queue": Operation(delete_queue, DeleteQueue, of_queue("configure"), asks_database=True),
+    "purge_queue": Operation(purge_queue, PurgeQueue, of_queue("read"), asks_database=True),
+    "pause_queue": Operation(pause_queue, OfQueue, of_queue("configure")),
+    "resume_queue": Operation(resume_queue, OfQueue, of_queue("configure")),
+    "peek": Operation(peek, Peek, of_queue("read"), asks_database=True),
+    "slots": Operation(slots, OfQueue, tag=MONITORING),
+}

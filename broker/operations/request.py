@@ -1,0 +1,169 @@
+"""One request of an operation: its checked arguments, and a way to report progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, dataclass_transform, get_origin, get_type_hints
+
+from broker.core.moving.course import CheckPublish, let_all
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+
+__all__ = ["Asker", "OfQueue", "OperationRefused", "Range", "Request", "Verb", "parameters", "read"]
+
+ROWS_AT_ONCE: Final = 500  # rows of a long list that are made or encoded between two turns of the loop
+LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
+
+
+class OperationRefused(Exception):
+    """An operation cannot be carried out; the text is the answer."""
+
+
+class Asker:
+    """Who asks, as an operation sees it. This one is the broker's own user, who may do everything and hears nothing."""
+
+    user_name = ""
+    """The name of a user who logged in, nothing for the broker's own."""
+
+    def check_publish(self, vhost: Vhost) -> CheckPublish:
+        """Return what raises ChannelError for what the asker may not publish in a vhost."""
+        return let_all
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Send progress before the answer."""
+
+    async def say(self, progress: Mapping[str, Any]) -> None:
+        """Send progress, and wait until there is room for more; the verb is cancelled when the client hangs up."""
+
+    def enough(self) -> bool:
+        """Return whether the client has ended its side of the conversation, so that the verb should stop and answer."""
+        return False
+
+    async def accepted(self) -> bool:
+        """Wait for a line of the client, which accepts what it was sent; return whether one arrived."""
+        return False
+
+
+class Request:
+    """Holds the arguments of one request. Raises: OperationRefused, naming the argument, from each reader."""
+
+    __slots__ = ("_fields", "asker")
+
+    def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
+        self._fields = fields
+        self.asker = asker or Asker()
+
+    def has(self, name: str) -> bool:
+        """Return whether an argument was given."""
+        return self._fields.get(name) is not None
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return an argument as it was sent, whatever it is, or the default when it was left out."""
+        return self._fields.get(name, default)
+
+    def text(self, name: str, default: Any = MISSING) -> str:
+        """Return a string, or the default when it was left out."""
+        value = self._fields.get(name)
+        if value is None and default is not MISSING:
+            return str(default)
+        if not isinstance(value, str):
+            raise OperationRefused(f"'{name}' should be a string")
+        return value
+
+    def optional(self, name: str) -> str | None:
+        """Return a string, or None when it was left out."""
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def integer(self, name: str, default: int, low: int = 0, high: int = LARGEST) -> int:
+        """Return an integer of a range."""
+        value = self._fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise OperationRefused(f"'{name}' should be an integer from {low} to {high}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean that is false when left out."""
+        value = self._fields.get(name, False)
+        if not isinstance(value, bool):
+            raise OperationRefused(f"'{name}' should be true or false")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of strings that is empty when left out."""
+        value = self._fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise OperationRefused(f"'{name}' should be a list of strings")
+        return value
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Return a JSON object."""
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise OperationRefused(f"'{name}' should be a JSON object")
+        return value
+
+
+Verb = Callable[[Request], Any]
+"""Carries out one request: returns a JSON value or an awaitable of one; raises OperationRefused."""
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The integers that a parameter takes: `Annotated[int, Range(1, 10)]`."""
+
+    low: int = 0
+    high: int = LARGEST
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def parameters(kind: type[P]) -> type[P]:
+    """Make the parameters of an operation of a class: a frozen dataclass that `read` fills."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+@parameters
+class OfQueue:
+    """The parameters of what concerns one queue."""
+
+    queue: str
+    vhost: str = "/"
+
+
+def read(kind: type[P], request: Request) -> P:
+    """Return the parameters that a request has. Raises: OperationRefused."""
+    return kind(**{name: take(request) for name, take in _readers(kind)})  # type: ignore[arg-type] # mypy: a class is hashable
+
+
+@cache
+def _readers(kind: type[Any]) -> tuple[tuple[str, Callable[[Request], Any]], ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple([(field.name, _reader(field, hints[field.name])) for field in fields(kind)])
+
+
+def _reader(field: Field[Any], hint: Any) -> Callable[[Request], Any]:
+    """Return what reads one parameter by its type."""
+    name, default = field.name, field.default
+    required = default is MISSING and field.default_factory is MISSING
+    if get_origin(hint) is Annotated:
+        low, high = hint.__metadata__[0].low, hint.__metadata__[0].high
+        if default is None:
+            return lambda request: request.integer(name, low, low, high) if request.has(name) else None
+        number: Any = default
+        return lambda request: request.integer(name, number, low, high)
+    if hint is bool:
+        return lambda request: request.flag(name)
+    if hint is str:
+        return (lambda request: request.text(name)) if required else (lambda request: request.text(name, default))
+    if hint == str | None:
+        return lambda request: request.optional(name)
+    if hint == list[str]:
+        return lambda request: request.texts(name)
+    if hint == list[str] | None:
+        return lambda request: request.texts(name) if request.has(name) else None
+    assert hint == dict[str, Any], f"no request has a {hint}"
+    return lambda request: request.table(name) if required or request.has(name) else {}

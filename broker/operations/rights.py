@@ -1,0 +1,116 @@
+"""What a user may do to messages, taps and cursors: what AMQP's permissions allow, whatever the tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from broker.amqp.errors import ChannelError
+from broker.core.queue.queue import Queue
+from broker.core.resource import Resource
+from broker.operations.destination import destination_of
+from broker.slot_files.seal_log import TAP_PREFIX
+
+if TYPE_CHECKING:
+    from broker.core.auth.permissions import Kind
+    from broker.core.auth.users import User
+    from broker.core.vhost import Vhost
+    from broker.operations.operated_broker import OperatedBroker
+    from broker.operations.request import OfQueue
+    from broker.routing.exchange import Exchange
+
+__all__ = [
+    "check_cursor",
+    "check_destination",
+    "check_new_tap",
+    "check_publish",
+    "check_seal",
+    "check_tap",
+    "may_read_tap",
+    "of_queue",
+]
+
+
+def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:
+    """Return the right to one queue."""
+
+    def check(broker: OperatedBroker, user: User, asked: OfQueue) -> None:
+        broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(asked.queue), kind)
+
+    return check
+
+
+def may_read_tap(broker: OperatedBroker, user: User, vhost: str, tap: str) -> bool:
+    """Return whether the user may read what a tap keeps."""
+    return broker.permissions.allows(user, _tap(vhost, tap), "read")
+
+
+def check_tap(broker: OperatedBroker, user: User, vhost: str, tap: str, kind: Kind = "read") -> None:
+    """Let the user read a tap, or configure it. Raises: ChannelError (403)."""
+    broker.permissions.check(user, _tap(vhost, tap), kind)
+
+
+def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str | None) -> None:
+    """Let the user seal a tap, or all of a vhost or a name: each has to be one that the user may read.
+
+    Raises: ChannelError (403).
+    """
+    if vhost is not None and tap is not None:
+        check_tap(broker, user, vhost, tap)  # whether it exists or not
+        return
+    rows = [row for row in broker.taps.listing(vhost) if tap in (None, row["name"])]
+    if not all(may_read_tap(broker, user, row["vhost"], row["name"]) for row in rows):
+        raise ChannelError(403, f"access to all taps refused for user '{user.name}', who may not read each of them")
+
+
+def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, exchange: str, pattern: str) -> None:
+    """Let the user add a tap, which reads an exchange as a binding does. Raises: ChannelError (403)."""
+    check_tap(broker, user, vhost.name, tap, "configure")
+    source, known = vhost.exchange_resource(exchange), vhost.exchanges.get(exchange)
+    broker.permissions.check_source(user, source, known, pattern)
+    if known is None:  # it may become a topic exchange
+        broker.permissions.check_topic(user, source, pattern, "read")
+
+
+def check_cursor(broker: OperatedBroker, user: User, name: str, vhost: str, tap: str) -> None:
+    """Let the user move or remove a cursor: to read the tap suffices for the user's own, and for a new one.
+
+    Raises: ChannelError (403).
+    """
+    known = broker.taps.view.cursor(name, vhost, tap)
+    if known is None or known.user == user.name:
+        check_tap(broker, user, vhost, tap)
+        return
+    if may_read_tap(broker, user, vhost, tap) and not broker.permissions.allows(user, _tap(vhost, tap), "configure"):
+        whose = f"of user '{known.user}'" if known.user else "of no user"
+        raise ChannelError(
+            403,
+            f"access to cursor '{name}' {whose} refused for user '{user.name}', "
+            f"who may not configure {_tap(vhost, tap)}",
+        )
+    check_tap(broker, user, vhost, tap, "configure")
+
+
+def check_publish(broker: OperatedBroker, user: User, vhost: Vhost, exchange: Exchange, keys: Iterable[str]) -> None:
+    """Let the user publish to an exchange with these routing keys. Raises: ChannelError (403)."""
+    permissions, resource = broker.permissions, vhost.exchange_resource(exchange.name)
+    permissions.check(user, resource, "write")
+    if exchange.internal:
+        raise ChannelError(403, f"cannot publish to internal {resource}")
+    for key in keys if exchange.by_topic else ():
+        permissions.check_topic(user, resource, key, "write")
+
+
+def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str) -> None:
+    """Let the user publish to the queue, or to the exchange with or without a key, that QUEUE or EXCHANGE:KEY names.
+
+    Raises: ChannelError (403); OperationRefused if there is none.
+    """
+    destination, key = destination_of(vhost, to)
+    exchange = vhost.exchanges[""] if isinstance(destination, Queue) else destination
+    check_publish(broker, user, vhost, exchange, [] if key is None else [key])
+
+
+def _tap(vhost: str, tap: str) -> Resource:
+    """Return the name that rights to a tap are about, that of its queue."""
+    return Resource("queue", vhost, TAP_PREFIX + tap)

@@ -1,0 +1,307 @@
+"""Rows: one function per object, from which the control socket's listings, the API and the metrics take their fields.
+
+The names are those of RabbitMQ's API, which rabbitmqctl's columns share where they mean the same. Lists of 10,000
+queues are asked for, so each microsecond of a queue's row counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.amqp.control import ConnectionState
+from broker.core.arguments import queue_type
+from broker.core.definitions.export import json_table
+from broker.core.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from broker.core.queue.consumer import Consumer
+    from broker.core.session.channel import SessionOfChannel
+    from broker.core.session.connection import SessionOfConnection
+    from broker.core.vhost import Vhost
+    from broker.routing.bundle import Bundle
+    from broker.routing.exchange import Exchange
+
+__all__ = [
+    "BindingEnds",
+    "ChannelOf",
+    "Row",
+    "active_tag",
+    "binding_row",
+    "bindings_from",
+    "bindings_of",
+    "bundled_bindings",
+    "channel_name",
+    "channel_row",
+    "channels_of",
+    "connection_name",
+    "connection_row",
+    "consumer_row",
+    "consumers_of",
+    "default_binding",
+    "exchange_row",
+    "picked",
+    "queue_lengths",
+    "queue_row",
+    "queue_state",
+    "slot_count",
+    "user_name",
+    "vhost_name",
+]
+
+Row = dict[str, Any]
+BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]
+"""A binding as it is listed: vhost, name of the source, destination, key, arguments."""
+ChannelOf = tuple["SessionOfConnection", int, "SessionOfChannel"]
+"""A channel as it is listed: its connection, its number, its session."""
+INTERNAL_USER: Final = "rmq-internal"  # who makes what no client made, in RabbitMQ's words
+
+
+def picked(row: Mapping[str, Any], names: Iterable[str]) -> Row:
+    """Return some fields of a row, in this order."""
+    return {name: row[name] for name in names}
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+def queue_row(node: str, vhost: Vhost, queue: Queue) -> Row:
+    """Return the row of a queue without any number. `node` is the name of this node."""
+    kind = queue_type(queue.arguments)
+    row = {
+        "arguments": json_table(queue.arguments),
+        "auto_delete": queue.auto_delete,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive_owner is not None,
+        "name": queue.name,
+        "node": node,
+        "policy": queue.policy,
+        "state": queue_state(queue),
+        "type": kind,
+        "vhost": vhost.name,
+    }
+    if kind == "quorum":
+        row |= {"leader": node, "members": [node], "online": [node]}
+    return row
+
+
+def queue_state(queue: Queue) -> str:
+    """Return whether a queue delivers, in a word."""
+    return "paused" if queue.paused else "running"
+
+
+def queue_lengths(queue: Queue) -> dict[str, int]:
+    """Return how many messages and consumers a queue has; in a cluster, as they were counted last on all nodes."""
+    (ready, consumers), unacked = queue.counts(), queue.held()
+    return {
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "consumers": consumers,
+    }
+
+
+def active_tag(queue: Queue) -> str | None:
+    """Return the tag of the consumer that is active alone, None for a queue that delivers to all."""
+    active = queue.consumers.active
+    return None if active is None else active.tag
+
+
+def slot_count(queue: Queue) -> int:
+    """Return how many slots a queue has. Cost: O(levels)."""
+    return sum([len(stream.manager.slots) for stream in queue.streams])
+
+
+# -- exchanges and bindings -------------------------------------------------------------------------------------------
+
+
+def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
+    """Return the row of an exchange without statistics."""
+    return {
+        "arguments": json_table(exchange.arguments),
+        "auto_delete": exchange.auto_delete,
+        "durable": exchange.durable,
+        "internal": exchange.internal,
+        "name": exchange.name,
+        "type": exchange.type,
+        "user_who_performed_action": INTERNAL_USER,
+        "vhost": vhost.name,
+    }
+
+
+def binding_row(ends: BindingEnds, properties_key: str = "") -> Row:
+    """Return the row of a binding; `properties_key` names it in a path of the API."""
+    vhost, source, destination, key, arguments = ends
+    return {
+        "arguments": json_table(arguments),
+        "destination": destination.name,
+        "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
+        "properties_key": properties_key,
+        "routing_key": key,
+        "source": source,
+        "vhost": vhost.name,
+    }
+
+
+def bindings_of(vhost: Vhost) -> Iterator[BindingEnds]:
+    """Yield the bindings of a vhost. What changes between two of them may or may not be among them."""
+    for exchange in list(vhost.exchanges.values()):
+        yield from bindings_from(vhost, exchange)
+
+
+def bindings_from(vhost: Vhost, source: Exchange) -> Iterator[BindingEnds]:
+    """Yield the bindings from an exchange; every queue that clients may use is bound to the default exchange."""
+    if source.name == "":
+        for queue in list(vhost.queues.values()):
+            yield from default_binding(vhost, queue)
+    for bundle in list(source.bundles.values()):
+        yield from bundled_bindings(vhost, bundle)
+
+
+def bundled_bindings(vhost: Vhost, bundle: Bundle[Exchange]) -> Iterator[BindingEnds]:
+    """Yield the bindings between two ends. Cost: O(those) references at once."""
+    source, destination = bundle.source.name, bundle.destination
+    for key, arguments in list(bundle.items()):
+        yield vhost, source, destination, key, arguments
+
+
+def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[BindingEnds]:
+    """Yield the binding of a queue to the default exchange; those of taps and of the overlay have none."""
+    if isinstance(destination, Queue) and not (destination.is_tap or destination.is_stream):
+        yield vhost, "", destination, destination.name, {}
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+def user_name(session: SessionOfConnection) -> str:
+    """Return the name of a connection's user, nothing before the login."""
+    return "" if session.user is None else session.user.name
+
+
+def vhost_name(session: SessionOfConnection) -> str:
+    """Return the name of a connection's vhost, nothing before it is opened."""
+    return "" if session.vhost is None else session.vhost.name
+
+
+def connection_name(session: SessionOfConnection) -> str | None:
+    """Return the name that the client gave to a connection."""
+    name = session.connection.client_properties.get("connection_name")
+    return name if isinstance(name, str) else None
+
+
+def connection_row(node: str, session: SessionOfConnection, *, blocked: bool) -> Row:
+    """Return the row of a connection without rates."""
+    connection, peer = session.connection, session.peer
+    user = user_name(session)
+    return {
+        "auth_mechanism": session.mechanism,
+        "channel_max": connection.channel_max,
+        "channels": len(connection.channels),
+        "client_properties": json_table(connection.client_properties),
+        "connected_at": session.connected_ms,
+        "frame_max": connection.frame_max,
+        "host": peer.server_address,
+        "name": session.name,
+        "node": node,
+        "peer_host": peer.address,
+        "peer_port": peer.port,
+        "port": peer.server_port,
+        "protocol": "AMQP 0-9-1",
+        "recv_cnt": 0,
+        "send_cnt": 0,
+        "send_pend": connection.out_bytes,
+        "state": _connection_state(session, blocked=blocked),
+        "timeout": connection.heartbeat_s,
+        "type": "direct" if peer.inside else "network",
+        "user": user,
+        "user_provided_name": connection_name(session),
+        "user_who_performed_action": user,
+        "vhost": vhost_name(session),
+    }
+
+
+def _connection_state(session: SessionOfConnection, *, blocked: bool) -> str:
+    state = session.connection.state
+    if state is not ConnectionState.RUNNING:
+        return state.name.lower()
+    if blocked:
+        return "blocked"
+    return "running" if session.output_window.writable else "flow"
+
+
+def channels_of(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelOf]:
+    """Yield the channels of connections."""
+    for session in sessions:
+        for number, channel in list(session.connection.channels.items()):
+            yield session, number, cast("SessionOfChannel", channel.session)
+
+
+def channel_name(channel: ChannelOf) -> str:
+    """Return the name of a channel: that of its connection, and its number."""
+    return f"{channel[0].name} ({channel[1]})"
+
+
+def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
+    """Return the row of a channel; `stats` are its counters as they are to be shown."""
+    session, number, inner = channel
+    basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
+    user = user_name(session)
+    return {
+        "acks_uncommitted": 0 if transactions is None else transactions.kept_acknowledgements,
+        "confirm": confirms.confirming,
+        "connection_details": _peer_fields(session),
+        "consumer_count": len(basic.consumers),
+        "global_prefetch_count": basic.prefetch_channel,
+        "message_stats": stats,
+        "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
+        "messages_uncommitted": 0 if transactions is None else transactions.kept_publishes,
+        "messages_unconfirmed": confirms.published - confirms.confirmed,
+        "name": channel_name(channel),
+        "node": node,
+        "number": number,
+        "pending_raft_commands": 0,
+        "prefetch_count": basic.prefetch_consumer,
+        "state": "closing" if inner.closed else "running",
+        "transactional": transactions is not None,
+        "user": user,
+        "user_who_performed_action": user,
+        "vhost": vhost_name(session),
+    }
+
+
+def _peer_fields(session: SessionOfConnection) -> Row:
+    return {"name": session.name, "peer_host": session.peer.address, "peer_port": session.peer.port}
+
+
+def consumers_of(queue: Queue) -> Sequence[Consumer]:
+    """Return the consumers of a queue."""
+    return cast("Sequence[Consumer]", list(queue.consumers))
+
+
+def consumer_row(node: str, vhost: Vhost, queue: Queue, consumer: Consumer) -> Row:
+    """Return the row of a consumer."""
+    session = cast("SessionOfConnection", consumer.connection.session)
+    number = consumer.session.number
+    active = queue.consumers.active
+    return {
+        "ack_required": not consumer.no_ack,
+        "active": active is None or active is consumer,
+        "activity_status": "up" if active is None else "single_active" if active is consumer else "waiting",
+        "arguments": json_table(consumer.arguments),
+        "channel_details": {
+            "connection_name": session.name,
+            "name": f"{session.name} ({number})",
+            "node": node,
+            "number": number,
+            "peer_host": session.peer.address,
+            "peer_port": session.peer.port,
+            "user": user_name(session),
+        },
+        "consumer_tag": consumer.tag,
+        "exclusive": consumer.exclusive,
+        "messages_unacknowledged": consumer.unacked,
+        "prefetch_count": consumer.prefetch,
+        "priority": consumer.priority,
+        "queue": {"name": queue.name, "vhost": vhost.name},
+    }

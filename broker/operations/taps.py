@@ -1,0 +1,206 @@
+"""Taps, cursors and snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from broker.core.resource import Resource
+from broker.operations.operation import MONITORING, Operation
+from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
+from broker.operations.rights import check_cursor, check_new_tap, check_seal, check_tap, of_queue
+from broker.taps.tap_listing import cursor_rows
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.operations.operated_broker import OperatedBroker
+
+__all__ = ["TAP_OPERATIONS", "AddTap", "Cursor", "RemoveTap", "Seal", "SetCursor"]
+
+
+@parameters
+class AddTap:
+    """A tap of an exchange. Units: without caps of its own it gets those of the settings."""
+
+    vhost: str = "/"
+    exchange: str
+    pattern: str
+    name: str | None = None
+    cursors: list[str] = field(default_factory=list)
+    max_bytes: Annotated[int | None, Range(1)] = None
+    max_age_ms: Annotated[int | None, Range(1)] = None
+
+
+@parameters
+class RemoveTap:
+    """A tap to end; `drop` removes what it kept, too."""
+
+    name: str
+    vhost: str = "/"
+    drop: bool = False
+
+
+@parameters
+class OfTaps:
+    """One vhost, or all."""
+
+    vhost: str | None = None
+
+
+@parameters
+class Seal(OfTaps):
+    """One tap, or all."""
+
+    tap: str | None = None
+
+
+@parameters
+class ReadTaps:
+    """The taps that somebody reads."""
+
+    vhost: str = "/"
+    taps: list[str] = field(default_factory=list)
+
+
+@parameters
+class DropSnapshot:
+    """A snapshot to remove."""
+
+    id: str
+
+
+@parameters
+class Cursor:
+    """A cursor of a tap."""
+
+    name: str
+    vhost: str = "/"
+    tap: str
+
+
+@parameters
+class SetCursor(Cursor):
+    """Where a cursor goes; `user` is to whom it is given."""
+
+    seal: Annotated[int | None, Range()] = None
+    incarnation: str | None = None
+    reset: bool = False
+    user: str | None = None
+
+
+def _may_add(broker: OperatedBroker, user: User, asked: AddTap) -> None:
+    name = asked.name or asked.exchange or "default"
+    check_new_tap(broker, user, broker.vhost(asked.vhost), name, asked.exchange, asked.pattern)
+
+
+async def tap_add(broker: OperatedBroker, asked: AddTap, _asker: Asker) -> dict[str, Any]:
+    """Add a tap, or find an equal one."""
+    return await broker.taps.add(
+        asked.vhost,
+        asked.exchange,
+        asked.pattern,
+        name=asked.name,
+        cursors=asked.cursors,
+        max_bytes=asked.max_bytes,
+        max_age_ms=asked.max_age_ms,
+    )
+
+
+def _may_remove(broker: OperatedBroker, user: User, asked: RemoveTap) -> None:
+    check_tap(broker, user, asked.vhost, asked.name, "configure")
+
+
+async def tap_remove(broker: OperatedBroker, asked: RemoveTap, _asker: Asker) -> dict[str, int]:
+    """End a tap."""
+    return await broker.taps.remove(asked.vhost, asked.name, drop=asked.drop)
+
+
+def taps(broker: OperatedBroker, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
+    """Return the taps."""
+    return broker.taps.listing(asked.vhost)
+
+
+def _may_seal(broker: OperatedBroker, user: User, asked: Seal) -> None:
+    check_seal(broker, user, asked.vhost, asked.tap)
+
+
+async def seal(broker: OperatedBroker, asked: Seal, _asker: Asker) -> dict[str, int]:
+    """Return the last seal once everything that taps hold now is in slot files."""
+    return {"last_seal": await broker.taps.seal(asked.vhost, asked.tap)}
+
+
+def _may_read(broker: OperatedBroker, user: User, asked: ReadTaps) -> None:
+    for tap in asked.taps:
+        check_tap(broker, user, asked.vhost, tap)
+
+
+def tap_read(broker: OperatedBroker, asked: ReadTaps, _asker: Asker) -> None:
+    """Note that somebody reads taps."""
+    for tap in asked.taps:
+        broker.taps.note_read(asked.vhost, tap)
+
+
+async def snapshot(broker: OperatedBroker, asked: OfQueue, asker: Asker) -> dict[str, Any]:
+    """Copy the messages of a queue into slot files that are kept for a while."""
+    return await broker.taps.snapshots.take(asked.vhost, asked.queue, asker.user_name)
+
+
+def _may_drop(broker: OperatedBroker, user: User, asked: DropSnapshot) -> None:
+    found = broker.taps.snapshots.get(asked.id)
+    if found is not None:
+        broker.permissions.check(user, Resource("queue", found.vhost, found.queue), "read")
+
+
+async def snapshot_drop(broker: OperatedBroker, asked: DropSnapshot, _asker: Asker) -> None:
+    """Remove a snapshot."""
+    await broker.taps.snapshots.drop(asked.id)
+
+
+def _may_set(broker: OperatedBroker, user: User, asked: SetCursor) -> None:
+    check_cursor(broker, user, asked.name, asked.vhost, asked.tap)
+    if asked.user is not None:
+        check_tap(broker, user, asked.vhost, asked.tap, "configure")
+
+
+async def cursor_set(broker: OperatedBroker, asked: SetCursor, asker: Asker) -> None:
+    """Make a cursor, or move it."""
+    if asked.seal is None:
+        raise OperationRefused("'seal' should be an integer")
+    await broker.taps.cursors.set(
+        asked.name,
+        asked.vhost,
+        asked.tap,
+        asked.seal,
+        incarnation=asked.incarnation,
+        reset=asked.reset,
+        maker=asker.user_name,
+        user=asked.user,
+    )
+
+
+def _may_move(broker: OperatedBroker, user: User, asked: Cursor) -> None:
+    check_cursor(broker, user, asked.name, asked.vhost, asked.tap)
+
+
+async def cursor_remove(broker: OperatedBroker, asked: Cursor, _asker: Asker) -> None:
+    """Remove a cursor."""
+    await broker.taps.cursors.remove(asked.name, asked.vhost, asked.tap)
+
+
+def cursors(broker: OperatedBroker, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
+    """Return the cursors of taps."""
+    return cursor_rows(broker.taps.listing(asked.vhost))
+
+
+TAP_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "tap_add": Operation(tap_add, AddTap, _may_add),
+    "tap_remove": Operation(tap_remove, RemoveTap, _may_remove),
+    "taps": Operation(taps, OfTaps, tag=MONITORING),
+    "seal": Operation(seal, Seal, _may_seal),
+    "tap_read": Operation(tap_read, ReadTaps, _may_read),
+    "snapshot": Operation(snapshot, OfQueue, of_queue("read")),
+    "snapshot_drop": Operation(snapshot_drop, DropSnapshot, _may_drop),
+    "cursor_set": Operation(cursor_set, SetCursor, _may_set),
+    "cursor_remove": Operation(cursor_remove, Cursor, _may_move),
+    "cursors": Operation(cursors, OfTaps, tag=MONITORING),
+}

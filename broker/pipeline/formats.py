@@ -1,0 +1,220 @@
+"""The formats that the pipeline adds to Spark, by their names in `spark.read.format(...)`.
+
+slotmq          messages: read from slots, once or as a stream, and published to a broker
+slotmq-slots    one row for each slot, for programs that fetch the messages themselves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
+from broker.pipeline.source.catalog import Catalog, open_catalog
+from broker.pipeline.source.message_run import SlotRun, read_run
+from broker.pipeline.source.options import SourceOptions, check_columns
+from broker.pipeline.source.schema import ARROW_SCHEMA, SLOTS_ARROW_SCHEMA, SLOTS_DDL, ddl_of
+from broker.pipeline.source.seal_stream import SealStream
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_source import SlotSource
+from broker.pipeline.spark.tasks import frame_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "MessageFormat",
+    "RowStream",
+    "SlotFormat",
+    "SpeculatingMessageFormat",
+    "arrow_schema_of",
+    "live_messages",
+    "message_batches",
+]
+
+READER: Final = "a batch read"
+
+Rows = Callable[[InputPartition, pa.Schema], Iterator[pa.RecordBatch]]
+
+
+class SlotReader(DataSourceReader):
+    """The reader of the slots that exist now. It is pickled into tasks, which open their own resources."""
+
+    def __init__(self, options: Mapping[str, str], schema: pa.Schema, rows: Rows) -> None:
+        """Shapes: `rows` yields the rows of a run of slots."""
+        self._options = dict(options)
+        self._schema = schema
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        """Return runs of the slots that can have a wanted row. Raises: SlotGap, SourceRefused."""
+        with said_plainly():
+            return _tasks_now(SlotSource(self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one run."""
+        return self._rows(partition, self._schema)
+
+
+class RowStream(SealStream):
+    """The stream of the rows of slots, as they are sealed."""
+
+    def __init__(self, options: Mapping[str, str], schema: pa.Schema, rows: Rows) -> None:
+        """Shapes: `rows` yields the rows of a run of slots."""
+        super().__init__(options)
+        self._schema = schema
+        self._rows = rows
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one run."""
+        return self._rows(partition, self._schema)
+
+
+class MessageFormat(DataSource):
+    """The Spark format `slotmq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "slotmq"
+
+    def schema(self) -> str:
+        """Return the columns of a message, or those that the option names. Raises: SourceRefused."""
+        with said_plainly():
+            return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch. Raises: SourceRefused."""
+        with said_plainly():
+            return SlotReader(self.options, arrow_schema_of(schema), message_batches)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream. Raises: SourceRefused."""
+        with said_plainly():
+            return RowStream(self.options, arrow_schema_of(schema), message_batches)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the publisher of a frame's rows. Raises: SourceRefused."""
+        from broker.pipeline.sink.writers import batch_writer
+
+        with said_plainly():
+            return batch_writer(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the publisher of a stream's rows. Raises: SourceRefused."""
+        from broker.pipeline.sink.writers import stream_writer
+
+        with said_plainly():
+            return stream_writer(dict(self.options), schema, overwrite)
+
+
+class SpeculatingMessageFormat(MessageFormat):
+    """The format for sessions with speculative execution: it reads, and refuses to write."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse to write. Raises: SinkRefused."""
+        with said_plainly():
+            raise speculation()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse to write. Raises: SinkRefused."""
+        with said_plainly():
+            raise speculation()
+
+
+def speculation() -> SinkRefused:
+    """Return why a session with speculative execution does not write."""
+    return SinkRefused("the session has spark.speculation, whose second attempts would publish beside the first")
+
+
+class SlotFormat(DataSource):
+    """The Spark format `slotmq-slots`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "slotmq-slots"
+
+    def schema(self) -> str:
+        """Return the columns of a slot."""
+        return SLOTS_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch. Raises: SourceRefused."""
+        with said_plainly():
+            return SlotReader(self.options, arrow_schema_of(schema, SLOTS_ARROW_SCHEMA), slot_batches)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream. Raises: SourceRefused."""
+        with said_plainly():
+            return RowStream(self.options, arrow_schema_of(schema, SLOTS_ARROW_SCHEMA), slot_batches)
+
+
+def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Return the messages that options of the source select, as `format("slotmq")` would, planned in this process.
+
+    Raises: SlotGap, SourceRefused.
+    """
+    source = SlotSource(options)
+    tasks, columns = _tasks_now(source), source.options.columns
+    rows = partial(message_batches, schema=pa.schema([ARROW_SCHEMA.field(name) for name in columns]))
+    return frame_of(spark, rows, tasks, ddl_of(ARROW_SCHEMA, columns))
+
+
+def _tasks_now(source: SlotSource) -> list[InputPartition]:
+    try:
+        return source.tasks(source.all_now(), READER)
+    finally:
+        source.catalog.close()
+
+
+def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
+    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a column of another type."""
+    check_columns(schema.fieldNames(), known.names)
+    for field in schema.fields:
+        wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()
+        if wanted != found:
+            raise SourceRefused(f"column {field.name!r} is of type {wanted}, not {found}")
+    return pa.schema([known.field(field.name).with_nullable(field.nullable) for field in schema.fields])
+
+
+def message_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a run; none for the partition that Spark makes if there are no runs."""
+    if isinstance(partition, SlotRun):
+        with said_plainly():
+            yield from read_run(partition, schema)
+
+
+def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each slot of a run; none for the partition that Spark makes if there are no runs."""
+    if isinstance(partition, SlotRun) and partition.slots:
+        with said_plainly():
+            catalog = open_catalog(partition.path, partition.url)
+            rows = [slot_row(catalog, slot) for slot in partition.slots]
+        columns = [
+            pa.array([row[name] for row in rows], pa.int64()).cast(kind)
+            if pa.types.is_timestamp(kind)
+            else pa.array([row[name] for row in rows], kind)
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, Any]:
+    """Return the columns of a slot. Units: times in microseconds."""
+    found = {name: getattr(slot, name, None) for name in SLOTS_ARROW_SCHEMA.names}
+    times = {name: getattr(slot, f"{name}_ms") for name in ("first_ts", "last_ts")}
+    times = {name: None if at_ms is None else at_ms * 1000 for name, at_ms in times.items()}
+    return {**found, **times, "slot": slot.first, "path": catalog.location(slot)}

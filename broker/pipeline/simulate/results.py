@@ -1,0 +1,238 @@
+"""The results of simulations: as lines of text, and as a chart for each figure against each number that was varied."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.cli.table import aligned
+from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis
+from broker.figures.chart import Line, line_drawing
+from broker.figures.drawing import Drawing
+from broker.figures.numerals import KIB, digits, duration_text, short_text, size_text
+from broker.figures.sheet import sheet
+from broker.pipeline.simulate.plan import AGGREGATIONS, MESSAGES, TABLES
+from broker.pipeline.simulate.workload import LEAF_PATTERNS
+
+__all__ = ["result_lines", "result_sheet"]
+
+Row = Mapping[str, Any]
+Value = Callable[[Row], float | None]
+VARIED: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
+
+
+def _traffic(row: Row, name: str) -> str:
+    return f"{digits(100 * row[name] / row['flooded'])} %"
+
+
+def _changes(row: Row) -> str:
+    if row["changes"] is None:
+        return "-"
+    return f"{row['told_changes']} of {row['changes']}, {size_text(row['told_bytes'] / row['changes'])}"
+
+
+def _crash(row: Row) -> str:
+    sent = "" if row["crash_bytes"] is None else f", {size_text(row['crash_bytes'])}"
+    return f"{duration_text(row['converge_ms'] * 1000)}{sent}"
+
+
+COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
+    "brokers": lambda row: f"{row['brokers']:,}",
+    "leaves": lambda row: f"{row['leaves']:,}",
+    "complete": lambda row: f"{row['observed_leaves']:,}",
+    "redundancy": lambda row: str(row["redundancy"]),
+    "aggregation": lambda row: row["aggregation"],
+    "subscriptions": lambda row: short_text(row["subscriptions"]),
+    "traffic": lambda row: _traffic(row, "forwarded"),
+    "needed": lambda row: _traffic(row, "needed"),
+    "patterns": lambda row: short_text(row["inner_patterns"]),
+    "memory": lambda row: size_text(row["broker_bytes"]),
+    "told changes": _changes,
+    "crash": _crash,
+    "CPU": lambda row: duration_text(row["broker_cpu_ms"] * 1000),
+}
+
+NOTES: Final = (
+    "traffic, needed: links crossed, of those that flooding crosses; needed is the least that reaches all who want it",
+    "patterns: of all directions of an inner broker; memory, CPU: for each broker, the mean of all",
+    "told changes: subscriptions and unsubscriptions that other brokers heard of; bytes for each change, on all links",
+    "crash: until all know everything again after a broker at the root came back with nothing; bytes on all links",
+    "exact: inner brokers above the sites, and the sites of complete leaves; sampled: messages, changes, other sites",
+    f"aggregated: the equal subscriptions of a leaf, whose clients choose among {LEAF_PATTERNS} patterns",
+)
+
+
+def result_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the results, those of each level as a table, and what the figures mean."""
+    for level, title in (
+        (TABLES, "What brokers announce (level tables)"),
+        ("messages", "Whole brokers (level messages)"),
+    ):
+        chosen = sorted((row for row in rows if row["level"] == level), key=_order)
+        if not chosen:
+            continue
+        yield f"{title}, {chosen[0]['messages']} messages in each"
+        for line in aligned(list(COLUMNS), [[text(row) for text in COLUMNS.values()] for row in chosen]):
+            yield f"  {line}"
+    yield from NOTES
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return (row["brokers"], row["redundancy"], row["aggregation"], row["subscriptions"])
+
+
+@dataclass(frozen=True, slots=True)
+class FigurePanel:
+    """A figure of a level against one field of its plans.
+
+    Shapes: `values` are (name, value); one without a name is named after the plans that its line shows.
+    """
+
+    title: str
+    level: str
+    varied: str
+    y: str
+    values: Sequence[tuple[str, Value]]
+    text: Callable[[float], str]
+    logarithmic: bool = True
+
+
+def _per_message(name: str) -> Value:
+    return lambda row: row[name] / row["flooded"] * row["edges"]
+
+
+def _of_flooding(row: Row) -> float:
+    return 100 * row["forwarded"] / row["flooded"]
+
+
+def _kib(name: str) -> Value:
+    return lambda row: None if row[name] is None else row[name] / KIB
+
+
+def _per_change(row: Row) -> float:
+    return row["told_bytes"] / row["changes"] / KIB
+
+
+def _percent(value: float) -> str:
+    return f"{digits(value)} %"
+
+
+def _ms(value: float) -> str:
+    return f"{digits(value)} ms"
+
+
+PANELS: Final = (
+    FigurePanel(
+        "Links that a message crosses", TABLES, "brokers", "links",
+        (("flooding", _per_message("flooded")), ("forwarding", _per_message("forwarded"))),
+        short_text,
+    ),
+    FigurePanel(
+        "Traffic, of flooding", TABLES, "subscriptions", "links crossed",
+        (("", _of_flooding),), _percent, logarithmic=False,
+    ),
+    FigurePanel(
+        "Patterns of a broker, by brokers", TABLES, "brokers", "patterns",
+        (("inner broker", lambda row: row["inner_patterns"]), ("leaf", lambda row: row["leaf_patterns"])), short_text,
+    ),
+    FigurePanel(
+        "Patterns of an inner broker, by subscriptions", TABLES, "subscriptions", "patterns",
+        (("", lambda row: row["inner_patterns"]),), short_text,
+    ),
+    FigurePanel(
+        "Patterns of an inner broker, by aggregation", TABLES, "aggregation", "patterns",
+        (("", lambda row: row["inner_patterns"]),), short_text, logarithmic=False,
+    ),
+    FigurePanel(
+        "Memory of a broker's interest", TABLES, "brokers", "KiB",
+        (("inner broker", _kib("inner_bytes")), ("leaf", _kib("leaf_bytes"))), short_text,
+    ),
+    FigurePanel(
+        "Updates of one subscription or unsubscription, all links", TABLES, "subscriptions", "KiB",
+        (("", _per_change),), short_text, logarithmic=False,
+    ),
+    FigurePanel(
+        "Updates of one subscription or unsubscription, by aggregation", TABLES, "aggregation", "KiB",
+        (("", _per_change),), short_text, logarithmic=False,
+    ),
+    FigurePanel(
+        "Until all know everything after a crash at the root", TABLES, "brokers", "simulated time",
+        (("", lambda row: row["converge_ms"]),), _ms, logarithmic=False,
+    ),
+    FigurePanel(
+        "Until all know everything after a crash at the root, by redundancy", TABLES, "redundancy", "simulated time",
+        (("", lambda row: row["converge_ms"]),), _ms, logarithmic=False,
+    ),
+    FigurePanel(
+        "Updates after a crash at the root, all links", TABLES, "brokers", "KiB",
+        (("", _kib("crash_bytes")),), short_text,
+    ),
+    FigurePanel(
+        "Updates after a crash at the root, by redundancy", TABLES, "redundancy", "KiB",
+        (("", _kib("crash_bytes")),), short_text, logarithmic=False,
+    ),
+    FigurePanel(
+        "Whole brokers: CPU time for each to simulate", MESSAGES, "brokers", "CPU time",
+        (("", lambda row: row["broker_cpu_ms"]),), _ms,
+    ),
+    FigurePanel(
+        "Whole brokers: memory of each", MESSAGES, "brokers", "KiB",
+        (("inner broker", _kib("inner_bytes")), ("leaf", _kib("leaf_bytes"))), short_text,
+    ),
+)  # fmt: skip
+
+
+def result_sheet(rows: Sequence[Row]) -> str:
+    """Return the charts of all figures that were varied, as SVG."""
+    drawings = [drawing for panel in PANELS if (drawing := _drawing(panel, rows)) is not None]
+    return sheet("Simulated overlays", drawings)
+
+
+def _drawing(panel: FigurePanel, rows: Sequence[Row]) -> Drawing | None:
+    """Return a panel, None if its field was not varied."""
+    lines = list(_lines(panel, [row for row in rows if row["level"] == panel.level]))
+    places = [x for line in lines for x, _, _ in line.points]
+    heights = [y for line in lines for _, y, _ in line.points]
+    if not lines:
+        return None
+    axis = decade_axis if panel.logarithmic and min(heights) > 0 else even_axis
+    return line_drawing(panel.title, _across(panel.varied, places), axis(panel.y, heights, panel.text), lines)
+
+
+def _across(varied: str, places: Sequence[float]) -> Axis:
+    if varied == "aggregation":
+        return bucket_axis(varied, 0, len(AGGREGATIONS) - 1, lambda place: AGGREGATIONS[place])
+    if varied == "redundancy":
+        return bucket_axis("brokers of an inner tree node", round(min(places)), round(max(places)), str)
+    return decade_axis(varied, places, short_text)
+
+
+def _lines(panel: FigurePanel, rows: Sequence[Row]) -> Iterator[Line]:
+    """Yield a line for each value and each set of plans that differ in nothing but the varied field."""
+    others = [name for name in VARIED if name != panel.varied]
+    sets: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        sets[tuple(row[name] for name in others)].append(row)
+    kept = {key: chosen for key, chosen in sets.items() if len(chosen) > 1}
+    differing = [place for place in range(len(others)) if len({key[place] for key in kept}) > 1]
+    colour = 0
+    for key, chosen in sorted(kept.items()):
+        about = ", ".join(f"{others[place]} {_short(key[place])}" for place in differing)
+        for name, value in panel.values:
+            points = sorted(
+                (_place(row[panel.varied]), height, f"{_short(row[panel.varied])}: {panel.text(height)}")
+                for row in chosen
+                if (height := value(row)) is not None
+            )
+            yield Line(", ".join(filter(None, (name, about))) or panel.y, points, colour)
+            colour += 1
+
+
+def _place(value: str | int) -> float:
+    return float(AGGREGATIONS.index(value)) if isinstance(value, str) else float(value)
+
+
+def _short(value: str | int) -> str:
+    return value if isinstance(value, str) else short_text(value)

@@ -1,0 +1,190 @@
+"""Redeliveries: which messages of one slot came back, and how often.
+
+Pure: knows neither queues nor files.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from bitarray import bitarray
+from mypy_extensions import mypyc_attr
+
+__all__ = ["Redeliveries", "ReturnRun", "pieces", "put_bits"]
+
+COUNT_MAX: Final = (1 << 32) - 1
+
+
+class ReturnRun(NamedTuple):
+    """Neighbours of one slot that came back equally often: the messages first <= index < end.
+
+    Shapes: ``acquired`` counts all returns, ``delivered`` those that count towards the delivery limit. Both are 0 when
+        a message may have been delivered, and no return of it is known.
+    """
+
+    first: int
+    end: int
+    acquired: int
+    delivered: int
+
+
+@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector
+class Redeliveries:
+    """Counts how often the messages of one slot came back.
+
+    Shapes: a bit is set once its message may have been delivered before; beyond the last bit none is set. ``_acquired``
+        and ``_delivered`` are as in `ReturnRun`, one for each bit; they are None while each of these messages came back
+        once.
+    """
+
+    __slots__ = ("_acquired", "_bits", "_delivered")
+
+    def __init__(self) -> None:
+        self._bits = bitarray(endian="little")
+        self._acquired: array[int] | None = None
+        self._delivered: array[int] | None = None
+
+    def __contains__(self, index: int) -> bool:
+        bits = self._bits
+        return index < len(bits) and bool(bits[index])
+
+    def delivered(self, index: int) -> int:
+        """Return how many returns of a message count towards the delivery limit."""
+        if index not in self:
+            return 0
+        delivered = self._delivered
+        return 1 if delivered is None else delivered[index]
+
+    def among(self, indexes: Sequence[int]) -> int:
+        """Return how many of some messages may have been delivered before."""
+        bits = self._bits
+        if isinstance(indexes, range):
+            return bits.count(1, indexes.start, indexes.stop)
+        known = len(bits)
+        return len([index for index in indexes if index < known and bits[index]])
+
+    def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
+        """List those of some messages that came back `limit` times or more, as far as a delivery limit counts."""
+        if limit > 1 and self._delivered is None:
+            return []
+        return [index for index in indexes if self.delivered(index) >= limit]
+
+    def add(self, indexes: Sequence[int]) -> None:
+        """Count one more return of some messages, at least one, which ascend.
+
+        Cost: a few slice assignments for a range of messages that came back equally often.
+        """
+        self._grow(indexes[-1] + 1)
+        if self._acquired is None and self.among(indexes):
+            self._count()
+        if self._acquired is not None and self._delivered is not None:
+            count_up(self._acquired, indexes)
+            count_up(self._delivered, indexes)
+        put_bits(self._bits, indexes, 1)
+
+    def put(self, run: ReturnRun) -> None:
+        """Take the counts of a run, whatever they were before."""
+        first, end, acquired, delivered = run
+        self._grow(end)
+        if self._acquired is None and (acquired != 1 or delivered != 1):
+            self._count()
+        if self._acquired is not None and self._delivered is not None:
+            self._acquired[first:end] = array("I", (acquired,)) * (end - first)
+            self._delivered[first:end] = array("I", (delivered,)) * (end - first)
+        self._bits[first:end] = 1
+
+    def doubt(self, first: int, end: int) -> None:
+        """Note that the messages first <= index < end may have been delivered before."""
+        if first < end:
+            self._grow(end)
+            self._count()
+            self._bits[first:end] = 1
+
+    def runs(self, indexes: Sequence[int]) -> list[ReturnRun]:
+        """Return the runs of those of some messages that may have been delivered before. Shapes: both ascend."""
+        found: list[ReturnRun] = []
+        bits = self._bits
+        for start, end_of_piece in pieces(indexes):
+            stop = min(end_of_piece, len(bits))
+            at = bits.find(1, start, stop) if start < stop else -1
+            while at >= 0:
+                end = bits.find(0, at, stop)
+                if end < 0:
+                    end = stop
+                found += self._equal_runs(at, end)
+                at = bits.find(1, end, stop) if end < stop else -1
+        return found
+
+    def _equal_runs(self, start: int, stop: int) -> list[ReturnRun]:
+        """Split neighbours that came back into runs of equal counts."""
+        acquired, delivered = self._acquired, self._delivered
+        if acquired is None or delivered is None:
+            return [ReturnRun(start, stop, 1, 1)]
+        if are_equal(acquired[start:stop]) and are_equal(delivered[start:stop]):
+            return [ReturnRun(start, stop, acquired[start], delivered[start])]
+        found: list[ReturnRun] = []
+        first = start
+        for index in range(start + 1, stop + 1):
+            if index == stop or acquired[index] != acquired[first] or delivered[index] != delivered[first]:
+                found.append(ReturnRun(first, index, acquired[first], delivered[first]))
+                first = index
+        return found
+
+    def _count(self) -> None:
+        """Keep a number for each message from now on."""
+        if self._acquired is None:
+            self._acquired = array("I", self._bits.tolist())
+            self._delivered = array("I", self._acquired)
+
+    def _grow(self, length: int) -> None:
+        """Have a bit, and counts if there are any, for each of the first `length` messages."""
+        missing = length - len(self._bits)
+        if missing > 0:
+            self._bits.extend(bytes(missing))
+            if self._acquired is not None and self._delivered is not None:
+                self._acquired.extend(array("I", (0,)) * missing)
+                self._delivered.extend(array("I", (0,)) * missing)
+
+
+def pieces(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of the runs of neighbours among ascending indexes."""
+    if isinstance(indexes, range):
+        if indexes:
+            yield indexes.start, indexes.stop
+        return
+    start = stop = -1
+    for index in indexes:
+        if index != stop:
+            if start < stop:
+                yield start, stop
+            start = index
+        stop = index + 1
+    if start < stop:
+        yield start, stop
+
+
+def put_bits(bits: bitarray, indexes: Sequence[int], value: int) -> None:
+    """Set the bits of some messages; a range is one slice assignment."""
+    if isinstance(indexes, range):
+        bits[indexes.start : indexes.stop] = value
+    else:
+        for index in indexes:
+            bits[index] = value
+
+
+def count_up(counts: array[int], indexes: Sequence[int]) -> None:
+    """Add one to the counts of some messages."""
+    if isinstance(indexes, range):
+        counted = counts[indexes.start : indexes.stop]
+        if are_equal(counted) and counted[0] < COUNT_MAX:
+            counts[indexes.start : indexes.stop] = array("I", (counted[0] + 1,)) * len(counted)
+            return
+    for index in indexes:
+        counts[index] = min(counts[index] + 1, COUNT_MAX)
+
+
+def are_equal(counts: array[int]) -> bool:
+    """Return whether all counts, at least one, are the same number."""
+    return counts.count(counts[0]) == len(counts)
