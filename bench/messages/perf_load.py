@@ -98,11 +98,12 @@ class PerfLoad:
                 _delete(broker, self.queue)
         totals, times = result.totals, result.latency_us or result.confirm_latency_us
         messages = totals.delivered or totals.published
+        used.pop("cpu_us", None)  # what a message is depends on the load
         figures = used | {"messages": messages, "seconds": result.seconds}
         if scenario == "routing":
             messages = 0 if self.only_setup else totals.published
         if self.copies > 1 or self.stage == "full":
-            figures["published_per_s"] = totals.publish_per_s * self.copies
+            figures |= {"published_per_s": totals.publish_per_s * self.copies, "queued": 0.0}
         if "cpu_s" in used and messages:
             figures["cpu_us"] = used["cpu_s"] / messages * 1e6
         if not self.paced and messages:
