@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.entry_buffer import CHUNK_MAX_BYTES
+from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
@@ -174,6 +175,33 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
     logs.mend(3, 2, (0, 0), (3, 4))
     assert new_logs(files).check(3, 1, 3)
     assert logs.read(3, 1, 3) == ([0, 3], [0, 4])
+
+
+def test_the_file_of_a_chunk_stays_open_for_the_next_slots() -> None:
+    """It is opened once for many slots, and closed by a sync, or when another chunk is written or it is removed."""
+    opened: list[str] = []
+
+    class Counting(MemoryFiles):
+        def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+            if create:
+                opened.append(path.name[:10])
+            return super().open(path, write=write, create=create)
+
+    logs = new_logs(Counting())
+    slot: Entries = ([5] * FEW, [6] * FEW)
+    for number, first in ((3, 1), (3, FEW + 1), (3, 2 * FEW + 1), (4, 1), (4, FEW + 1), (3, 3 * FEW + 1)):
+        logs.write(number, first, slot)
+    logs.write(3, 4 * FEW + 1, slot)
+    assert [int(name) for name in opened] == [3, 4, 3]
+    logs.sync()
+    logs.write(3, 5 * FEW + 1, slot)
+    assert [int(name) for name in opened] == [3, 4, 3, 3]
+    logs.forget(3, 0)
+    logs.reclaim(1)
+    logs.write(3, 1, slot)
+    logs.write(3, FEW + 1, slot)
+    assert logs.read(3, FEW, FEW + 2) == ([5, 5], [6, 6])
+    assert logs.read(3, 2 * FEW + 1, 2 * FEW + 2) == ([0], [0])
 
 
 def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
