@@ -68,7 +68,7 @@ def rows_answer(
 
 
 def object_answer(value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with a JSON object whose values may be long lists: it is encoded in pieces."""
+    """Return an answer with a JSON object whose values may be long lists or iterators: it is encoded in pieces."""
     return PieceResponse(object_pieces(value), headers=headers, media_type=JSON)
 
 
@@ -106,11 +106,11 @@ async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int)
 
 
 async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-    """Yield an object in pieces, a long list among its values in several."""
+    """Yield an object in pieces, a long list or an iterator among its values in several."""
     before = b"{"
     for name, inner in value.items():
         head = before + encoded(name) + b":"
-        if isinstance(inner, list):
+        if isinstance(inner, (list, Iterator)):
             async for piece in pieces(iter(inner), head + b"[", b"]", ROWS_AT_ONCE):
                 yield piece
         else:
