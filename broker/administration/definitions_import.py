@@ -155,7 +155,9 @@ class DefinitionsImport:
         written = await finished(writing_document(self._kept(), self._users))
         await administration.store(partial(self._begin, written))
         try:
-            self.skipped = await self._declare_all("importing", administration.vhosts.__getitem__, self._undo, tally=tally)
+            self.skipped = await self._declare_all(
+                "importing", administration.vhosts.__getitem__, self._undo, tally=tally
+            )
         except (BadDefinitions, ValueError):
             for vhost, entry in reversed(self._undo):
                 await decided(partial(_remove, vhost, entry))
@@ -222,8 +224,9 @@ class DefinitionsImport:
                     exclusive=False,
                     auto_delete=entry.auto_delete,
                 )
-                entry = replace(entry, arguments=arguments)
-            typed.append(entry)
+                typed.append(replace(entry, arguments=arguments))
+            else:
+                typed.append(entry)
             yield
         return typed
 

@@ -46,13 +46,11 @@ class TopologySnapshot:
 
     def copy_bindings(self) -> Iterator[None]:
         """Copy the bindings, in a step for each queue and exchange and for each 64 of what leads to it."""
-        known = set(self._exchanges)
         destinations: list[Queue | Exchange] = [*self._exchanges, *self.queues]
         for destination in destinations:
             if destination.durable:
                 for number, (source, bundle) in enumerate(list(destination.incoming.items()), 1):
-                    # An exchange that was declared since would be taken for a former one of its name.
-                    if source.durable and not source.deleted and source in known:
+                    if source.durable and not source.deleted:
                         self._led_to.append(bundle.copy())
                     if number % BUNDLES_PER_STEP == 0:
                         yield

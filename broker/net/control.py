@@ -19,8 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from broker.amqp.errors import UNEXPECTED
 from broker.administration.slices import finished
+from broker.amqp.errors import UNEXPECTED
 from broker.core.definitions.json_text import reading_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address

@@ -32,8 +32,22 @@ def in_steps(octets: bytes, outer_levels: int) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 0, -1.5, 1 << 70, "", "é🎉\x00\x1b", "\\ud800", {"a": [1, {"b": "\u2028"}]}, [], {},
-     [{}, []], {"a": {}, "b": [[[1, 2]], 3]}]
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1.5,
+        1 << 70,
+        "",
+        "é🎉\x00\x1b",
+        "\\ud800",
+        {"a": [1, {"b": "\u2028"}]},
+        [],
+        {},
+        [{}, []],
+        {"a": {}, "b": [[[1, 2]], 3]},
+    ],
 )
 def test_what_can_be_written_is_read(read: Callable[[bytes], Any], value: Any) -> None:
     """UTF-8 and escapes are read, with and without a byte order mark."""
@@ -63,7 +77,9 @@ def test_levels_are_limited(read: Callable[[bytes], Any]) -> None:
         read(beyond.encode())
 
 
-@pytest.mark.parametrize("text", ["[1 2]", "[1,", '{"a" 1}', '{"a": }', "{1: 2}", '{"a": 1 "b": 2}', "[] []", " ", "[x]"])
+@pytest.mark.parametrize(
+    "text", ["[1 2]", "[1,", '{"a" 1}', '{"a": }', "{1: 2}", '{"a": 1 "b": 2}', "[] []", " ", "[x]"]
+)
 def test_invalid_text_is_refused_in_the_same_words(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Whoever sends a long document with a slip learns where it is, as with a short one."""
     monkeypatch.setattr(json_text, "SHORT", -1)
