@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect
 
 from broker.administration.slices import finished
-from broker.core.definitions.json_text import reading_json
+from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse
 from broker.manage.api_route import ApiRoute
@@ -83,7 +83,7 @@ def _make_room(conversations: Conversations, user: str) -> None:
 async def _answer(call: Call, conversation: ControlConversation, conversations: Conversations) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
-        fields = await finished(reading_json(line, OUTER_LEVELS))
+        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError:
         fields = None
     fields = fields if isinstance(fields, dict) else {}

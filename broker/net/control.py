@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from broker.administration.slices import finished
 from broker.amqp.errors import UNEXPECTED
-from broker.core.definitions.json_text import reading_json
+from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Request, Verb
@@ -143,7 +143,7 @@ async def _answer(
     verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
 ) -> dict[str, Any]:
     try:
-        fields = await finished(reading_json(line, OUTER_LEVELS))
+        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError as error:
         return _refusal(f"a request is one JSON object a line: {error}")
     verb = verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None

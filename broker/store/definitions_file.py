@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +23,6 @@ __all__ = ["NAME", "DefinitionsFile"]
 FORMAT: Final = 1
 NAME: Final = "definitions"
 
-ROW_LEVELS: Final = 3  # of an import that is under way, in the definitions: its parts, and their rows
-
-_ROW: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _HEAD: Final = re.compile(rb"slotmq definitions, format (\d{1,9})\b(?:, crc32c ([0-9a-f]{8})\n)?")
 
 
@@ -73,30 +70,10 @@ class DefinitionsFile:
         Raises: TypeError or ValueError when a value is not JSON, before anything is changed; StoreFailed, after which
             the next start finds the old definitions or the new ones.
         """
-        content = "".join(_pieces(definitions)).encode()
+        content = json.dumps(definitions, ensure_ascii=False, indent=1, allow_nan=False).encode()
         head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
         replace_file(self._files, self.path, head + content)
 
     def _damaged(self, reason: str) -> CorruptFile:
         advice = 'put a copy of it back, or move it away and start without users: store.on_corruption = "quarantine"'
         return CorruptFile(self.path, f"{reason}; nothing was changed: {advice}")
-
-
-def _pieces(value: Any, levels: int = ROW_LEVELS) -> Iterator[str]:
-    """Yield a value as JSON, a row of a list in a line: to encode a long document in one step would block all threads.
-
-    Raises: TypeError, ValueError.
-    """
-    if not levels or not value or not isinstance(value, (dict, list)):
-        yield _ROW.encode(value)
-        return
-    opened, closed = "{}" if isinstance(value, dict) else "[]"
-    before = opened
-    for member in value:
-        if isinstance(value, dict):
-            yield f"{before}\n{_ROW.encode(member)}: "
-            yield from _pieces(value[member], levels - 1)
-        else:
-            yield f"{before}\n{_ROW.encode(member)}"
-        before = ","
-    yield f"\n{closed}"

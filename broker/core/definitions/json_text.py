@@ -11,11 +11,11 @@ import re
 from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
-__all__ = ["read_json", "reading_json"]
+__all__ = ["SHORT", "read_json", "reading_json"]
 
 LEVELS_MAX: Final = 128  # of objects and arrays; Python's own limit differs from version to version
 HALF_PAIR: Final = "\\ud"  # the prefix of any surrogate escape, paired or not
-SHORT: Final = 64 << 10  # octets that are read in one step: less than a millisecond
+SHORT: Final = 64 << 10  # octets that `read_json` reads in less than a millisecond
 
 
 def read_json(octets: bytes) -> Any:
@@ -23,12 +23,15 @@ def read_json(octets: bytes) -> Any:
 
     Raises: ValueError, in one line. Cost: linear.
     """
-    text = _text_of(octets)
+    text = octets.decode().removeprefix("\ufeff")  # json.loads itself lets surrogates through and guesses at UTF-16
     try:
         found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    _check(text, found, LEVELS_MAX)
+    if text.count("[") + text.count("{") > LEVELS_MAX:
+        _check_levels(found, LEVELS_MAX)
+    if HALF_PAIR in text.lower():
+        json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
@@ -37,9 +40,7 @@ def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]
 
     Raises: ValueError, in one line. Cost of a step: the member.
     """
-    if len(octets) <= SHORT:
-        return read_json(octets)
-    text = _text_of(octets)
+    text = octets.decode().removeprefix("\ufeff")
     try:
         found, at = yield from _container(text, _next(text, 0), outer_levels)
     except RecursionError:
@@ -105,11 +106,6 @@ def _member(text: str, at: int, names: dict[str, str], levels_max: int) -> tuple
     if isinstance(value, dict):
         value = {names.setdefault(name, name): inner for name, inner in value.items()}
     return value, end
-
-
-def _text_of(octets: bytes) -> str:
-    text = octets.decode()  # not by json.loads itself, which lets surrogates through and guesses at UTF-16
-    return text.removeprefix("\ufeff")
 
 
 def _next(text: str, at: int) -> int:

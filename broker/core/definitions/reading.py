@@ -146,9 +146,8 @@ def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None
     """Do what `read_document` does, in steps of one entry."""
     if not isinstance(raw, dict):
         raise BadDefinitions("a definitions document is one JSON object")
-    algorithm = _default_algorithm(raw)
     parameters = yield from _entries(raw, "parameters", vhost, _parameter)
-    users = yield from _entries(raw, "users", vhost, lambda fields: _user(fields, algorithm))
+    users = yield from _entries(raw, "users", vhost, lambda fields: _user(fields, _default_algorithm(raw)))
     vhosts = yield from _entries(raw, "vhosts", vhost, _vhost)
     permissions = yield from _entries(raw, "permissions", vhost, _permission)
     topic_permissions = yield from _entries(raw, "topic_permissions", vhost, _topic_permission)

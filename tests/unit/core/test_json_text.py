@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.core.definitions import json_text
 from broker.core.definitions.json_text import LEVELS_MAX, read_json, reading_json
 
 
 @pytest.fixture(params=[None, 1, 2, 3], ids=["whole", "1 level", "2 levels", "3 levels"])
-def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Any]:
+def read(request: pytest.FixtureRequest) -> Callable[[bytes], Any]:
     """Return what reads JSON: in one step, or in one for each member of the outer levels."""
     if request.param is None:
         return read_json
-    monkeypatch.setattr(json_text, "SHORT", -1)
     return lambda octets: in_steps(octets, request.param)[0]
 
 
@@ -80,9 +78,8 @@ def test_levels_are_limited(read: Callable[[bytes], Any]) -> None:
 @pytest.mark.parametrize(
     "text", ["[1 2]", "[1,", '{"a" 1}', '{"a": }', "{1: 2}", '{"a": 1 "b": 2}', "[] []", " ", "[x]"]
 )
-def test_invalid_text_is_refused_in_the_same_words(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_text_is_refused_in_the_same_words(text: str) -> None:
     """Whoever sends a long document with a slip learns where it is, as with a short one."""
-    monkeypatch.setattr(json_text, "SHORT", -1)
     with pytest.raises(ValueError) as whole:  # noqa: PT011 - the text is compared below
         read_json(text.encode())
     for levels in (1, 2):
