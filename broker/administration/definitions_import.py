@@ -1,22 +1,26 @@
 """Import a definitions document into the running broker: all of it, or nothing.
 
-First the document is rehearsed: each vhost that it names is copied in memory, and the document's exchanges, queues and
-bindings are declared in the copy by the code that serves clients. The document is applied only if nothing was refused.
-After a crash during that, the next start finishes it. Long documents are applied in slices, between which the loop
-turns.
+First the document is compared with the broker. Of what the broker has already nothing more is done, even if a client
+deletes it during the import. The rest is rehearsed: its exchanges, queues and bindings are declared in copies of their
+vhosts by the code that serves clients. It is applied only if nothing was refused. After a crash during that, the next
+start finishes it. All of this goes in slices, between which the loop turns.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
+from broker.administration.definition_rows import rows_by_key
 from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of
 from broker.administration.import_tally import ImportTally
+from broker.administration.rehearsal import Touched
+from broker.administration.slices import emptied, finished
 from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
@@ -31,17 +35,21 @@ from broker.core.definitions.document import (
     QueueEntry,
 )
 from broker.core.definitions.reading import BadDefinitions
-from broker.core.definitions.writing import document_fields
+from broker.core.definitions.writing import writing_document
 from broker.core.policy.policy import Policies
 from broker.core.postponed import Postponed
 from broker.core.queue.default_type import default_type, ignored_default_type, with_default_type
+from broker.core.resource import Resource
+from broker.core.topology.equivalence import check_same_exchange, check_same_queue
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.administration.rehearsal import Rehearsal
+    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
 
 __all__ = ["MADE", "DefinitionsImport"]
 
@@ -85,26 +93,41 @@ class DefinitionsImport:
         self._rehearse = rehearse
         self._tell = tell
         self._users: list[User] = []
-        self._undo: list[Callable[[], Any]] = []
+        self._undo: list[tuple[Vhost, Entry]] = []
         self._skip_refused = skip_refused
         self._made = list(made)
         self._refused: dict[tuple[str, int], str] = {}
         self.skipped: list[str] = []
         self._tally: ImportTally | None = None
+        self._absent: dict[str, list[tuple[int, Entry]]] = {}
+        self._touched: dict[str, Touched] = {}
 
     async def run(self) -> dict[str, int]:
         """Apply the document and return how many entries of each kind it has, once all of it is on disk.
 
         ``skipped`` then names the skipped entries, and `outcome` counts the others.
         """
-        await self._administration.alone(self._take)
-        document = self._kept()
+        changed = False
+
+        async def take() -> None:
+            nonlocal changed
+            changed = await self._take()
+
+        await self._administration.alone(take)
+        document = self._document
         counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
+        for part, _number in self._refused:
+            counts[part] -= 1
         for reason in self.skipped:
             _log.warning("definitions.entry_skipped", reason=reason)
-        outcome = self.outcome()
-        unused = outcome.pop("without_effect")
-        _log.info("definitions.imported", **outcome, without_effect=unused[:NAMED_MAX], skipped=len(self.skipped))
+        if changed:
+            outcome = self.outcome()
+            unused = outcome.pop("without_effect")
+            _log.info("definitions.imported", **outcome, without_effect=unused[:NAMED_MAX], skipped=len(self.skipped))
+        self._document = Document()
+        entries = [list(getattr(document, part)) for part in TOPOLOGY]
+        del document
+        await emptied(self._undo, *self._absent.values(), *entries)
         return counts
 
     def outcome(self) -> dict[str, Any]:
@@ -112,27 +135,63 @@ class DefinitionsImport:
         assert self._tally is not None, "ask after the import"
         return self._tally.fields()
 
-    async def _take(self) -> None:
-        self._document = replace(self._document, queues=tuple(self._typed_queues()))
+    async def _take(self) -> bool:
+        """Import the document, and return whether anything had to be done."""
+        self._document = replace(self._document, queues=tuple(await finished(self._typing_queues())))
         await self._check()
         administration = self._administration
         self._tally = ImportTally(self._document, administration.document())
-        written = await asyncio.to_thread(document_fields, self._kept(), self._users)
+        await finished(self._comparing(self._tally))
+        changed = any(self._absent.values()) or self._changes_definitions()
+        if changed:
+            await self._rehearsed()
+            await self._apply(self._tally)
+        self.skipped = [*self._ignored(), *self._refused.values(), *self.skipped]
+        self._tally.compare(administration.document())
+        return changed
+
+    async def _apply(self, tally: ImportTally) -> None:
+        administration = self._administration
+        written = await finished(writing_document(self._kept(), self._users))
         await administration.store(partial(self._begin, written))
         try:
-            skipped = await self._declare_all(
-                "importing", administration.vhosts.__getitem__, self._undo, tally=self._tally
+            self.skipped = await self._declare_all(
+                "importing", administration.vhosts.__getitem__, self._undo, tally=tally
             )
         except (BadDefinitions, ValueError):
-            for undo in reversed(self._undo):
-                await decided(undo)
+            for vhost, entry in reversed(self._undo):
+                await decided(partial(_remove, vhost, entry))
             await administration.vhosts.drain()  # refused changes must not come back after a restart
             await administration.store(self._give_up)
             raise
-        self.skipped = [*self._ignored(), *self._refused.values(), *skipped]
         await administration.vhosts.drain()
         await administration.store(self._finish)  # it was checked: it is not refused
-        self._tally.compare(administration.document())
+        await emptied(*[rows for rows in written.values() if isinstance(rows, list)])
+
+    def _comparing(self, tally: ImportTally) -> Generator[None, None, None]:
+        """Find the exchanges, queues and bindings that the broker has not, or not as the document says."""
+        vhosts = self._administration.vhosts
+        for part in TOPOLOGY:
+            absent = self._absent[part] = []
+            for number, entry in enumerate(getattr(self._document, part)):
+                vhost = vhosts.get(entry.vhost)
+                if vhost is not None and _is_there(vhost, entry):
+                    tally.declared(part, new=False)
+                else:
+                    absent.append((number, entry))
+                    _touch(self._touched.setdefault(entry.vhost, Touched()), entry)
+                yield
+
+    def _changes_definitions(self) -> bool:
+        """Return whether the broker-wide definitions of the document are others than those in force."""
+        administration = self._administration
+        if administration.importing is not None or any(
+            vhost.name not in administration.vhosts for vhost in self._document.vhosts
+        ):
+            return True
+        draft = Draft(administration, administration.vhosts.offline)
+        draft.take_import(self._document, self._users)
+        return rows_by_key(draft.document()) != rows_by_key(administration.document())
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
         """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
@@ -151,22 +210,25 @@ class DefinitionsImport:
         draft.importing = None
         draft.take_import(self._document, self._users)
 
-    def _typed_queues(self) -> Iterator[QueueEntry]:
-        """Yield the queues; one without a type gets the default type that its vhost will have."""
+    def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
+        """Return the queues; one without a type gets the default type that its vhost will have."""
         types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
         types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
+        typed: list[QueueEntry] = []
         for entry in self._document.queues:
-            if entry.type is not None:
-                yield entry
-                continue
-            arguments = with_default_type(
-                entry.arguments,
-                types.get(entry.vhost),
-                durable=entry.durable,
-                exclusive=False,
-                auto_delete=entry.auto_delete,
-            )
-            yield replace(entry, arguments=arguments)
+            if entry.type is None and types.get(entry.vhost) is not None:
+                arguments = with_default_type(
+                    entry.arguments,
+                    types.get(entry.vhost),
+                    durable=entry.durable,
+                    exclusive=False,
+                    auto_delete=entry.auto_delete,
+                )
+                typed.append(replace(entry, arguments=arguments))
+            else:
+                typed.append(entry)
+            yield
+        return typed
 
     def _ignored(self) -> Iterator[str]:
         for number, vhost in enumerate(self._document.vhosts):
@@ -181,8 +243,29 @@ class DefinitionsImport:
         for name, offline in administration.vhosts.offline.items():
             if name in {vhost.name for vhost in document.vhosts}:
                 raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
+        await finished(self._checking_vhosts())
+        names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
+        try:
+            self._vhosts.check_new(administration, names)
+        except ValueError as error:
+            raise BadDefinitions(f"vhosts: {error}") from None
+        await self._check_users()
+        await finished(self._checking_rights())
+        await finished(self._checking_policies())
+        await finished(self._checking_limits())
+
+    async def _rehearsed(self) -> None:
+        """Declare what is absent in copies. Raises: BadDefinitions."""
+        async with self._rehearse(self._touched) as copies:
+            await self._declare_all("checking", copies.__getitem__, [], self._refused)
+        if self._refused and not self._skip_refused:
+            first, *others = self._refused.values()
+            raise BadDefinitions(f"{first}{f' (and {len(others)} more entries are refused)' if others else ''}")
+
+    def _checking_vhosts(self) -> Generator[None, None, None]:
+        administration, document = self._administration, self._document
         known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
-        for part in ("permissions", "topic_permissions", "policies", "parameters", "exchanges", "queues", "bindings"):
+        for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
                 if entry.vhost in administration.vhosts.offline:
                     reason = administration.vhosts.offline[entry.vhost].reason
@@ -191,20 +274,7 @@ class DefinitionsImport:
                     )
                 if entry.vhost not in known:
                     raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
-        names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
-        try:
-            self._vhosts.check_new(administration, names)
-        except ValueError as error:
-            raise BadDefinitions(f"vhosts: {error}") from None
-        await self._check_users()
-        self._check_rights()
-        self._check_policies()
-        self._check_limits()
-        async with self._rehearse(document.topology_vhosts) as copies:
-            await self._declare_all("checking", copies.__getitem__, [], self._refused)
-        if self._refused and not self._skip_refused:
-            first, *others = self._refused.values()
-            raise BadDefinitions(f"{first}{f' (and {len(others)} more entries are refused)' if others else ''}")
+                yield
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
@@ -217,7 +287,7 @@ class DefinitionsImport:
             except ValueError as error:
                 raise BadDefinitions(f"users[{number}]: {error}") from None
 
-    def _check_rights(self) -> None:
+    def _checking_rights(self) -> Generator[None, None, None]:
         known = {*self._administration.users, *(user.name for user in self._users)}
         document = self._document
         for number, right in enumerate(document.permissions):
@@ -227,6 +297,7 @@ class DefinitionsImport:
                 patterns(right.configure, right.write, right.read)
             except ValueError as error:
                 raise BadDefinitions(f"permissions[{number}]: {error}") from None
+            yield
         for number, topic in enumerate(document.topic_permissions):
             try:
                 if topic.user not in known:
@@ -234,16 +305,18 @@ class DefinitionsImport:
                 topic_permission_of({name: getattr(topic, name) for name in topic.__slots__})
             except ValueError as error:
                 raise BadDefinitions(f"topic_permissions[{number}]: {error}") from None
+            yield
 
-    def _check_policies(self) -> None:
+    def _checking_policies(self) -> Generator[None, None, None]:
         nowhere = Policies(lambda: None)
         for number, entry in enumerate(self._document.policies):
             try:
                 nowhere.set(policy_of(entry), operator=entry.operator)
             except ValueError as error:
                 raise BadDefinitions(f"{_place('policies', number, entry)}: {error}") from None
+            yield
 
-    def _check_limits(self) -> None:
+    def _checking_limits(self) -> Generator[None, None, None]:
         tables = [
             (f"vhosts[{number}]", entry.facts.get("limits")) for number, entry in enumerate(self._document.vhosts)
         ] + [
@@ -256,6 +329,7 @@ class DefinitionsImport:
                 vhost_limits_table(table)
             except ValueError as error:
                 raise BadDefinitions(f"{place}: {error}") from None
+            yield
 
     # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
 
@@ -263,7 +337,7 @@ class DefinitionsImport:
         self,
         step: str,
         vhost_of: Callable[[str], Vhost],
-        undo: list[Callable[[], Any]],
+        undo: list[tuple[Vhost, Entry]],
         refused: dict[tuple[str, int], str] | None = None,
         tally: ImportTally | None = None,
     ) -> list[str]:
@@ -274,7 +348,7 @@ class DefinitionsImport:
         """
         skipped: list[str] = []
         proposed: set[tuple[str, int]] = set()  # entries that every broker of a cluster has to make
-        total = len(self._document.exchanges) + len(self._document.queues) + len(self._document.bindings)
+        total = sum(map(len, self._absent.values()))
         done = 0
         failed: BadDefinitions | None = None
         for part, entries in self._topology():
@@ -289,7 +363,7 @@ class DefinitionsImport:
                     try:
                         made = _declare(vhost, entry) or (part, number) in proposed
                         if made:
-                            undo.append(partial(_remove, vhost, entry))
+                            undo.append((vhost, entry))
                         if tally is not None:
                             tally.declared(part, new=made)
                     except Postponed as unanswered:
@@ -314,17 +388,14 @@ class DefinitionsImport:
         return skipped
 
     def _topology(self) -> Iterator[tuple[str, list[tuple[int, Entry]]]]:
-        """Yield the entries with their numbers, those of one part in slices."""
+        """Yield the absent entries with their numbers, those of one part in slices."""
         for part in TOPOLOGY:
-            entries: Sequence[Entry] = getattr(self._document, part)
-            kept = [(number, entry) for number, entry in enumerate(entries) if (part, number) not in self._refused]
-            for at in range(0, len(kept), ENTRIES_AT_ONCE):
-                yield part, kept[at : at + ENTRIES_AT_ONCE]
+            rest = iter(self._absent[part])
+            while piece := list(islice(rest, ENTRIES_AT_ONCE)):
+                yield part, [found for found in piece if (part, found[0]) not in self._refused]
 
     def _kept(self) -> Document:
-        """Return the document without its refused entries."""
-        if not self._refused:
-            return self._document
+        """Return the document without its refused entries, and without those that the broker has."""
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
         for part, entries in self._topology():
             kept[part] += [entry for _, entry in entries]
@@ -338,6 +409,73 @@ def _place(part: str, number: int, entry: Any) -> str:
     if isinstance(entry, PolicyEntry):
         return f"operator policy '{entry.name}'" if entry.operator else f"{part}[{number}] '{entry.name}'"
     return f"{part}[{number}]"
+
+
+def _touch(touched: Touched, entry: Entry) -> None:
+    """Add what an entry names."""
+    if isinstance(entry, ExchangeEntry):
+        touched.exchanges.add(entry.name)
+    elif isinstance(entry, QueueEntry):
+        touched.queues.add(entry.name)
+    else:
+        touched.exchanges.add(entry.source)
+        (touched.exchanges if entry.to_exchange else touched.queues).add(entry.destination)
+        touched.bindings += 1
+
+
+def _is_there(vhost: Vhost, entry: Entry) -> bool:
+    """Return whether a vhost has what an entry says, so that to declare it would do nothing."""
+    if isinstance(entry, BindingEntry):
+        return not entry.source or _is_bound(vhost, entry)
+    if not entry.name or entry.name.startswith(BROKERS_OWN):
+        return True
+    try:
+        return _has_exchange(vhost, entry) if isinstance(entry, ExchangeEntry) else _has_queue(vhost, entry)
+    except ChannelError:  # the rehearsal refuses it in the words for clients
+        return False
+
+
+def _has_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
+    exchange = vhost.exchanges.get(entry.name)
+    if exchange is None:
+        return False
+    check_same_exchange(
+        Resource("exchange", entry.vhost, entry.name),
+        exchange,
+        entry.type,
+        durable=entry.durable,
+        auto_delete=entry.auto_delete,
+        internal=entry.internal,
+        arguments=entry.arguments,
+    )
+    return True
+
+
+def _has_queue(vhost: Vhost, entry: QueueEntry) -> bool:
+    queue = vhost.queues.get(entry.name)
+    if queue is None or queue.exclusive_owner is not None:
+        return False
+    check_same_queue(
+        Resource("queue", entry.vhost, entry.name),
+        queue,
+        durable=entry.durable,
+        auto_delete=entry.auto_delete,
+        arguments=entry.arguments,
+    )
+    return True
+
+
+def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
+    source = vhost.exchanges.get(entry.source)
+    if source is None:
+        return False
+    if entry.to_exchange:
+        destination: Exchange | Queue | None = vhost.exchanges.get(entry.destination)
+    else:
+        destination = vhost.queues.get(entry.destination)
+        if destination is not None and (destination.kept or destination.exclusive_owner is not None):
+            return False
+    return destination is not None and source.is_bound(destination, entry.routing_key, entry.arguments)
 
 
 def _declare(vhost: Vhost, entry: Entry) -> bool:

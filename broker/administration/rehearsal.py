@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
+from broker.administration.slices import finished
 from broker.core.deadlines import Deadlines
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
@@ -26,13 +26,19 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
     from broker.core.deadlines import Clock
     from broker.core.vhost import Vhost
-    from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange
     from broker.settings import Settings
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "Touched"]
 
-COPIES_AT_ONCE: Final = 100
+
+@dataclass(slots=True)
+class Touched:
+    """What a change names in one vhost: exchanges and queues, and how many bindings it may add."""
+
+    exchanges: set[str] = field(default_factory=set)
+    queues: set[str] = field(default_factory=set)
+    bindings: int = 0
 
 
 class _Idle(QueueWorker[Queue]):
@@ -60,7 +66,7 @@ def _ignore(*_arguments: object) -> None:
 
 
 class Rehearsal:
-    """The maker of copies of vhosts in memory: their exchanges, queues and bindings, without messages.
+    """The maker of copies of vhosts in memory: the exchanges and queues that a change names, without messages.
 
     A copy has no engine: nothing is delivered there, written or timed.
     """
@@ -79,20 +85,21 @@ class Rehearsal:
         self._settings = settings
 
     @asynccontextmanager
-    async def __call__(self, names: Iterable[str]) -> AsyncIterator[dict[str, Vhost]]:
+    async def __call__(self, touched: Mapping[str, Touched]) -> AsyncIterator[dict[str, Vhost]]:
         """Yield copies of vhosts by name, empty ones where there is no such vhost.
 
-        A long vhost is copied in slices: a change that a client makes meanwhile may be in the copy or not.
+        A vhost is copied in slices: a change that a client makes meanwhile may be in the copy or not.
         """
         with ExitStack() as stores:
-            copies = {name: self._empty(name, stores) for name in names}
-            for name, copy in copies.items():
-                if name in self._vhosts:
-                    for done, copied in enumerate(copying(self._vhosts[name], copy), 1):
-                        copied()
-                        if done % COPIES_AT_ONCE == 0:
-                            await asyncio.sleep(0)
-            yield copies
+            copies = {name: self._empty(name, stores) for name in touched}
+            try:
+                for name, copy in copies.items():
+                    if name in self._vhosts:
+                        await finished(copying(self._vhosts[name], copy, touched[name]))
+                yield copies
+            finally:
+                for copy in copies.values():
+                    await finished(_emptying(copy))
 
     def _empty(self, name: str, stores: ExitStack) -> Vhost:
         store, _nothing = VhostStore.open(
@@ -129,34 +136,65 @@ class Rehearsal:
         )
 
 
-def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
-    """Return the steps that declare the exchanges, queues and bindings of a vhost in an empty one.
+def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, None, None]:
+    """Declare in an empty vhost what another one has of the touched exchanges and queues, in steps of one object.
 
+    Where a limit may refuse one of them, all exchanges, queues and bindings are declared, because they count.
     An exclusive queue has the same owner in both.
     """
     copy.queues.reserve_numbers(source.queues.next_number)
     copy.limits.take(source.limits)
-    steps: list[Callable[[], object]] = [
-        partial(
-            copy.exchanges.add,
-            exchange.name,
-            exchange.type,
-            durable=exchange.durable,
-            auto_delete=exchange.auto_delete,
-            internal=exchange.internal,
-            arguments=exchange.arguments,
-        )
-        for exchange in source.exchanges.values()
-        if exchange.name not in copy.exchanges
-    ]
-    steps += [partial(_copy_queue, queue, copy) for queue in source.queues.values()]
-    steps += [
-        partial(_copy_binding, exchange.name, binding, copy)
-        for exchange in source.exchanges.values()
-        if exchange.name  # each queue is bound to the default exchange by its name
-        for binding in exchange.bindings
-    ]
-    return steps
+    whole = not _has_room(source, touched)
+    exchanges, queues = list(source.exchanges.values()), list(source.queues.values())
+    if not whole:
+        exchanges = [source.exchanges[name] for name in touched.exchanges if name in source.exchanges]
+        queues = [source.queues[name] for name in touched.queues if name in source.queues]
+    for exchange in exchanges:
+        if exchange.name not in copy.exchanges:
+            copy.exchanges.add(
+                exchange.name,
+                exchange.type,
+                durable=exchange.durable,
+                auto_delete=exchange.auto_delete,
+                internal=exchange.internal,
+                arguments=exchange.arguments,
+            )
+        yield
+    for queue in queues:
+        _copy_queue(queue, copy)
+        yield
+    if whole:
+        yield from _copying_bindings(exchanges, copy)
+
+
+def _has_room(source: Vhost, touched: Touched) -> bool:
+    """Return whether a vhost's limits allow all that a change may add."""
+    limits = source.limits
+    return (
+        source.exchanges.declared_count + len(touched.exchanges) <= limits.exchanges_max
+        and source.queues.declared_count + len(touched.queues) <= limits.queue_limit
+        and source.bindings.live.count + touched.bindings <= limits.bindings_max
+    )
+
+
+def _copying_bindings(exchanges: list[Exchange], copy: Vhost) -> Generator[None, None, None]:
+    for exchange in exchanges:
+        if exchange.name:  # each queue is bound to the default exchange by its name
+            for bundle in list(exchange.bundles.values()):
+                for key, arguments in bundle.copy().items():
+                    _copy_binding(exchange.name, bundle.destination, key, arguments, copy)
+                    yield
+
+
+def _emptying(copy: Vhost) -> Generator[None, None, None]:
+    """Delete the queues and exchanges of a copy, in steps of one object: they are freed step by step, too."""
+    for exchange in copy.exchanges.declared():  # the queue of a delayed exchange is deleted with it
+        copy.exchanges.delete(exchange.name)
+        yield
+    for queue in list(copy.queues.values()):
+        if queue.name in copy.queues:
+            copy.queues.drop(queue)
+        yield
 
 
 def _copy_queue(queue: Queue, copy: Vhost) -> None:
@@ -164,7 +202,8 @@ def _copy_queue(queue: Queue, copy: Vhost) -> None:
         copy.queues.add(queue.declaration)
 
 
-def _copy_binding(source: str, binding: Binding, copy: Vhost) -> None:
-    to: Queue | Exchange = binding.destination
-    destination = copy.queues[to.name] if isinstance(to, Queue) else copy.exchanges[to.name]
-    copy.bindings.live.add(copy.exchanges[source], destination, binding.key, binding.arguments)
+def _copy_binding(source: str, to: Queue | Exchange, key: str, arguments: Mapping[str, Any], copy: Vhost) -> None:
+    """Bind in the copy, unless an end was deleted or made while the vhost was copied."""
+    destination = copy.queues.get(to.name) if isinstance(to, Queue) else copy.exchanges.get(to.name)
+    if destination is not None:
+        copy.bindings.live.add(copy.exchanges[source], destination, key, arguments)

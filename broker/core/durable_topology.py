@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.core.names import is_predeclared
 from broker.core.queue.declaration import QueueDeclaration
@@ -18,40 +18,56 @@ if TYPE_CHECKING:
 
 __all__ = ["TopologySnapshot", "restore"]
 
+BUNDLES_PER_STEP: Final = 64
+
 
 class TopologySnapshot:
-    """The durable exchanges, queues and bindings of one moment, and the producers, as the changes that make them.
+    """The durable exchanges and queues of one moment, their bindings, and the producers, as the changes that make them.
 
     The constructor copies whatever may change. The changes themselves are encoded lazily, in a thread: those of a
     hundred thousand queues take a fifth of a second.
     Cost: O(n) references at once.
     """
 
-    __slots__ = ("_exchanges", "_led_to", "_producers", "_queues")
+    __slots__ = ("_exchanges", "_led_to", "_producers", "queues")
 
-    def __init__(self, vhost: Vhost) -> None:
-        exchanges = [exchange for exchange in vhost.exchanges.values() if exchange.durable]
-        self._exchanges = [exchange for exchange in exchanges if not is_predeclared(exchange.name)]
-        self._queues = [queue for queue in vhost.queues.values() if queue.durable]
-        self._led_to = [*_arriving(exchanges), *_arriving(self._queues)]
+    def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
+        """Without `at_once`, `copy_bindings` is to copy the bindings, which may have changed then.
+
+        Nothing is lost if the changes since this moment are applied after these.
+        """
+        self._exchanges = list(vhost.exchanges.values())
+        self.queues = list(vhost.queues.values())
+        self._led_to: list[Bundle[Exchange]] = []
         self._producers = vhost.producers.snapshot()
+        if at_once:
+            for _ in self.copy_bindings():
+                pass
+
+    def copy_bindings(self) -> Iterator[None]:
+        """Copy the bindings, in a step for each queue and exchange and for each 64 of what leads to it."""
+        destinations: list[Queue | Exchange] = [*self._exchanges, *self.queues]
+        for destination in destinations:
+            if destination.durable:
+                for number, (source, bundle) in enumerate(list(destination.incoming.items()), 1):
+                    if source.durable and not source.deleted:
+                        self._led_to.append(bundle.copy())
+                    if number % BUNDLES_PER_STEP == 0:
+                        yield
+            yield
 
     def __iter__(self) -> Iterator[Change]:
         """Yield the changes, bindings last."""
         yield from self._producers()
-        yield from map(exchange_declared, self._exchanges)
-        yield from map(queue_declared, self._queues)
+        for exchange in self._exchanges:
+            if exchange.durable and not is_predeclared(exchange.name):
+                yield exchange_declared(exchange)
+        for queue in self.queues:
+            if queue.durable:
+                yield queue_declared(queue)
         for bundle in self._led_to:
             for key, arguments in bundle.items():
                 yield bound(bundle.destination, bundle.source, key, arguments)
-
-
-def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle[Exchange]]:
-    """Yield copies of the bundles that lead from durable exchanges to some queues or exchanges."""
-    for destination in destinations:
-        for source, bundle in destination.incoming.items():
-            if source.durable and not source.deleted:
-                yield bundle.copy()
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:

@@ -8,6 +8,8 @@ meanwhile behind that position, and replaying a record twice changes nothing.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.durable_topology import TopologySnapshot
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from broker.core.queue.stream import Stream
+    from broker.core.topology.changes import Change
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.pager import Pager
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpointer"]
 
 SLICE: Final = 400  # slots per turn of the loop; a stream counts as a slot
+CHANGES_AT_ONCE: Final = 500  # changes of the topology that a thread encodes in less than a millisecond
 WRITE_COST: Final = 20  # slots that a write to a queue log counts for
 ENTRIES_COST: Final = 20  # entries of a write that count for one slot
 REPLAY_BYTES: Final = 16 * 1024 * 1024
@@ -95,18 +99,27 @@ class Checkpointer:
         Cost: n slots, about 2 us each, and the entries of messages published since the last checkpoint; in slices of
         about a millisecond, between which the loop turns.
         """
-        streams = self._durable_streams()
-        if clean:
-            for stream in streams:
-                stream.log_settlements()  # the log ends at a clean checkpoint
         store, vhost = self._store, self._vhost
-        checkpoint = Checkpoint(store.log.position, clean, TopologySnapshot(vhost), [], vhost.queues.next_number)
+        topology = TopologySnapshot(vhost, at_once=False)
+        if clean:
+            for stream in _durable_streams(topology):
+                stream.log_settlements()  # the log ends at a clean checkpoint
+        checkpoint = Checkpoint(store.log.position, clean, _interruptible(topology), [], vhost.queues.next_number)
         self._left = SLICE
-        for stream in streams:
+        for _ in topology.copy_bindings():
+            await self._turn(1)
+        for stream in _durable_streams(topology):
             state = await self._state(stream)
             if state is not None:
                 checkpoint.queues.append(state)
         return checkpoint
+
+    async def _turn(self, cost: int) -> None:
+        """Let the loop turn when the slice is used up, and spend some of it."""
+        if self._left <= 0:
+            await asyncio.sleep(0)
+            self._left = SLICE
+        self._left -= cost
 
     async def _state(self, stream: Stream) -> QueueState | None:
         """Return the state of a stream, None when it was deleted.
@@ -118,14 +131,10 @@ class Checkpointer:
         states: list[SlotState] = []
         sealed = [slot for slot in manager.slots.values() if slot.fill is Fill.SEALED]
         for slot in sealed:
-            if self._left <= 0:
-                await asyncio.sleep(0)
-                self._left = SLICE
+            await self._turn(0)
             if slot.tenure is not Tenure.DELETED:
                 states.append(self._slot_state(stream, slot))
-        if self._left <= 0:
-            await asyncio.sleep(0)
-            self._left = SLICE
+        await self._turn(0)
         if stream.deleted:
             return None
         end = sealed[-1].end if sealed else 0
@@ -133,9 +142,6 @@ class Checkpointer:
         states.extend([self._slot_state(stream, slot) for slot in rest])
         self._left -= 1
         return QueueState(stream.number, manager.next_id, states)
-
-    def _durable_streams(self) -> list[Stream]:
-        return [stream for queue in self._vhost.queues.values() if queue.durable for stream in queue.streams]
 
     def _slot_state(self, stream: Stream, slot: Slot) -> SlotState:
         self._left -= 1
@@ -151,6 +157,18 @@ class Checkpointer:
             size_bytes=slot.bytes,
             redelivered=slot.recovered,
         )
+
+
+def _durable_streams(topology: TopologySnapshot) -> Iterator[Stream]:
+    return (stream for queue in topology.queues if queue.durable for stream in queue.streams)
+
+
+def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield changes, and let other threads run now and then: compiled code, which encodes them, does not by itself."""
+    for number, change in enumerate(changes, 1):
+        yield change
+        if number % CHANGES_AT_ONCE == 0:
+            time.sleep(0)
 
 
 def _settled(slot: Slot) -> bytes:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
 
-from broker.core.definitions.json_text import read_json
+from broker.administration.slices import finished
+from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse
 from broker.manage.api_route import ApiRoute
@@ -22,7 +23,7 @@ from broker.manage.call import Call, UserAsker
 from broker.manage.needs import Needs
 from broker.manage.payer import payer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
-from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_request
+from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_request
 from broker.operations.operation import MONITORING, refusing
 from broker.operations.request import read
 from broker.operations.table import OPERATIONS
@@ -82,7 +83,7 @@ def _make_room(conversations: Conversations, user: str) -> None:
 async def _answer(call: Call, conversation: ControlConversation, conversations: Conversations) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
-        fields = read_json(line)
+        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError:
         fields = None
     fields = fields if isinstance(fields, dict) else {}

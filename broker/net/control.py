@@ -15,23 +15,26 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from broker.administration.slices import finished
 from broker.amqp.errors import UNEXPECTED
-from broker.core.definitions.json_text import read_json
+from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Request, Verb
 from broker.tasks import Tasks
 
-__all__ = ["CLIENTS_MAX", "REQUEST_MAX_BYTES", "AnswerWriter", "ControlSocket", "answer_request"]
+__all__ = ["CLIENTS_MAX", "OUTER_LEVELS", "REQUEST_MAX_BYTES", "AnswerWriter", "ControlSocket", "answer_request"]
 
 log = get_logger()
 
 REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
+OUTER_LEVELS: Final = 3  # of a request: a definitions document in it, its lists, and their entries
 
 
 class ControlSocket:
@@ -140,7 +143,7 @@ async def _answer(
     verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
 ) -> dict[str, Any]:
     try:
-        fields = read_json(line)
+        fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
     except ValueError as error:
         return _refusal(f"a request is one JSON object a line: {error}")
     verb = verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
@@ -226,18 +229,20 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 def _pieces(answer: Any) -> Iterator[bytes]:
     """Yield an answer as pieces of JSON, each with a bounded number of rows."""
-    if isinstance(answer, dict) and any(isinstance(value, (dict, list)) for value in answer.values()):
+    if isinstance(answer, dict) and any(isinstance(value, (dict, list, Iterator)) for value in answer.values()):
         before = b"{"
         for name, value in answer.items():
             yield before + _encoded(name) + b":"
             yield from _pieces(value)
             before = b","
         yield b"}"
-    elif isinstance(answer, list) and len(answer) > ROWS_AT_ONCE:
-        for start in range(0, len(answer), ROWS_AT_ONCE):
-            rows = answer[start : start + ROWS_AT_ONCE]
-            yield (b"," if start else b"[") + b",".join(map(_encoded, rows))
-        yield b"]"
+    elif isinstance(answer, Iterator) or (isinstance(answer, list) and len(answer) > ROWS_AT_ONCE):
+        before = b"["
+        rest = iter(answer)
+        while rows := list(islice(rest, ROWS_AT_ONCE)):
+            yield before + b",".join(map(_encoded, rows))
+            before = b","
+        yield b"[]" if before == b"[" else b"]"
     else:
         yield _encoded(answer)
 

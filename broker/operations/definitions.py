@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
 from broker.administration.policy_changes import PolicyChanges
+from broker.administration.slices import emptied, finished
 from broker.core.definitions.export import topology_of, user_fields
-from broker.core.definitions.reading import read_document
-from broker.operations.listing import gather
+from broker.core.definitions.reading import reading_document
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
@@ -61,28 +61,34 @@ async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[st
 
 
 async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
-    """Import definitions: all of them, or nothing."""
+    """Import definitions: all of them, or nothing. The lists of the document are empty afterwards."""
     administration, vhost = broker.administration, asked.vhost
     _check_vhost(broker, vhost)
-    document = await asyncio.to_thread(read_document, asked.definitions, vhost)  # it may be long
-    taking = DefinitionsImport(document, administration, broker.rehearsal, asker.tell, skip_refused=asked.skip_refused)
+    taking = DefinitionsImport(
+        await finished(reading_document(asked.definitions, vhost)),
+        administration,
+        broker.rehearsal,
+        asker.tell,
+        skip_refused=asked.skip_refused,
+    )
+    await emptied(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
     imported = await taking.run()
     await PolicyChanges(administration).applied(asker.tell)
     return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
 
 
 async def export_definitions(broker: OperatedBroker, asked: ExportDefinitions, _asker: Asker) -> dict[str, Any]:
-    """Return the definitions in force."""
+    """Return the definitions in force. The rows of the topology are made when they are read, in slices."""
     administration, name = broker.administration, asked.vhost
     _check_vhost(broker, name)
     whole = administration.document()
     whole["users"] = [user_fields(user) for user in whole["users"]]
     product = {"product_name": "SlotMQ", "product_version": __version__}
     if name is None:
-        return {**product, **whole, **await _topology(broker.vhosts(None))}
+        return {**product, **whole, **_topology(broker.vhosts(None))}
     of_vhost = {part: [row for row in whole[part] if row["vhost"] == name] for part in ("policies", "parameters")}
-    found = {**of_vhost, **await _topology([administration.vhosts[name]])}
-    return {**product, **{part: [_without_vhost(row) for row in rows] for part, rows in found.items()}}
+    found = {**of_vhost, **_topology([administration.vhosts[name]])}
+    return {**product, **{part: map(_without_vhost, rows) for part, rows in found.items()}}
 
 
 def _check_vhost(broker: OperatedBroker, name: str | None) -> None:
@@ -90,9 +96,9 @@ def _check_vhost(broker: OperatedBroker, name: str | None) -> None:
         raise OperationRefused(f"no vhost '{name}'")
 
 
-async def _topology(vhosts: Iterable[Vhost]) -> dict[str, list[dict[str, Any]]]:
+def _topology(vhosts: Iterable[Vhost]) -> dict[str, Iterator[dict[str, Any]]]:
     parts = [topology_of(vhost) for vhost in vhosts]
-    return {kind: await gather(row for part in parts for row in part[kind]) for kind in TOPOLOGY}
+    return {kind: chain.from_iterable([part[kind] for part in parts]) for kind in TOPOLOGY}
 
 
 def _without_vhost(row: dict[str, Any]) -> dict[str, Any]:

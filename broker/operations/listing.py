@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from broker.operations.queue_rates import Rates
     from broker.routing.exchange import Exchange
 
-__all__ = ["LISTINGS", "gather"]
+__all__ = ["LISTINGS"]
 
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),

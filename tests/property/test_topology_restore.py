@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -51,21 +53,37 @@ def canonical(changes: list[dict[str, Any]]) -> list[str]:
 
 
 @settings(max_examples=200)
-@given(actions=st.lists(st.sampled_from(ACTIONS), min_size=5, max_size=40), checkpoint=st.integers(0, 40))
+@given(
+    actions=st.lists(st.sampled_from(ACTIONS), min_size=5, max_size=40),
+    checkpoint=st.integers(0, 40),
+    steps_at_once=st.integers(0, 5),
+)
 def test_journal_and_snapshot_restore_the_same_vhost(
-    actions: list[tuple[str, tuple[Any, ...], dict[str, Any]]], checkpoint: int
+    actions: list[tuple[str, tuple[Any, ...], dict[str, Any]]], checkpoint: int, steps_at_once: int
 ) -> None:
-    """The journal, a snapshot, an earlier snapshot with the journal after it, and both overlapping restore the same."""
+    """The journal, a snapshot, an earlier snapshot with the journal after it, and both overlapping restore the same.
+
+    So does a snapshot whose bindings are copied while they change, with the journal since it began.
+    """
     room = Room()
     middle: list[dict[str, Any]] = []
     behind = 0
+    sliced: TopologySnapshot | None = None
+    steps: Iterator[None] = iter(())
     for place, (verb, positional, named) in enumerate(actions):
         if place == checkpoint:
             middle, behind = list(TopologySnapshot(room.vhost)), len(room.journal)
+            sliced = TopologySnapshot(room.vhost, at_once=False)
+            steps = sliced.copy_bindings()
         with suppress(ProtocolError):
             attrgetter(verb)(room.vhost)(*positional, **named)
+        for _ in islice(steps, steps_at_once):
+            pass
+    for _ in steps:
+        pass
     whole = list(TopologySnapshot(room.vhost))
     histories = [room.journal, whole, [*middle, *room.journal[behind:]], [*whole, *room.journal]]
+    histories.append([*(sliced or ()), *room.journal[behind:]])
     for history in histories:
         again = Room()
         restore(again.vhost, json.loads(json.dumps(history)))

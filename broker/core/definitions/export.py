@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -27,15 +27,24 @@ HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
     """Return the durable exchanges, queues and bindings of a vhost, without exclusive queues.
 
+    The exchanges and queues are those of this moment, the bindings those of the moment at which they are read, between
+    these exchanges and queues.
     Cost: O(n) references at once; each row is made when it is read.
     """
-    queues = [queue for queue in vhost.queues.values() if queue.durable and not queue.name.startswith(HIDDEN)]
-    made = [exchange for exchange in vhost.exchanges.values() if exchange.durable and not is_predeclared(exchange.name)]
-    leading = list(vhost.exchanges.values())
+    queues, exchanges = list(vhost.queues.values()), list(vhost.exchanges.values())
+    ends: set[Any] = {*queues, *exchanges}
     return {
-        "exchanges": ({"vhost": vhost.name, **_exchange(exchange)} for exchange in made),
-        "queues": ({"vhost": vhost.name, **_queue(queue)} for queue in queues),
-        "bindings": ({"vhost": vhost.name, **binding} for exchange in leading for binding in _bindings(exchange)),
+        "exchanges": (
+            {"vhost": vhost.name, **_exchange(exchange)}
+            for exchange in exchanges
+            if exchange.durable and not is_predeclared(exchange.name)
+        ),
+        "queues": (
+            {"vhost": vhost.name, **_queue(queue)}
+            for queue in queues
+            if queue.durable and not queue.name.startswith(HIDDEN)
+        ),
+        "bindings": ({"vhost": vhost.name, **row} for exchange in exchanges for row in _bindings(exchange, ends)),
     }
 
 
@@ -88,19 +97,21 @@ def _queue(queue: Queue) -> dict[str, Any]:
     }
 
 
-def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """Yield the bindings of a durable exchange whose other end is durable too."""
+def _bindings(exchange: Exchange, ends: Collection[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the bindings of a durable exchange whose other end is durable too, and among `ends`."""
     if not exchange.durable or not exchange.name:
         return
-    for binding in list(exchange.bindings):
-        destination: Any = binding.destination
-        if destination.durable and not destination.name.startswith(HIDDEN):
+    for bundle in list(exchange.bundles.values()):
+        destination = bundle.destination
+        if not destination.durable or destination.name.startswith(HIDDEN) or destination not in ends:
+            continue
+        for key, arguments in bundle.copy().items():
             yield {
                 "source": exchange.name,
                 "destination": destination.name,
                 "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
-                "routing_key": binding.key,
-                "arguments": typed_table(binding.arguments),
+                "routing_key": key,
+                "arguments": typed_table(arguments),
             }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, TypeVar
 
 from broker.amqp.errors import BrokerError
@@ -24,7 +24,7 @@ from broker.core.definitions.document import (
 )
 from broker.core.definitions.typed_json import read_typed
 
-__all__ = ["OPERATOR_POLICY", "BadDefinitions", "check_depth", "read_document", "read_user"]
+__all__ = ["OPERATOR_POLICY", "BadDefinitions", "check_depth", "read_document", "read_user", "reading_document"]
 
 Entry = TypeVar("Entry")
 
@@ -133,34 +133,53 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
 
     Raises: BadDefinitions for the first invalid entry.
     """
+    reading = reading_document(raw, vhost)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            document: Document = end.value
+            return document
+
+
+def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None, Document]:
+    """Do what `read_document` does, in steps of one entry."""
     if not isinstance(raw, dict):
         raise BadDefinitions("a definitions document is one JSON object")
-    algorithm = _default_algorithm(raw)
-    parameters = _entries(raw, "parameters", vhost, _parameter)
+    parameters = yield from _entries(raw, "parameters", vhost, _parameter)
+    users = yield from _entries(raw, "users", vhost, lambda fields: _user(fields, _default_algorithm(raw)))
+    vhosts = yield from _entries(raw, "vhosts", vhost, _vhost)
+    permissions = yield from _entries(raw, "permissions", vhost, _permission)
+    topic_permissions = yield from _entries(raw, "topic_permissions", vhost, _topic_permission)
+    policies = yield from _entries(raw, "policies", vhost, lambda fields: _policy(fields, operator=False))
+    operator = yield from _entries(raw, "operator_policies", vhost, lambda fields: _policy(fields, operator=True))
+    global_parameters = yield from _entries(
+        raw, "global_parameters", vhost, lambda fields: GlobalParameterEntry(fields.text("name"), fields.kept("value"))
+    )
+    exchanges = yield from _entries(raw, "exchanges", vhost, _exchange)
+    queues = yield from _entries(raw, "queues", vhost, _queue)
+    bindings = yield from _entries(raw, "bindings", vhost, _binding)
     return Document(
-        users=tuple(_entries(raw, "users", vhost, lambda fields: _user(fields, algorithm))),
-        vhosts=tuple(_entries(raw, "vhosts", vhost, _vhost)),
-        permissions=tuple(_entries(raw, "permissions", vhost, _permission)),
-        topic_permissions=tuple(_entries(raw, "topic_permissions", vhost, _topic_permission)),
-        policies=(
-            *_entries(raw, "policies", vhost, lambda fields: _policy(fields, operator=False)),
-            *_entries(raw, "operator_policies", vhost, lambda fields: _policy(fields, operator=True)),
-            *(found for found in parameters if isinstance(found, PolicyEntry)),
-        ),
+        users=tuple(users),
+        vhosts=tuple(vhosts),
+        permissions=tuple(permissions),
+        topic_permissions=tuple(topic_permissions),
+        policies=(*policies, *operator, *(found for found in parameters if isinstance(found, PolicyEntry))),
         parameters=tuple(found for found in parameters if isinstance(found, ParameterEntry)),
-        global_parameters=tuple(
-            _entries(raw, "global_parameters", vhost, lambda f: GlobalParameterEntry(f.text("name"), f.kept("value")))
-        ),
-        exchanges=tuple(_entries(raw, "exchanges", vhost, _exchange)),
-        queues=tuple(_entries(raw, "queues", vhost, _queue)),
-        bindings=tuple(_entries(raw, "bindings", vhost, _binding)),
+        global_parameters=tuple(global_parameters),
+        exchanges=tuple(exchanges),
+        queues=tuple(queues),
+        bindings=tuple(bindings),
         unknown=tuple(
             sorted(name for name, value in raw.items() if isinstance(value, list) and value and name not in KNOWN)
         ),
     )
 
 
-def _entries(raw: Mapping[str, Any], part: str, vhost: str | None, read: Callable[[Fields], Entry]) -> list[Entry]:
+def _entries(
+    raw: Mapping[str, Any], part: str, vhost: str | None, read: Callable[[Fields], Entry]
+) -> Generator[None, None, list[Entry]]:
+    """Return the entries of one part, in steps of one entry."""
     values = raw.get(part)
     if values is None:
         return []
@@ -178,6 +197,7 @@ def _entries(raw: Mapping[str, Any], part: str, vhost: str | None, read: Callabl
             named = ", ".join(repr(name) for name in names)
             raise BadDefinitions(f"{part}[{number}]: there is another entry of {named}, with other values")
         found.append(entry)
+        yield
     return found
 
 

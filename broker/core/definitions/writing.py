@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,32 +12,59 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, PolicyEntry, QueueEntry
 
-__all__ = ["document_fields"]
+__all__ = ["writing_document"]
 
 
-def document_fields(document: Document, users: Iterable[User]) -> dict[str, Any]:
-    """Return JSON that `read_document` reads as the same document; `users` are its users, without plain passwords."""
+def writing_document(document: Document, users: Iterable[User]) -> Generator[None, None, dict[str, Any]]:
+    """Return JSON that `read_document` reads as the same document, in steps of one entry.
+
+    `users` are its users, without plain passwords.
+    """
+    policies = yield from _rows(document.policies, _policy)
     return {
-        "users": [user.to_json() for user in users],
-        "vhosts": [{**vhost.facts, "name": vhost.name} for vhost in document.vhosts],
-        "permissions": _rows(document.permissions),
-        "topic_permissions": _rows(document.topic_permissions),
-        "policies": [_policy(policy) for policy in document.policies if not policy.operator],
-        "operator_policies": [_policy(policy) for policy in document.policies if policy.operator],
-        "parameters": _rows(document.parameters),
-        "global_parameters": _rows(document.global_parameters),
-        "exchanges": [_declared(entry) for entry in document.exchanges],
-        "queues": [_declared(entry) for entry in document.queues],
-        "bindings": [_binding(binding) for binding in document.bindings],
+        "users": (yield from _rows(list(users), lambda user: user.to_json())),
+        "vhosts": (yield from _rows(document.vhosts, lambda vhost: {**vhost.facts, "name": vhost.name})),
+        "permissions": (yield from _rows(document.permissions, asdict)),
+        "topic_permissions": (yield from _rows(document.topic_permissions, asdict)),
+        "policies": [row for row, policy in zip(policies, document.policies, strict=True) if not policy.operator],
+        "operator_policies": [row for row, policy in zip(policies, document.policies, strict=True) if policy.operator],
+        "parameters": (yield from _rows(document.parameters, asdict)),
+        "global_parameters": (yield from _rows(document.global_parameters, asdict)),
+        "exchanges": (yield from _rows(document.exchanges, _exchange)),
+        "queues": (yield from _rows(document.queues, _queue)),
+        "bindings": (yield from _rows(document.bindings, _binding)),
     }
 
 
-def _rows(entries: Sequence[Any]) -> list[dict[str, Any]]:
-    return [asdict(entry) for entry in entries]
+def _rows(entries: Sequence[Any], row_of: Callable[[Any], dict[str, Any]]) -> Generator[None, None, list[Any]]:
+    rows = []
+    for entry in entries:
+        rows.append(row_of(entry))
+        yield
+    return rows
 
 
-def _declared(entry: ExchangeEntry | QueueEntry | BindingEntry) -> dict[str, Any]:
-    return {**asdict(entry), "arguments": typed_table(entry.arguments)}
+def _exchange(entry: ExchangeEntry) -> dict[str, Any]:
+    return {
+        "vhost": entry.vhost,
+        "name": entry.name,
+        "type": entry.type,
+        "durable": entry.durable,
+        "auto_delete": entry.auto_delete,
+        "internal": entry.internal,
+        "arguments": typed_table(entry.arguments),
+    }
+
+
+def _queue(entry: QueueEntry) -> dict[str, Any]:
+    return {
+        "vhost": entry.vhost,
+        "name": entry.name,
+        "durable": entry.durable,
+        "auto_delete": entry.auto_delete,
+        "arguments": typed_table(entry.arguments),
+        "type": entry.type,
+    }
 
 
 def _policy(policy: PolicyEntry) -> dict[str, Any]:
@@ -46,6 +73,12 @@ def _policy(policy: PolicyEntry) -> dict[str, Any]:
     return {**fields, "apply-to": fields.pop("apply_to")}
 
 
-def _binding(binding: BindingEntry) -> dict[str, Any]:
-    fields = _declared(binding)
-    return {**fields, "destination_type": "exchange" if fields.pop("to_exchange") else "queue"}
+def _binding(entry: BindingEntry) -> dict[str, Any]:
+    return {
+        "vhost": entry.vhost,
+        "source": entry.source,
+        "destination": entry.destination,
+        "destination_type": "exchange" if entry.to_exchange else "queue",
+        "routing_key": entry.routing_key,
+        "arguments": typed_table(entry.arguments),
+    }

@@ -7,8 +7,9 @@ from email.parser import BytesParser
 from email.policy import HTTP
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.definitions.json_text import read_json
-from broker.manage.answers import json_answer, no_content
+from broker.administration.slices import finished
+from broker.core.definitions.json_text import reading_json
+from broker.manage.answers import json_answer, no_content, object_answer
 from broker.manage.api.names import COMPATIBLE_VERSION
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
@@ -25,6 +26,7 @@ ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"
 TRUE: Final = "true"
+OUTER_LEVELS: Final = 2  # of a document: its lists, and their entries
 
 
 def definition_routes() -> list[ApiRoute]:
@@ -47,7 +49,7 @@ async def export(call: Call) -> Response:
     exported = await call.operate("export_definitions", **_of_vhost(call))
     name = call.query.get("download", "")
     headers = {"Content-Disposition": f'attachment; filename="{_plain(name)}"'} if name else {}
-    return json_answer(
+    return object_answer(
         {"rabbit_version": COMPATIBLE_VERSION, "rabbitmq_version": COMPATIBLE_VERSION, **exported}, headers=headers
     )
 
@@ -61,7 +63,7 @@ async def take(call: Call) -> Response:
     if call.request.headers.get("content-type", "").startswith(FORM):
         body = await asyncio.to_thread(_file_of, call.request.headers["content-type"], body)
     try:
-        document: Any = read_json(body)
+        document: Any = await finished(reading_json(body, OUTER_LEVELS))
     except ValueError as error:
         raise bad_request(f"a definitions document is one JSON object: {error}") from None
     skips = call.query.get("skip_refused") == TRUE

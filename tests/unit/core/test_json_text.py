@@ -1,20 +1,56 @@
 """JSON from other programs: everything that is accepted can be written again."""
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from broker.core.definitions.json_text import LEVELS_MAX, read_json
+from broker.core.definitions.json_text import LEVELS_MAX, read_json, reading_json
+
+
+@pytest.fixture(params=[None, 1, 2, 3], ids=["whole", "1 level", "2 levels", "3 levels"])
+def read(request: pytest.FixtureRequest) -> Callable[[bytes], Any]:
+    """Return what reads JSON: in one step, or in one for each member of the outer levels."""
+    if request.param is None:
+        return read_json
+    return lambda octets: in_steps(octets, request.param)[0]
+
+
+def in_steps(octets: bytes, outer_levels: int) -> tuple[Any, int]:
+    """Return the value, and in how many steps it was read."""
+    steps, reading = 0, reading_json(octets, outer_levels)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return end.value, steps
+        steps += 1
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 0, -1.5, 1 << 70, "", "é🎉\x00\x1b", "\\ud800", {"a": [1, {"b": "\u2028"}]}, []]
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1.5,
+        1 << 70,
+        "",
+        "é🎉\x00\x1b",
+        "\\ud800",
+        {"a": [1, {"b": "\u2028"}]},
+        [],
+        {},
+        [{}, []],
+        {"a": {}, "b": [[[1, 2]], 3]},
+    ],
 )
-def test_what_can_be_written_is_read(value: Any) -> None:
+def test_what_can_be_written_is_read(read: Callable[[bytes], Any], value: Any) -> None:
     """UTF-8 and escapes are read, with and without a byte order mark."""
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), "\ufeff" + json.dumps(value)):
-        assert read_json(text.encode()) == value
+        assert read(text.encode()) == value
 
 
 @pytest.mark.parametrize(
@@ -24,16 +60,37 @@ def test_what_can_be_written_is_read(value: Any) -> None:
         b"NaN", b'{"a": [Infinity]}', b"-Infinity", b"1e999", b"[-1e400]", b"[" * 100_000, '{"a": 1}'.encode("utf-16"),
     ],
 )  # fmt: skip
-def test_what_could_not_be_written_again_is_refused(octets: bytes) -> None:
+def test_what_could_not_be_written_again_is_refused(read: Callable[[bytes], Any], octets: bytes) -> None:
     """Lone surrogates, invalid numbers, invalid UTF-8 and truncated text are refused."""
     with pytest.raises(ValueError):  # noqa: PT011 - the texts differ, and most are those of the standard library
-        read_json(octets)
+        read(octets)
 
 
-def test_levels_are_limited() -> None:
+def test_levels_are_limited(read: Callable[[bytes], Any]) -> None:
     """Whatever writes a value again, such as a field table, has a limit of its own."""
     within, beyond = ["[" * levels + "]" * levels for levels in (LEVELS_MAX, LEVELS_MAX + 1)]
-    assert json.dumps(read_json(within.encode())) == within
-    assert len(read_json(f"[{'[],' * 1000}[]]".encode())) == 1001
+    assert json.dumps(read(within.encode())) == within
+    assert len(read(f"[{'[],' * 1000}[]]".encode())) == 1001
     with pytest.raises(ValueError, match="nested too deeply"):
-        read_json(beyond.encode())
+        read(beyond.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["[1 2]", "[1,", '{"a" 1}', '{"a": }', "{1: 2}", '{"a": 1 "b": 2}', "[] []", " ", "[x]"]
+)
+def test_invalid_text_is_refused_in_the_same_words(text: str) -> None:
+    """Whoever sends a long document with a slip learns where it is, as with a short one."""
+    with pytest.raises(ValueError) as whole:  # noqa: PT011 - the text is compared below
+        read_json(text.encode())
+    for levels in (1, 2):
+        with pytest.raises(ValueError, match=f"^{re.escape(str(whole.value))}$"):
+            in_steps(text.encode(), levels)
+
+
+def test_a_step_reads_one_member() -> None:
+    """A long document is read in as many steps as it has entries, and a field's name is stored once."""
+    document = {"queues": [{"name": f"q{number}", "field of ours": 1} for number in range(5000)], "n": 1}
+    found, steps = in_steps(json.dumps(document).encode(), 2)
+    assert found == document
+    assert steps == 5000 + len(document)
+    assert len({id(name) for row in found["queues"] for name in row}) == 2

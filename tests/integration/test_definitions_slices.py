@@ -1,0 +1,189 @@
+"""Long imports, exports and checkpoints: others are served between slices, and what is equal is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.administration import definitions_import, rehearsal
+from broker.administration.definitions_store import LocalDefinitions
+from broker.administration.slices import STEPS_AT_ONCE
+from broker.cli.control_client import Unanswered, ask
+from broker.core.definitions import export, json_text, reading, writing
+from broker.operations.request import ROWS_AT_ONCE
+from broker.server import BrokerServer
+from tests.in_process import client_of, running_broker
+
+MANY = 1500
+DOCUMENT: dict[str, Any] = {
+    "exchanges": [{"name": f"x{n}", "vhost": "/", "type": "topic", "durable": True} for n in range(MANY // 3)],
+    "queues": [{"name": f"q{n}", "vhost": "/", "arguments": {"x-max-length": n + 1}} for n in range(MANY)],
+    "bindings": [
+        {"source": f"x{n % (MANY // 3)}", "vhost": "/", "destination": f"q{n}", "routing_key": f"a.{n}.#"}
+        for n in range(MANY)
+    ],
+    "vhosts": [{"name": "/"}],
+    "policies": [{"vhost": "/", "name": "p", "pattern": "^q", "apply-to": "queues", "definition": {"expires": 60_000}}],
+    "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {"a": 1}}],
+}
+OBJECTS = sum(len(DOCUMENT[part]) for part in ("exchanges", "queues", "bindings"))
+
+
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
+    """Return the broker's answer over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return the files in a data folder: each with its inode, because a rewrite may write the same bytes."""
+    return {str(path): (path.stat().st_ino, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+class Touches:
+    """Counts how many objects are touched in each turn of the loop, by the function that touches one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.all: Counter[str] = Counter()
+
+    def watch(self, module: Any, name: str) -> None:
+        """Count the calls of a function of a module."""
+        function: Callable[..., Any] = getattr(module, name)
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self._now[name] += 1
+            return function(*arguments, **named)
+
+        self._monkeypatch.setattr(module, name, counted)
+
+    @asynccontextmanager
+    async def counting(self) -> AsyncIterator[None]:
+        """Count the touches of each turn."""
+        self.most.clear()
+        self.all.clear()
+        ticking = asyncio.create_task(self._tick())
+        yield
+        ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            for name, count in self._now.items():
+                self.most[name] = max(self.most[name], count)
+            self.all += self._now
+            self._now.clear()
+            await asyncio.sleep(0)
+
+
+async def test_a_turn_touches_a_slice_of_a_long_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import reads, compares, copies, writes and declares so many objects in a turn; an export makes as few rows."""
+    touches = Touches(monkeypatch)
+    for module, name in (
+        (json_text, "_member"), (reading, "Fields"), (definitions_import, "_is_there"), (rehearsal, "_copy_queue"),
+        (writing, "_queue"), (writing, "_binding"), (definitions_import, "_declare"), (export, "_queue"),
+    ):  # fmt: skip
+        touches.watch(module, name)
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        async with touches.counting():
+            await told(broker, "import_definitions", definitions=DOCUMENT)
+        assert touches.all["_is_there"] == OBJECTS
+        assert touches.all["_declare"] == 2 * OBJECTS  # in the copies, and in earnest
+        assert min(touches.all["_member"], touches.all["Fields"]) >= OBJECTS
+        assert (touches.all["_copy_queue"], touches.all["_binding"]) == (0, MANY)
+        assert max(touches.most.values()) <= STEPS_AT_ONCE
+        # Other bindings of the same queues, which are copied so that they can be bound.
+        more = [{**row, "routing_key": "b"} for row in DOCUMENT["bindings"]]
+        async with touches.counting():
+            await told(broker, "import_definitions", definitions={"bindings": more})
+        assert (touches.all["_copy_queue"], touches.all["_queue"]) == (MANY, 0)
+        assert max(touches.most.values()) <= STEPS_AT_ONCE
+        async with touches.counting():
+            exported = await told(broker, "export_definitions")
+        assert touches.all["_queue"] == len(exported["queues"]) == MANY
+        assert touches.most["_queue"] <= ROWS_AT_ONCE
+        await channel.declare_queue("after")
+
+
+async def test_an_unchanged_document_changes_logs_and_writes_nothing(tmp_path: Path) -> None:
+    """A document that the broker has already is answered, and that is all: no file is written and no queue touched."""
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "import_definitions", definitions=DOCUMENT)
+        exported = await told(broker, "export_definitions")
+        for document in (DOCUMENT, exported):
+            before = (broker.administration.version, broker.statistics.churn(), contents(tmp_path))
+            with capture_logs() as lines:
+                answer = await told(broker, "import_definitions", definitions=document)
+            assert (broker.administration.version, broker.statistics.churn(), contents(tmp_path)) == before
+            assert lines == []
+            assert (answer["made"], answer["changed"], answer["skipped"]) == ({}, {}, [])
+            assert answer["present"]["bindings"] == answer["imported"]["bindings"] == MANY
+        assert await told(broker, "export_definitions") == exported
+
+
+@pytest.mark.parametrize(
+    ("part", "row", "made", "changed"),
+    [
+        ("queues", {"name": "new", "vhost": "/"}, {"queues": 1}, {}),
+        ("bindings", {"source": "x0", "vhost": "/", "destination": "q9", "routing_key": "k"}, {"bindings": 1}, {}),
+        ("parameters", {**DOCUMENT["parameters"][0], "value": {"a": 2}}, {}, {"parameters": 1}),
+        ("policies", {**DOCUMENT["policies"][0], "priority": 1}, {}, {"policies": 1}),
+    ],
+)
+async def test_one_difference_is_all_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, row: Any, made: Any, changed: Any
+) -> None:
+    """Beside a thousand equal entries, only the one that differs is written down before it is made, and made."""
+    importing: list[Any] = []
+    write = LocalDefinitions.write
+
+    async def watched(store: LocalDefinitions, definitions: Any, expected: int) -> int:
+        importing.append(json.loads(json.dumps(definitions.get("importing"))))
+        return await write(store, definitions, expected)
+
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "import_definitions", definitions=DOCUMENT)
+        monkeypatch.setattr(LocalDefinitions, "write", watched)
+        document = {**DOCUMENT, part: [row] if part in ("parameters", "policies") else [*DOCUMENT[part], row]}
+        answer = await told(broker, "import_definitions", definitions=document)
+        assert (answer["made"], answer["changed"]) == (made, changed)
+        begun, ended = importing
+        assert ended is None
+        assert sum(len(begun[kind]) for kind in ("exchanges", "queues", "bindings")) == sum(made.values())
+        assert (await told(broker, "export_definitions"))["parameters"] == document["parameters"]
+
+
+async def test_limits_count_what_an_import_leaves_alone(tmp_path: Path) -> None:
+    """Queues that are equal, or not in the document, count towards the limit of their vhost."""
+    async with running_broker(tmp_path, limits={"queues_max": 5}) as broker, client_of(broker) as channel:
+        for name in ("a", "b", "c"):
+            await channel.declare_queue(name, durable=True)
+        queues = [{"name": name, "vhost": "/"} for name in ("a", "d", "e", "f")]
+        before = broker.statistics.churn()
+        with pytest.raises(Unanswered, match=r"^queues\[3\]: .*queue limit in vhost '/' \(5\) is reached"):
+            await told(broker, "import_definitions", definitions={"queues": queues})
+        assert broker.statistics.churn() == before  # none was made and deleted again
+        answer = await told(broker, "import_definitions", definitions={"queues": queues}, skip_refused=True)
+        assert (answer["made"], answer["present"]) == ({"queues": 2}, {"queues": 1})
+        assert [reason.partition(":")[0] for reason in answer["skipped"]] == ["queues[3]"]
+
+
+async def test_an_export_has_no_binding_without_its_ends(tmp_path: Path) -> None:
+    """Queues that are declared while an export is read are not in it, and neither are their bindings."""
+    async with running_broker(tmp_path) as broker:
+        vhost = broker.vhosts["/"]
+        vhost.queues.declare("before", durable=True)
+        parts = export.topology_of(vhost)
+        queues = [row["name"] for row in parts["queues"]]
+        vhost.queues.declare("during", durable=True)
+        for name in ("before", "during"):
+            vhost.bindings.bind(name, "amq.topic", "k")
+        assert queues == [row["destination"] for row in parts["bindings"]] == ["before"]
