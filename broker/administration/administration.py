@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.administration.definition_rows import Key, rows_by_key
+from broker.administration.definition_rows import Key, rows_by_key, same_row
 from broker.administration.definitions import IMPORTING, PAUSED_QUEUE, VHOST_LIMITS, Definitions, Draft
 from broker.core.auth.users import user_of
 from broker.core.definitions.reading import OPERATOR_POLICY, read_document
@@ -262,7 +262,7 @@ class Administration(Definitions):
         swept = self._discard(gone)
         rows: dict[str, list[Any]] = {}
         for key, row in wanted.items():
-            if known.get(key) != row:
+            if not same_row(known.get(key), row):
                 rows.setdefault(key[0], []).append(row)
         changed = read_document(rows)
         for vhost in changed.vhosts:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["IDENTITIES", "Key", "rows_by_key"]
+__all__ = ["IDENTITIES", "Key", "rows_by_key", "same_row"]
 
 # The fields that identify an entry, in a document and in the stored definitions.
 IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,3 +28,8 @@ def rows_by_key(document: Mapping[str, Any]) -> dict[Key, Any]:
         for part, names in IDENTITIES.items()
         for row in document.get(part, ())
     }
+
+
+def same_row(one: Any, other: Any) -> bool:
+    """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0."""
+    return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

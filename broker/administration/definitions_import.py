@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definition_rows import rows_by_key
+from broker.administration.definition_rows import rows_by_key, same_row
 from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Touched
@@ -191,7 +191,8 @@ class DefinitionsImport:
             return True
         draft = Draft(administration, administration.vhosts.offline)
         draft.take_import(self._document, self._users)
-        return rows_by_key(draft.document()) != rows_by_key(administration.document())
+        wanted, known = rows_by_key(draft.document()), rows_by_key(administration.document())
+        return wanted.keys() != known.keys() or not all(same_row(row, known[key]) for key, row in wanted.items())
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
         """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.administration.definition_rows import IDENTITIES, Key, rows_by_key
+from broker.administration.definition_rows import IDENTITIES, Key, rows_by_key, same_row
 from broker.administration.definitions import PAUSED_QUEUE, VHOST_LIMITS
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
@@ -45,7 +45,7 @@ class ImportTally:
             elif old is None:
                 self.made[part] += 1
             else:
-                (self.present if row == old else self.changed)[part] += 1
+                (self.present if same_row(row, old) else self.changed)[part] += 1
         self.without_effect += _without_effect(self._document)
 
     def fields(self) -> dict[str, Any]:

@@ -161,6 +161,18 @@ async def test_one_difference_is_all_that_is_written(
         assert (await told(broker, "export_definitions"))["parameters"] == document["parameters"]
 
 
+async def test_true_is_not_the_number_one(tmp_path: Path) -> None:
+    """A parameter that differs in JSON alone is changed, in memory and for the next export."""
+    values = []
+    async with running_broker(tmp_path / "data") as broker:
+        for value in (1, True, 1.0):
+            row = {"vhost": "/", "component": "shovel", "name": "s", "value": {"a": value}}
+            await told(broker, "import_definitions", definitions={"parameters": [row]})
+            (exported,) = (await told(broker, "export_definitions"))["parameters"]
+            values.append(exported["value"]["a"])
+    assert list(map(repr, values)) == ["1", "True", "1.0"]
+
+
 async def test_limits_count_what_an_import_leaves_alone(tmp_path: Path) -> None:
     """Queues that are equal, or not in the document, count towards the limit of their vhost."""
     async with running_broker(tmp_path, limits={"queues_max": 5}) as broker, client_of(broker) as channel:
