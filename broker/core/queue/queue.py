@@ -452,7 +452,7 @@ class Queue(StreamOwner):
         return count
 
     def _let_go(self) -> None:
-        """Give up the references that lead back to the queue: when its last user lets go, nothing waits for a collection.
+        """Give up the references that lead back to the queue, which is freed when its last user lets go.
 
         The first deleted queue of a vhost keeps its stream, which is empty and takes no settlements, for all others.
         """
