@@ -170,7 +170,6 @@ class ClientProtocol(H11Protocol):
         self.client_end.end()
         super().connection_lost(exc)
         self._places.leave(self)
-        self.cycle = None  # type: ignore[assignment]  # it leads back here, and would wait for the collector
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer the last request of a client that has ended its side."""
