@@ -2,7 +2,8 @@
 # Not the slim one: it has the C compiler with which pip compiles the hot modules.
 FROM python:3.13 AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py extension_build.py hatch_build.py ./
+COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py ./
+COPY tools/__init__.py tools/compiled_build.py tools/extension_build.py tools/hatch_build.py ./tools/
 COPY broker ./broker
 RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage,re2]" \
     && /opt/slotmq/bin/slotmq --version | grep -F "(compiled: "

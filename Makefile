@@ -16,10 +16,10 @@
 #   make demo-ui the flights through a broker whose page shows them: prints its address, runs until Ctrl-C
 #   make bench   S1 to S10: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
 #                twenty minutes, ARGS=--quick a few, ARGS="--only S1,S3" selects some
-#   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
+#   make bench-topics   the engines of the topic index; ten minutes, ARGS=--quick one
 #   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
-#   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker and with job queues; ARGS=--quick
+#   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker; ARGS=--quick
 #   make bench-overlay    the experiments of the Gryphon paper on brokers of this machine, and what a forwarded message costs;
 #                under twelve minutes, ARGS=--quick two minutes
 #   make torture the long tests       make fuzz the fuzz tests alone      make setup everything a developer needs
@@ -43,14 +43,14 @@ setup: $(VENV)/.stamp-dev
 	@:
 
 run: $(VENV)/.stamp-run
-	@exec $(BIN)/python compiled_run.py serve $(ARGS)
+	@exec $(BIN)/python tools/compiled_run.py serve $(ARGS)
 
 compile: $(VENV)/.stamp-run
-	@$(BIN)/python compiled_run.py compile
+	@$(BIN)/python tools/compiled_run.py compile
 
 # Without a C compiler (exit code 3) all tests run interpreted.
 test: $(VENV)/.stamp-dev
-	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \
+	@$(BIN)/python tools/compiled_build.py $(COMPILED); case $$? in \
 	  0) cp tests/compiled/sitecustomize.py $(COMPILED) && $(PYTEST_COMPILED) -n auto -m "not torture and not interpreted" $(ARGS) && \
 	     { $(BIN)/python -m pytest -n auto --interpreted $(ARGS) || [ $$? = 5 ]; };; \
 	  3) exec $(BIN)/python -m pytest -n auto $(ARGS);; \
@@ -83,19 +83,19 @@ bench: $(VENV)/.stamp-bench
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-topics: $(VENV)/.stamp-bench
-	@$(BIN)/python -m bench.topics $(ARGS)
+	@$(BIN)/python -m bench topics $(ARGS)
 
 bench-growth: $(VENV)/.stamp-bench
-	@$(BIN)/python -m bench.growth $(ARGS)
+	@$(BIN)/python -m bench growth $(ARGS)
 
 bench-pipeline: $(VENV)/.stamp-bench-pipeline
-	@$(BIN)/python -m bench.pipeline $(ARGS)
+	@$(BIN)/python -m bench pipeline $(ARGS)
 
 bench-cluster: $(VENV)/.stamp-bench-cluster
-	@$(BIN)/python -m bench.cluster $(ARGS)
+	@$(BIN)/python -m bench cluster $(ARGS)
 
 bench-overlay: $(VENV)/.stamp-bench
-	@$(BIN)/python -m bench.overlay $(ARGS)
+	@$(BIN)/python -m bench overlay $(ARGS)
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)
@@ -113,7 +113,7 @@ demo-ui: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo --show page $(ARGS)
 
 torture: test-interpreted
-	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \
+	@$(BIN)/python tools/compiled_build.py $(COMPILED); case $$? in \
 	  0) cp tests/compiled/sitecustomize.py $(COMPILED) && exec $(PYTEST_COMPILED) -m torture --timeout=3600 $(ARGS);; \
 	  3) exec $(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS);; \
 	  *) exit 2;; \

@@ -145,12 +145,12 @@ def slotmq(
 
 
 @contextmanager
-def relay(module: str = "broker.perf.relay") -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling, or another module that is a relay.
+def relay() -> Iterator[Broker]:
+    """Run the bare relay, the generator's own ceiling.
 
     Raises: NotStarted.
     """
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, "-m", "broker.perf.relay"]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         try:

@@ -24,10 +24,9 @@ from typing import Final
 from bench import brokers
 from bench.checkout import HERE, Checkout
 from bench.choices import choices
-from bench.columns import number
-from bench.meter import Figures
-from bench.results import leave
-from bench.scenarios.perf_run import perf
+from bench.perf_run import perf
+from bench.run import Figures, leave
+from bench.tables import number
 from broker.perf.crew import RunFailed
 
 _VALGRIND: Final = "valgrind"

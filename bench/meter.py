@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.brokers import Broker
+from bench.run import Figures
 from broker.perf.process_tree import ProcessTree, TreeUsage
-
-Figures = dict[str, float]
-"""The figures of a run, by names that end with their unit."""
 
 
 class Meter:
@@ -18,7 +16,6 @@ class Meter:
         self._broker = broker
         self._before: TreeUsage | None = None
         self._calls_before = (0, 0)
-        self._first_before_s = 0.0
 
     def start(self) -> None:
         """Take the first reading, and reset the peak of memory."""
@@ -27,14 +24,12 @@ class Meter:
             processes.reset_peak()
             self._before = processes.usage()
             self._calls_before = calls(processes)
-            self._first_before_s = first_thread_s(processes)
 
     def stop(self, units: int) -> Figures:
         """Take the second reading and return the cost of each of `units`, such as messages.
 
-        Units: `loop_cpu_us` is the first thread's share, in SlotMQ that of the loop. `reads` and `writes` are read(2),
-        write(2) and their variants, of sockets and files; the kernel's counters exclude recv, send, epoll and
-        fdatasync.
+        Units: `reads` and `writes` are read(2), write(2) and their variants, of sockets and files; the kernel's
+        counters exclude recv, send, epoll and fdatasync.
         """
         processes, before = self._broker.processes, self._before
         if not processes or not before:
@@ -44,7 +39,6 @@ class Meter:
         return {
             "cpu_s": after.cpu_s - before.cpu_s,
             "cpu_us": (after.cpu_s - before.cpu_s) / units * 1e6,
-            "loop_cpu_us": (first_thread_s(processes) - self._first_before_s) / units * 1e6,
             "rss_bytes": after.rss_bytes,
             "rss_growth_bytes": after.rss_bytes - before.rss_bytes,
             "peak_rss_bytes": after.peak_rss_bytes,
@@ -52,14 +46,6 @@ class Meter:
             "reads": reads / units,
             "writes": writes / units,
         }
-
-
-def first_thread_s(processes: ProcessTree) -> float:
-    """Return the CPU time of the first thread of the first process, 0 if the kernel does not provide it."""
-    try:
-        return int(Path(f"/proc/{processes.root}/schedstat").read_text().split()[0]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 def threads_s(processes: ProcessTree) -> float:

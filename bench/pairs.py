@@ -7,6 +7,7 @@ runs of a pair follow each other, the order alternates (A B, B A), and every run
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import tempfile
@@ -20,11 +21,11 @@ from bench import brokers, machine
 from bench.certificate import Certificate
 from bench.checkout import HERE, Checkout
 from bench.choices import choices
-from bench.columns import number
-from bench.measured import measure_of
-from bench.results import keep, leave
-from bench.rows import known_names, rows
-from bench.scenario import QUICK, Limits, NotOffered
+from bench.messages.limits import QUICK, Limits
+from bench.messages.rows import known_names, measure_of, rows
+from bench.run import leave
+from bench.stage import NotOffered
+from bench.tables import number
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Fault
 
@@ -52,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slotmq-pairs-", dir=options.dir) as name:
         found = machine.describe(Path(name))
         for turn in range(options.pairs):
-            for scenario in [one.name for one in rows(options.only, quick=options.quick)]:
+            for scenario in [one.name for one in rows(options.only, limits)]:
                 try:
                     pair = _measured(
                         Path(name), packages, scenario, options.figure or measure_of(scenario), turn, limits
@@ -72,7 +73,7 @@ def main() -> int:
         print(f"FAILED: {failure}")
     if options.json:
         content = {"machine": found, "compiled": compiled, "before": options.before.name, "pairs": pairs}
-        keep(content | {"failures": failures}, options.json, "pairs")
+        options.json.write_text(json.dumps(content | {"failures": failures}, indent=1))
     return int(bool(failures))
 
 

@@ -1,139 +1,145 @@
-"""Formats a stored run as tables of Markdown."""
+"""Tables of Markdown, and figures as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from bench.columns import columns, is_usual, kind, number, rate
-from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
-from bench.topics.tables import table
-
-_OTHER = ("S6", "S7", "S8", "S10", "bindings")
-"""Kinds of scenarios with a table for each scenario; the other special kinds have one table each."""
+from bench.run import Row
 
 
-def _cost(measured: Measured) -> str:
-    """Return CPU time per message and messages per second, one line for each scenario that has them."""
-    brokers = [name for name in (COMPILED, INTERPRETED, PEER) if name in measured.brokers]
-    brokers += [name for name in measured.brokers if name not in brokers]
-    lines = []
-    for scenario, title in _usual(measured):
-        cells = [_pair(measured, broker, scenario) for broker in brokers]
-        times = [_times(measured, broker, scenario) for broker in brokers if broker != PEER]
-        lines.append([f"{scenario}: {title}", *cells, *times])
-    ratios = [f"{broker} : {PEER}" for broker in brokers if broker != PEER]
-    return table(["", *(f"{broker}, CPU-us / messages/s" for broker in brokers), *ratios], lines)
+def number(value: float) -> str:
+    """Return a figure in three digits."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
 
 
-def _other(measured: Measured) -> str:
-    """Return a table for each scenario with figures of its own."""
-    tables = []
-    for scenario, title in measured.titles.items():
-        if kind(scenario) in _OTHER:
-            shown = columns(scenario)
-            brokers = [name for name in (*measured.brokers, CEILING) if measured.figures(name, scenario)]
-            lines = [
-                [_shown(name), *(column.cell(measured.figures(name, scenario)) for column in shown)] for name in brokers
-            ]
-            if lines:
-                tables.append(
-                    f"{scenario}: {title}\n\n{table(['', *(column.title for column in shown)], lines)}",
-                )
-    return "\n\n".join(tables)
+def size(value: float) -> str:
+    """Return a number of bytes: 512 B, 12.3 kB, 45 MB."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.0f} B"
 
 
-def machine(content: Mapping[str, Any]) -> str:
-    """Return a description of the machine in one sentence."""
-    found, steps = content["machine"], [run["step_ns"] for run in content["runs"]]
-    said = (
-        f"{found['cores']} cores, {found['cpu']}, {found['memory_gib']} GiB, Linux {found['kernel']}, "
-        f"{found['file_system']}, one fdatasync {found['fdatasync_us']} us; Python {found['python']}. "
-        f"Measured: {', '.join(sorted(set(content['products'].values())))}; {content['limits']['rounds']} rounds, "
-        f"{content['seconds']:.0f} s in all."
-    )
-    if content["quick"]:
-        said += " A quick run with small numbers: nothing to judge by."
-    if steps:
-        low, high = min(steps), max(steps)
-        said += f" A step of a fixed Python loop took {low:.0f} to {high:.0f} ns (x {high / low:.1f}) meanwhile."
-    return said
+def rate(value: float) -> str:
+    """Return a rate in whole numbers."""
+    return f"{value:,.0f}"
 
 
-def summary(content: Mapping[str, Any]) -> str:
-    """Return the most significant figures in two sentences: ratios to RabbitMQ, and rates."""
-    measured, products = Measured.of(content), content["products"]
-    peer = products.get(PEER, PEER)
-    said = []
-    ranges = [
-        (_range_of_times(measured, size), words)
-        for size, words in ((16, "16-byte messages"), (1024, "messages of 1 KiB"))
-    ]
-    ratios = [f"{times} times as many {words}" for times, words in ranges if times]
-    if ratios:
-        said.append(f"Per CPU-second, {_called(measured.ours)} handles {' and '.join(ratios)} as {peer}.")
-    rates = [
-        f"{_rounded(per_s)} {words} (S{number})"
-        for number, words in ((1, "transient"), (3, "persistent"))
-        if (per_s := measured.figures(measured.ours, f"S{number}-16").get("per_s"))
-    ]
-    if rates:
-        said.append(
-            f"One broker uses one core, and on this machine takes {' or '.join(rates)} small messages per second."
-        )
-    return " ".join(said)
+def share(value: float) -> str:
+    """Return a share of a core, or of anything, in percent."""
+    return f"{value:.1%}"
 
 
-def _range_of_times(measured: Measured, size: int) -> str:
-    """Return the ratios to RabbitMQ of S1 to S4, as "lowest to highest"."""
-    names = [f"S{number}-{size}" for number in (1, 2, 3, 4)]
-    times = [found for name in names if (found := measured.times_of_peer(measured.ours, name))]
-    return f"{min(times):.0f} to {max(times):.0f}" if times else ""
+def milliseconds(value_us: float) -> str:
+    """Return a time in milliseconds."""
+    return number(value_us / 1e3)
 
 
-def _called(broker: str) -> str:
+def time_of(value_us: float) -> str:
+    """Return a time with its unit."""
+    if value_us < 1000:
+        return f"{value_us:.0f} µs"
+    return f"{value_us / 1000:.3g} ms" if value_us < 1e6 else f"{value_us / 1e6:.3g} s"
+
+
+def look_of(name: str) -> Callable[[float], str]:
+    """Return how a figure is written, by the unit that ends its name."""
+    if name.endswith("_bytes"):
+        return size
+    return rate if name.endswith("per_s") else number
+
+
+def shown(name: str, value: float) -> str:
+    """Return a figure as text."""
+    return look_of(name)(value)
+
+
+def known(row: Row | Mapping[str, Any], name: str, look: Callable[[Any], str] | None = None) -> str:
+    """Return a figure of a row as text, a dash if it was not measured."""
+    value = row[name] if isinstance(row, Row) else row.get(name)
+    return "-" if value is None else (look or look_of(name))(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of rows: its title, the figure, and how it is written if the unit does not say it."""
+
+    title: str
+    figure: str | Callable[[Row], str]
+    look: Callable[[Any], str] | None = None
+
+    def cell(self, row: Row) -> str:
+        """Return the figure of a row as text, a dash if it was not measured."""
+        return self.figure(row) if callable(self.figure) else known(row, self.figure, self.look)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown, nothing without rows."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if len(lines) > 2 else ""
+
+
+def table_of(rows: Iterable[Row], columns: Sequence[Column]) -> str:
+    """Return a table with a line for each row."""
+    return table([one.title for one in columns], [[one.cell(row) for one in columns] for row in rows])
+
+
+def crossed(
+    rows: Iterable[Row], down: Sequence[Column], across: str, cell: Callable[[Row], str], *, title: str = "{}"
+) -> str:
+    """Return a table with a line for each value of the columns `down`, and a column for each value of `across`."""
+    columns: dict[Any, None] = {}
+    lines: dict[tuple[str, ...], dict[Any, str]] = {}
+    for row in rows:
+        columns[row[across]] = None
+        lines.setdefault(tuple(one.cell(row) for one in down), {})[row[across]] = cell(row)
+    names = [title.format(f"{one:,}" if isinstance(one, int) else one) for one in columns]
+    cells = [[*line, *(found.get(one, "-") for one in columns)] for line, found in lines.items()]
+    return table([*(one.title for one in down), *names], cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A goal, what was found, and whether it was reached."""
+
+    what: str
+    wanted: str
+    found: str
+    reached: bool
+
+    @classmethod
+    def at_most(
+        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number
+    ) -> list[Goal]:
+        """Return the goal that a figure is at most this, nothing if it was not measured."""
+        return [] if found is None else [cls(what, f"at most {look(wanted)}", look(found), found <= wanted)]
+
+    @classmethod
+    def at_least(
+        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number
+    ) -> list[Goal]:
+        """Return the goal that a figure is at least this, nothing if it was not measured."""
+        return [] if found is None else [cls(what, f"at least {look(wanted)}", look(found), found >= wanted)]
+
+
+def goals_table(goals: Iterable[Goal]) -> str:
+    """Return a table of goals."""
+    cells = [[one.what, one.wanted, one.found, "reached" if one.reached else "**not reached**"] for one in goals]
+    return table(["goal", "to reach", "found", ""], cells)
+
+
+def machine_text(facts: Mapping[str, Any]) -> str:
+    """Return a sentence about the machine and the run."""
+    found, form = facts["machine"], "compiled" if facts.get("compiled", True) else "interpreted"
+    quick = " A quick run with small numbers: nothing to judge by." if facts.get("quick") else ""
     return (
-        "the compiled broker" if broker == COMPILED else "the interpreted broker" if broker == INTERPRETED else broker
+        f"{found['cores']} cores, {found['cpu']}, {found['memory_gib']} GiB, Linux {found['kernel']}, "
+        f"{found['file_system']}, one fdatasync {found['fdatasync_us']} us; Python {found['python']}; brokers {form}; "
+        f"load {found['load']} of other programs at the start.{quick}"
     )
-
-
-def _rounded(per_s: float) -> str:
-    """Return a rate in two digits: 380,000."""
-    return f"{float(f'{per_s:.1e}'):,.0f}"
-
-
-def _usual(measured: Measured) -> list[tuple[str, str]]:
-    return [
-        (scenario, title)
-        for scenario, title in measured.titles.items()
-        if is_usual(scenario) and any(line.scenario == scenario for line in measured.lines)
-    ]
-
-
-def _pair(measured: Measured, broker: str, scenario: str) -> str:
-    figures = measured.figures(broker, scenario)
-    return f"{_known(figures.get('cpu_us'), number)} / {_known(figures.get('per_s'), rate)}"
-
-
-def _times(measured: Measured, broker: str, scenario: str) -> str:
-    times = measured.times_of_peer(broker, scenario)
-    return "-" if times is None else f"{times:.1f}"
-
-
-def _known(value: float | None, look: Callable[[float], str]) -> str:
-    return "-" if value is None else look(value)
-
-
-def _shown(broker: str) -> str:
-    return "(bare relay)" if broker == CEILING else broker
-
-
-TABLES: dict[str, Callable[[Measured], str]] = {
-    "cost": _cost,
-    "other": _other,
-}
-"""The tables by the names of their places on the page."""
-
-
-TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {"machine": machine, "summary": summary}
-"""The places with a text instead of a table."""

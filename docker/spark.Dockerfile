@@ -2,7 +2,8 @@
 # Spark with SlotMQ's pipeline, for a master, workers and drivers alike: all of them need the same Python and packages.
 FROM python:3.13-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py extension_build.py hatch_build.py ./
+COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py ./
+COPY tools/__init__.py tools/compiled_build.py tools/extension_build.py tools/hatch_build.py ./tools/
 COPY broker ./broker
 RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[spark]"
 

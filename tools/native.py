@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-import compiled_build
+from tools import compiled_build
 
 HARMLESS: Final = {"len", "min", "max"}
 """Functions that may be called in the bounds of a slice."""

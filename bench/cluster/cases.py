@@ -7,14 +7,13 @@ from typing import Final
 
 SMALL: Final = 100  # bytes of a body
 LARGE: Final = 1024
-
-PARTS: Final = ("paths", "latency", "nodes", "queues", "peers", "failover")
-
-PATHS: Final = (
-    ("one broker, its own log", 0, (0,)),
-    ("cluster, same node", 2, (0,)),
-    ("cluster, from A to B", 2, (1,)),
-)
+SIZES: Final = (SMALL, LARGE)
+PATHS: Final = {
+    "one broker, its own log": (0, (0,)),
+    "cluster, same node": (2, (0,)),
+    "cluster, from A to B": (2, (1,)),
+}
+"""The nodes of each path, 0 for a broker by itself, and where its consumer is."""
 QUEUES: Final = (1, 10, 100, 1000)
 
 
@@ -22,11 +21,9 @@ QUEUES: Final = (1, 10, 100, 1000)
 class Case:
     """One row of a table.
 
-    Shapes: `nodes` 0 is one broker with its own log; `publish_at` and `consume_at` are numbers of nodes. `peer` is a
-    library in place of brokers, and `batch` how many messages it commits at once.
+    Shapes: `nodes` 0 is one broker with its own log; `publish_at` and `consume_at` are numbers of nodes.
     """
 
-    part: str
     name: str
     nodes: int = 0
     publish_at: tuple[int, ...] = (0,)
@@ -35,36 +32,21 @@ class Case:
     size: int = SMALL
     messages: int = 0
     per_s: float | None = None
-    peer: str = ""
-    batch: int = 1
-
-    @property
-    def key(self) -> str:
-        """What identifies the case in a kept run."""
-        return f"{self.part}: {self.name}, {self.size} B"
 
 
-def cases(messages: int) -> list[Case]:
-    """Return all cases, in which the fastest paths move `messages` messages."""
-    found = []
-    for size in (SMALL, LARGE):
-        for name, nodes, consume_at in PATHS:
-            found.append(Case("paths", name, nodes, consume_at=consume_at, size=size, messages=messages))
-            found.append(
-                Case("latency", name, nodes, consume_at=consume_at, size=size, messages=messages // 50, per_s=500.0)
-            )
-        for count in (1, 2, 3, 4):
-            everywhere = tuple(range(count))
-            name = f"{count} nodes" if count > 1 else "1 node"
-            found.append(Case("nodes", name, count, everywhere, everywhere, count, size, messages))
-    found += [
-        Case("queues", f"{count:,} queues" if count > 1 else "1 queue", 2, (0,), (1,), count, SMALL, messages)
-        for count in QUEUES
-    ]
-    for peer in ("pgqueuer", "procrastinate"):
-        for size in (SMALL, LARGE):
-            for batch in (1, 100):
-                name = f"{peer}, {batch} per commit" if batch > 1 else f"{peer}, one per commit"
-                slowness = 50 if peer == "procrastinate" or batch == 1 else 10  # about ten seconds each
-                found.append(Case("peers", name, size=size, messages=messages // slowness, peer=peer, batch=batch))
-    return sorted(found, key=lambda case: PARTS.index(case.part))
+def cases(part: str, messages: int) -> list[Case]:
+    """Return the cases of a part, in which the fastest paths move `messages` messages."""
+    paths = [(name, nodes, at, size) for size in SIZES for name, (nodes, at) in PATHS.items()]
+    if part == "paths":
+        return [Case(name, nodes, consume_at=at, size=size, messages=messages) for name, nodes, at, size in paths]
+    if part == "latency":
+        few = messages // 50
+        return [Case(name, nodes, (0,), at, 1, size, few, per_s=500.0) for name, nodes, at, size in paths]
+    if part == "nodes":
+        each = [(size, tuple(range(count))) for size in SIZES for count in (1, 2, 3, 4)]
+        return [Case(_count(len(at), "node"), len(at), at, at, len(at), size, messages) for size, at in each]
+    return [Case(_count(count, "queue"), 2, (0,), (1,), count, SMALL, messages) for count in QUEUES]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}s" if count > 1 else f"1 {noun}"

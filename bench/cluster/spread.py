@@ -55,18 +55,8 @@ def run(
 
     Raises: RunFailed when a message was lost.
     """
-    words = [
-        "-C",
-        str(messages),
-        "-s",
-        str(size_bytes),
-        "-c",
-        str(_WINDOW),
-        "-f",
-        "persistent",
-        "--queues",
-        str(queues),
-    ]
+    words = ["-C", str(messages), "-s", str(size_bytes), "-c", str(_WINDOW), "-f", "persistent"]
+    words += ["--queues", str(queues)]
     words += ["-q", str(_WINDOW), "-A", str(_ACK_EVERY) if per_s is None else "1"]
     words += ["-x", str(len(publish_at)), "-y", str(max(len(consume_at), 1))]
     words += [] if per_s is None else ["-r", str(per_s / len(publish_at))]
@@ -86,14 +76,11 @@ def run(
     totals = outcome.totals(size_bytes)
     latency, confirms = Latency.of(outcome.due_times), Latency.of(outcome.confirm_times)
     return {
-        "messages": totals.delivered,
-        "seconds": outcome.seconds,
         "per_s": totals.delivered / outcome.seconds,
         "p50_us": latency and latency.p50,
         "p99_us": latency and latency.p99,
         "confirm_p50_us": confirms and confirms.p50,
         "confirm_p99_us": confirms and confirms.p99,
-        "generator_busy": outcome.busy_share,
     }
 
 

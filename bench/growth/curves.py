@@ -1,15 +1,20 @@
-"""The curves: queues, messages behind a consumer, consumers of one queue, bindings."""
+"""The curves: cost per message over queues, messages behind a consumer, consumers of one queue, bindings."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from bench.growth.curve import Curve
-from bench.growth.ground import LEAD, WINDOW, bind_all, consume_all, control, declare_bound, shuffled, source
-from bench.growth.herd import Herd, Sink
-from bench.growth.plan import KEYS, Plan
+from bench import brokers
+from bench.brokers import Broker
+from bench.ground import LEAD, WINDOW, bind_all, consume_all, control, declare_bound, shuffled, source
+from bench.herd import Herd, Sink
+from bench.meter import Meter
+from bench.stage import Stage
 from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import PASS_DIGITS
@@ -17,6 +22,7 @@ from broker.perf.wire import CONSUME_CHANNEL
 
 PANELS = ("queues", "backlog", "consumers", "bindings")
 ROW = 16
+KEYS = 10_000  # distinct keys of every curve, so that caches are equally full everywhere
 
 _QUEUE = "growth"
 _PREFETCH = 1_000
@@ -26,53 +32,89 @@ _CROWD_ACK_EVERY = 10
 _CROWD_BUFFER_BYTES = 1 << 16
 _FILL_WINDOW = 10_000
 _FILL_LIMIT_S = 400.0
-_LOOK_S = 5.0
 _HEAD = 400_000  # messages that a broker may hold in memory; later ones come from disk
+_WARM_UP_S = 30.0
 _SEED = 7
 
-Tell = Callable[[str], None]
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A measurement over sizes. Shapes: `prepare(address, size)` sets up the load on a new broker."""
+
+    panel: str
+    title: str
+    prepare: Callable[[Address, int], Herd]
 
 
-def curves(plan: Plan) -> list[Curve]:
-    """Return all curves of a plan; the one that takes longest is first, while there is time."""
-    warm = 3 * KEYS
-    return [
-        Curve(
-            "backlog", "backlog", "as many published as consumed, persistent", plan.backlog, _backlog,
-            lambda size: max(warm, min(size, _HEAD)),
-        ),
-        Curve("queues", "queues, one by one", "one message to each in turn", plan.queues, _one_by_one, lambda _: warm),
-        Curve("queues", "queues, in rows", f"{ROW} messages in a row to each", plan.queues, _in_rows, lambda _: warm),
-        Curve(
-            "consumers", "consumers, one connection", "all on one channel", plan.consumers, _on_one_connection,
-            lambda _: warm,
-        ),
-        Curve(
-            "consumers", "consumers, a connection each", "a connection each", plan.consumers, _on_many_connections,
-            lambda _: warm,
-        ),
-        Curve(
-            "bindings", "bindings, new keys", "keys that never come again", plan.bindings,
-            partial(_bindings, renewed=True), lambda _: warm,
-        ),
-        Curve(
-            "bindings", "bindings, known keys", f"{KEYS:,} keys", plan.bindings, partial(_bindings, renewed=False),
-            lambda _: warm,
-        ),
-    ]  # fmt: skip
+@dataclass(slots=True)
+class _Runner:
+    """One size of a curve: its broker and its warmed-up load."""
+
+    curve: Curve
+    size: int
+    broker: Broker
+    herd: Herd
+    costs: dict[int, float] = field(default_factory=dict)  # by round
+
+    def measure(self, stage: Stage, number: int, smallest: _Runner) -> None:
+        """Add the cost of one round, and its ratio to that of the smallest size in the same round.
+
+        All sizes of a round are measured one after the other, so changes of the machine's speed meet both alike.
+        """
+        meter = Meter(self.broker)
+        self.herd.run(stage.plan.settle_s)
+        meter.start()
+        moved = self.herd.run(stage.plan.seconds)
+        messages = max(1.0, moved.messages)
+        used = meter.stop(round(messages))
+        self.costs[number] = used["cpu_us"]
+        figures = {"per_s": messages / moved.seconds, "cpu_us": used["cpu_us"], "rss_bytes": used["rss_bytes"]}
+        if smallest.costs.get(number):
+            figures["times"] = used["cpu_us"] / smallest.costs[number]
+        stage.add(self.curve.panel, figures, title=self.curve.title, size=self.size)
 
 
-def _one_by_one(address: Address, count: int, _tell: Tell) -> Herd:
+def measure(stage: Stage, panel: str) -> None:
+    """Measure the curves of a panel: a broker for every size, then one size after the other, round by round."""
+    for curve in CURVES:
+        if curve.panel == panel:
+            with ExitStack() as running:
+                _measure_curve(stage, curve, running)
+
+
+def _measure_curve(stage: Stage, curve: Curve, running: ExitStack) -> None:
+    runners: list[_Runner] = []
+    for size in getattr(stage.plan, curve.panel):
+        if stage.late():
+            stage.fail(f"{curve.title} at {size:,}", "the time was used up")
+            break
+        with stage.guarded(f"{curve.title} at {size:,}"):
+            broker = running.enter_context(brokers.slotmq(stage.new_folder(), package=stage.package))
+            herd = curve.prepare(broker.address, size)
+            running.callback(herd.close)
+            backlog = min(size, _HEAD) if curve.panel == "backlog" else 0
+            target = herd.published + max(3 * KEYS, backlog)
+            herd.run(_WARM_UP_S, partial(_has_published, herd, target))
+            runners.append(_Runner(curve, size, broker, herd))
+    for number in range(stage.plan.rounds):  # the smallest size first: the ratios of a round are told by it
+        for one in runners:
+            with stage.guarded(f"{curve.title} at {one.size:,}"):
+                one.measure(stage, number, runners[0])
+
+
+def _has_published(herd: Herd, target: int) -> bool:
+    return herd.published >= target
+
+
+def _one_by_one(address: Address, count: int) -> Herd:
     """Set up queues that get one message each in turn: the worst case, because no queue receives a batch."""
-    keys = shuffled(f"g.{number % count:05d}.{number:05d}" for number in range(KEYS))
-    return _spread(address, count, keys)
+    return _spread(address, count, shuffled(f"g.{number % count:05d}.{number:05d}" for number in range(KEYS)))
 
 
-def _in_rows(address: Address, count: int, _tell: Tell) -> Herd:
+def _in_rows(address: Address, count: int) -> Herd:
     """Set up queues that get several messages in a row, as from publishers that stay with a queue for a while."""
     mixed = Random(_SEED).sample(range(KEYS), KEYS)
-    keys = [f"g.{number % count:05d}.{number:05d}" for number in mixed for _ in range(ROW)]
-    return _spread(address, count, keys)
+    return _spread(address, count, [f"g.{number % count:05d}.{number:05d}" for number in mixed for _ in range(ROW)])
 
 
 def _spread(address: Address, count: int, keys: list[str]) -> Herd:
@@ -90,37 +132,28 @@ def _one_queue(address: Address, *, durable: bool = False) -> tuple[PeerConnecti
     return peer, shuffled(f"g.{number % 97:05d}.{number:05d}" for number in range(KEYS))
 
 
-def _backlog(address: Address, count: int, tell: Tell) -> Herd:
+def _backlog(address: Address, count: int) -> Herd:
     """Measure one queue with a backlog of this many messages while a consumer takes messages from another."""
     peer, keys = _one_queue(address, durable=True)
     if count:
-        _fill(address, keys, count, tell)
+        filler = Herd([source(address, keys, window=_FILL_WINDOW, persistent=True)], [], lead=count)
+        begun = time.monotonic()
+        filler.run(_FILL_LIMIT_S, lambda: filler.confirmed >= count)
+        filler.close()
+        if filler.confirmed < count:
+            raise Stalled(f"{filler.confirmed:,} of {count:,} messages queued after {time.monotonic() - begun:.0f} s")
     peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_PREFETCH)
     return Herd([source(address, keys, persistent=True)], [Sink(peer, _ACK_EVERY)], lead=LEAD, paced=True)
 
 
-def _fill(address: Address, keys: list[str], count: int, tell: Tell) -> None:
-    herd = Herd([source(address, keys, window=_FILL_WINDOW, persistent=True)], [], lead=count)
-    spent_s = 0.0
-    try:
-        while herd.confirmed < count:
-            spent_s += herd.run(_LOOK_S, lambda: herd.confirmed >= count).seconds
-            if spent_s >= _LOOK_S:
-                tell(f"backlog: {herd.confirmed:,} of {count:,} queued, {herd.confirmed / spent_s:,.0f}/s")
-            if spent_s > _FILL_LIMIT_S:
-                raise Stalled(f"{herd.confirmed:,} of {count:,} messages queued after {spent_s:.0f} s")
-    finally:
-        herd.close()
-
-
-def _on_one_connection(address: Address, count: int, _tell: Tell) -> Herd:
+def _on_one_connection(address: Address, count: int) -> Herd:
     """Set up consumers of one queue on one channel."""
     peer, keys = _one_queue(address)
     consume_all(peer, [_QUEUE] * count, _CROWD_PREFETCH)
     return Herd([source(address, keys)], [Sink(peer, _CROWD_ACK_EVERY)], lead=LEAD)
 
 
-def _on_many_connections(address: Address, count: int, _tell: Tell) -> Herd:
+def _on_many_connections(address: Address, count: int) -> Herd:
     """Set up consumers of one queue with a connection each."""
     control_peer, keys = _one_queue(address)
     control_peer.close()
@@ -132,7 +165,7 @@ def _on_many_connections(address: Address, count: int, _tell: Tell) -> Herd:
     return Herd([source(address, keys)], sinks, lead=LEAD)
 
 
-def _bindings(address: Address, count: int, _tell: Tell, *, renewed: bool) -> Herd:
+def _bindings(address: Address, count: int, *, renewed: bool) -> Herd:
     """Set up wildcard bindings of which one matches; the others share words with the keys, in their positions."""
     peer, keys = _one_queue(address)
     declare_bound(peer, ["growth-other"], ["other.*"])
@@ -147,6 +180,15 @@ def _misses(number: int) -> str:
     """Return a pattern that matches no routing key of the curves."""
     if number % 3 == 0:
         return f"g.{number % 97:05d}.*.x{number}"
-    if number % 3 == 1:
-        return f"*.*.x{number}.#"
-    return f"x{number}.#"
+    return f"*.*.x{number}.#" if number % 3 == 1 else f"x{number}.#"
+
+
+CURVES = (
+    Curve("backlog", "as many published as consumed, persistent", _backlog),
+    Curve("queues", "one message to each in turn", _one_by_one),
+    Curve("queues", f"{ROW} messages in a row to each", _in_rows),
+    Curve("consumers", "all on one channel", _on_one_connection),
+    Curve("consumers", "a connection each", _on_many_connections),
+    Curve("bindings", "keys that never come again", partial(_bindings, renewed=True)),
+    Curve("bindings", f"{KEYS:,} keys", partial(_bindings, renewed=False)),
+)

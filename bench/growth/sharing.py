@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean, median
-from tempfile import TemporaryDirectory
-from typing import Any
+from statistics import fmean
 
 from bench import brokers
-from bench.brokers import Broker, NotStarted
-from bench.growth.ground import EXCHANGE, WINDOW, control, declare_bound, source
-from bench.growth.herd import FULL_SPEED, Herd, Moved, Sink
-from bench.growth.light import LightClient
-from bench.growth.plan import KEYS, Plan
-from bench.growth.race import Track
-from broker.perf.crew import Crew, CrewPipe, RunFailed
-from broker.perf.faults import Fault
+from bench.brokers import Broker
+from bench.ground import EXCHANGE, WINDOW, control, declare_bound, source
+from bench.growth.curves import KEYS
+from bench.herd import FULL_SPEED, Herd, Moved, Sink
+from bench.light import LightClient
+from bench.meter import Meter
+from bench.stage import Stage
+from broker.perf.crew import Crew, CrewPipe
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.wire import CONSUME_CHANNEL
 
@@ -45,7 +41,6 @@ class Pressure:
     which nobody consumes; each has a new key if they are `renewed`.
     """
 
-    name: str
     title: str
     publishers: int = 1
     window: int = FULL_SPEED
@@ -58,97 +53,68 @@ class Pressure:
 
 def pressures(crowd: int, width: int) -> list[Pressure]:
     """Return all pressures."""
-    small = "one publisher at full speed, 16 B"
+    small, few = "one publisher at full speed, 16 B", _CROWD_WINDOW
+    wide = f"messages for {width:,} queues, one by one"
     return [
-        Pressure("nobody", "nobody", publishers=0),
-        Pressure("flood", small),
-        Pressure("flood, not consumed", f"{small}, no consumer", consumed=False),
-        Pressure("flood, window", f"one publisher, at most {WINDOW:,} unconfirmed, 16 B", window=WINDOW),
-        Pressure("flood, 1 KiB", "one publisher at full speed, 1 KiB", body_bytes=1024),
-        Pressure("flood, 128 KiB", "one publisher at full speed, 128 KiB", body_bytes=131_072),
-        Pressure(
-            "crowd, own queues", f"{crowd} publishers and {crowd} consumers, a queue for each two", publishers=crowd,
-            window=_CROWD_WINDOW,
-        ),
-        Pressure(
-            "crowd, one queue", f"{crowd} publishers and {crowd} consumers of one queue", publishers=crowd,
-            window=_CROWD_WINDOW, together=True,
-        ),
-        Pressure("crowd, full speed", f"{crowd} publishers at full speed, {crowd} consumers", publishers=crowd),
-        Pressure("wide", f"messages for {width:,} queues, one by one", window=1, consumed=False, width=width),
-        Pressure(
-            "wide, new keys", f"messages for {width:,} queues, one by one, each with a new key", window=1,
-            consumed=False, width=width, renewed=True,
-        ),
-    ]  # fmt: skip
+        Pressure("nobody", publishers=0),
+        Pressure(small),
+        Pressure(f"{small}, no consumer", consumed=False),
+        Pressure(f"one publisher, at most {WINDOW:,} unconfirmed, 16 B", window=WINDOW),
+        Pressure("one publisher at full speed, 1 KiB", body_bytes=1024),
+        Pressure("one publisher at full speed, 128 KiB", body_bytes=131_072),
+        Pressure(f"{crowd} publishers and {crowd} consumers, a queue for each two", publishers=crowd, window=few),
+        Pressure(f"{crowd} publishers and {crowd} consumers of one queue", publishers=crowd, window=few, together=True),
+        Pressure(f"{crowd} publishers at full speed, {crowd} consumers", publishers=crowd),
+        Pressure(wide, window=1, consumed=False, width=width),
+        Pressure(f"{wide}, each with a new key", window=1, consumed=False, width=width, renewed=True),
+    ]
 
 
-def measure(track: Track) -> dict[str, Any]:
-    """Return the findings by name."""
-    found: dict[str, Any] = {"light": [], "silent": None}
-    for pressure in pressures(track.plan.crowd, track.plan.width):
-        if track.late():
-            track.fail(f"beside {pressure.name}: the time was used up")
-            return found
-        try:
-            with _broker(track) as broker:
-                row = _beside(broker.address, pressure, track.plan)
-        except (Fault, OSError, NotStarted, RunFailed) as error:
-            track.fail(f"beside {pressure.name}: {error}")
-            continue
-        found["light"].append(row)
-        track.tell(
-            f"light client beside {pressure.name:20} p50 {row['p50_ms']:8.2f} ms  p99 {row['p99_ms']:8.2f} ms"
-            f"  longest {row['max_ms']:8.2f} ms"
-        )
-    try:
-        with _broker(track) as broker:
-            found["silent"] = _silent(broker, track)
-    except (Fault, OSError, NotStarted) as error:
-        track.fail(f"beside a consumer that reads nothing: {error}")
-    return found
-
-
-@contextmanager
-def _broker(track: Track) -> Iterator[Broker]:
+def measure(stage: Stage) -> None:
+    """Measure the light client beside each pressure, and what consumers that read nothing cost the others."""
+    for pressure in pressures(stage.plan.crowd, stage.plan.width):
+        if stage.late():
+            stage.fail(f"beside {pressure.title}", "the time was used up")
+            return
+        with (
+            stage.guarded(f"beside {pressure.title}"),
+            brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
+        ):
+            _beside(stage, broker.address, pressure)
     with (
-        TemporaryDirectory(prefix="slotmq-growth-", dir=track.folder) as folder,
-        brokers.slotmq(Path(folder), package=track.package) as broker,
+        stage.guarded("beside a consumer that reads nothing"),
+        brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
     ):
-        yield broker
+        _silent(stage, broker)
 
 
-def _beside(address: Address, pressure: Pressure, plan: Plan) -> dict[str, Any]:
-    """Return the latency of a light client beside a pressure, and the shares of the pressure's members."""
+def _beside(stage: Stage, address: Address, pressure: Pressure) -> None:
+    """Add the latency of a light client beside a pressure, and the shares of the pressure's members.
+
+    Each round's percentiles count, and the longest time of all. Where the machine stands still once, for 160 ms, one
+    message in a hundred of a single long round would wait for 110 ms.
+    """
+    plan = stage.plan
     control(address).close()
-    row: dict[str, Any] = {"name": pressure.name, "title": pressure.title}
     light = LightClient(address, EXCHANGE)  # connects before the others: beside them it would wait for every answer
+
+    def watch() -> None:
+        for _ in range(plan.rounds):
+            stage.add("light", light.watch(plan.seconds * plan.share_factor / plan.rounds), title=pressure.title)
+
     try:
         if not pressure.publishers:
-            return row | _watched(light, plan)
+            watch()
+            return
         with Crew({"pressure": press}, address, pressure) as crew:
             crew.gather("ready", _READY_S)
             crew.tell("go")
             time.sleep(_HEAD_START_S)
-            row |= _watched(light, plan)
+            watch()
             crew.tell("stop")
-            return row | crew.gather("done", _READY_S)["pressure"]
+            stage.run.add("members", crew.gather("done", _READY_S)["pressure"], title=pressure.title)
     finally:
         light.close()
-
-
-def _watched(light: LightClient, plan: Plan) -> dict[str, Any]:
-    """Return the light client's latencies: the medians of the rounds' percentiles, and the longest of all.
-
-    Where the machine stands still once, for 160 ms, one message in a hundred of a single long round waits for 110 ms.
-    """
-    rounds = [light.watch(plan.seconds * plan.share_factor / plan.rounds) for _ in range(plan.rounds)]
-    return {
-        "messages": sum(one["messages"] for one in rounds),
-        "p50_ms": median(one["p50_ms"] for one in rounds),
-        "p99_ms": median(one["p99_ms"] for one in rounds),
-        "max_ms": max(one["max_ms"] for one in rounds),
-    }
 
 
 def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
@@ -196,10 +162,9 @@ def _spread(moved: Moved) -> dict[str, float]:
     return {name: min(each) / fmean(each) for name, each in sides.items() if len(each) > 1 and any(each)}
 
 
-def _silent(broker: Broker, track: Track) -> dict[str, Any]:
-    """Return the others' rate and cost with a silent consumer, and without, round by round."""
-    address, processes = broker.address, broker.processes
-    assert processes is not None  # it was started here
+def _silent(stage: Stage, broker: Broker) -> None:
+    """Add the others' rate and cost with two silent consumers, relative to those without, round by round."""
+    address = broker.address
     peer = control(address)
     declare_bound(peer, [_BUSY, _SILENT], ["g.#", "s.#"])
     with ExitStack() as stack:
@@ -211,25 +176,15 @@ def _silent(broker: Broker, track: Track) -> dict[str, Any]:
         herd = Herd([source(address, keys)], [_sink(address, _BUSY)])
         stack.callback(herd.close)
         herd.run(_READY_S, lambda: herd.published >= 2 * KEYS)
-        ratios: list[tuple[float, float]] = []
-        for _ in range(track.plan.rounds):
-            without = _cost(herd, broker, track)
+        for _ in range(stage.plan.rounds):
+            without = _cost(herd, broker, stage)
             silent = [_silent_consumer(address, queue) for queue in (_SILENT, _BUSY)]
-            _run_until_full(herd, track)
-            beside = _cost(herd, broker, track)
+            _run_until_full(herd, stage)
+            beside = _cost(herd, broker, stage)
             for one in silent:
                 one.socket.close()  # it does not read, so it would not receive close-ok
-            ratios.append((beside[0] / without[0], beside[1] / without[1]))
-    row = {
-        "rate_ratio": median(rate for rate, _ in ratios),
-        "cost_ratio": median(cost for _, cost in ratios),
-        "rounds": [{"rate_ratio": rate, "cost_ratio": cost} for rate, cost in ratios],
-    }
-    track.tell(
-        f"beside two that read nothing the others have {row['rate_ratio']:.2f} of their rate, "
-        f"at {row['cost_ratio']:.2f} of the cost"
-    )
-    return row
+            rate_ratio, cost_ratio = (now / before for now, before in zip(beside, without, strict=True))
+            stage.add("silent", {"rate_ratio": rate_ratio, "cost_ratio": cost_ratio})
 
 
 def _silent_consumer(address: Address, queue: str) -> PeerConnection:
@@ -238,19 +193,18 @@ def _silent_consumer(address: Address, queue: str) -> PeerConnection:
     return peer
 
 
-def _run_until_full(herd: Herd, track: Track) -> None:
+def _run_until_full(herd: Herd, stage: Stage) -> None:
     """Publish until sockets and connection are full of the messages that the silent consumer does not read."""
     for _ in range(_FULL_LOOKS):
-        moved = herd.run(track.plan.settle_s)
+        moved = herd.run(stage.plan.settle_s)
         if sum(moved.got_each) >= sum(moved.sent_each) * _FULL_SHARE:
             return
 
 
-def _cost(herd: Herd, broker: Broker, track: Track) -> tuple[float, float]:
+def _cost(herd: Herd, broker: Broker, stage: Stage) -> tuple[float, float]:
     """Return the others' messages per second, and the broker's CPU microseconds for each."""
-    assert broker.processes is not None
-    herd.run(track.plan.settle_s)
-    before = broker.processes.usage().cpu_s
-    moved = herd.run(track.plan.seconds)
-    messages = max(1.0, moved.messages)
-    return messages / moved.seconds, (broker.processes.usage().cpu_s - before) / messages * 1e6
+    meter = Meter(broker)
+    herd.run(stage.plan.settle_s)
+    meter.start()
+    moved = herd.run(stage.plan.seconds)
+    return moved.messages / moved.seconds, meter.stop(round(moved.messages))["cpu_us"]

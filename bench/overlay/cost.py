@@ -1,4 +1,4 @@
-"""What a forwarded message costs a middle broker, beside S1 on a broker without an overlay, in one interleaved run.
+"""What a forwarded message costs a middle broker, beside S1 on a broker without an overlay, in turn.
 
 S1 is transient, without confirms and acks, from one publisher to one consumer at full speed. The overlay's chain gets
 the same load: a leaf for the publisher, one broker between, a leaf for the consumer.
@@ -6,106 +6,89 @@ the same load: a leaf for the publisher, one broker between, a leaf for the cons
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
-from bench.brokers import Broker, slotmq
-from bench.growth.ground import EXCHANGE, control, declare_bound
-from bench.growth.herd import FULL_SPEED, Herd, Sink, Source
-from bench.growth.light import await_route
+from bench.brokers import slotmq
+from bench.ground import EXCHANGE, control, declare_bound
+from bench.herd import Herd, Sink, Source
+from bench.light import await_route
+from bench.messages.rows import SIZES
+from bench.meter import threads_s
 from bench.overlay.hops import chain
-from bench.overlay.plan import Row, Stage
-from bench.overlay.tree import Tree
-from bench.rows import SIZES
-from bench.scenario import Limits
-from bench.scenarios.flow import Flow
+from bench.run import Figures
+from bench.stage import Stage
 from broker.perf import wire
-from broker.perf.peer import PeerConnection
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import Material, Spool
 from broker.perf.wire import PUBLISH_CHANNEL
 
-_KEYS = 10_000
+_KEYS = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(10_000))
 _LEAD = 20_000
 _DRAIN_LIMIT_S = 5.0
 _SPOOL_MAX_BYTES = 16 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class Contestants:
-    """The brokers of one form, compiled or interpreted: one alone, and a chain of three."""
-
-    form: str
-    alone: Broker
-    tree: Tree
+Used = Callable[[], Mapping[str, float]]
 
 
-def measure(stage: Stage, rows: list[Row], packages: Mapping[str, Path]) -> None:
-    """Add a row for each round, size and form of the package. Raises: NotStarted, Fault, RunFailed, OSError."""
-    plan = stage.plan
-    limits = Limits(seconds=plan.cost_seconds)
+def measure(stage: Stage) -> None:
+    """Measure each form and size in turn. Raises: NotStarted, Fault, RunFailed, OSError."""
+    works = {}
     with ExitStack() as running:
-        contestants = list(_contestants(stage, packages, running))
-        for turn in range(plan.cost_rounds):
+        for form, package in stage.packages.items():
+            here = replace(stage, packages={form: package})
+            alone = running.enter_context(slotmq(stage.new_folder(), package=package, name=f"{form} broker"))
+            tree = running.enter_context(chain(here, 1))
+            tree.start()
+            pb, sb, processes = tree.address("pb"), tree.address("sb"), alone.processes
+            for address in (pb, sb, alone.address):
+                control(address, durable=True).close()
+            assert processes is not None  # it was started here
+
+            def measured(
+                _round: int, size: int, form: str, alone_at: Address, pb: Address, sb: Address, one: Used, three: Used
+            ) -> None:
+                own = _sent(alone_at, alone_at, size, stage.plan.cost_seconds, one)
+                chained = _sent(pb, sb, size, stage.plan.cost_seconds, three)
+                figures = {"s1_us": own["alone"], "s1_per_s": own["per_s"], "per_s": chained["per_s"]}
+                figures |= {
+                    "middle_us": chained["ib1"],
+                    "publishing_us": chained["pb"],
+                    "subscribing_us": chained["sb"],
+                }
+                figures["times"] = figures["middle_us"] / figures["s1_us"]
+                stage.add("cost", figures, form=form, size=size)
+
+            one: Used = partial(lambda processes: {"alone": threads_s(processes)}, processes)
             for size in SIZES:
-                for one in contestants:
-                    scenario = Flow(f"S1-{size}", size, persistent=False, confirms=False, acks=False)
-                    alone = scenario.measure(one.alone, limits)
-                    row = {
-                        "form": one.form,
-                        "size": size,
-                        "round": turn,
-                        "s1_us": alone["cpu_us"],
-                        "s1_per_s": alone["per_s"],
-                        **_forwarded(one.tree, size, plan.cost_seconds),
-                    }
-                    rows.append(row)
-                    stage.tell(
-                        f"{one.form}, {size} B: S1 {row['s1_us']:.2f} CPU-us, forwarded by a middle broker "
-                        f"{row['middle_us']:.2f} ({row['middle_us'] / row['s1_us']:.1f} times), publishing leaf "
-                        f"{row['publishing_us']:.2f}, subscribing leaf {row['subscribing_us']:.2f}, "
-                        f"{row['per_s']:,.0f}/s"
-                    )
+                works[f"cost, {form}, {size} B"] = partial(
+                    measured, size=size, form=form, alone_at=alone.address, pb=pb, sb=sb, one=one, three=tree.each_cpu_s
+                )
+        stage.in_turn(works, stage.plan.rounds)
 
 
-def _contestants(stage: Stage, packages: Mapping[str, Path], running: ExitStack) -> Iterator[Contestants]:
-    for form, package in packages.items():
-        here = replace(stage, package=package)
-        alone = running.enter_context(slotmq(here.new_folder(), package=package, name=f"{form} broker"))
-        tree = running.enter_context(chain(here, 1))
-        tree.start()
-        for name in ("pb", "sb"):
-            control(tree.address(name), durable=True).close()
-        yield Contestants(form, alone, tree)
-
-
-def _forwarded(tree: Tree, size: int, seconds: float) -> Row:
-    """Send messages through the chain at full speed, and return what each costs each broker."""
-    keys = [f"bench.{number % 97:02d}.{number:08d}" for number in range(_KEYS)]
+def _sent(publish_at: Address, consume_at: Address, size: int, seconds: float, used: Used) -> Figures:
+    """Send messages at full speed; return the rate, and by each process what a message costs it in microseconds."""
     queue = f"bench-cost-{size}"
-    subscriber = control(tree.address("sb"), durable=True)
+    subscriber = control(consume_at, durable=True)
     declare_bound(subscriber, [queue], ["bench.*.#"])
     subscriber.consume(queue, "cost", auto_ack=True, prefetch=0)
-    publisher = PeerConnection(tree.address("pb"), PUBLISH_CHANNEL)
-    await_route(publisher, subscriber, wire.publish(PUBLISH_CHANNEL, EXCHANGE, keys[0], bytes(size), persistent=False))
-    source = Source(publisher, Spool(Material(EXCHANGE, tuple(keys), size), 0, _SPOOL_MAX_BYTES), FULL_SPEED)
+    publisher = PeerConnection(publish_at, PUBLISH_CHANNEL)
+    await_route(publisher, subscriber, wire.publish(PUBLISH_CHANNEL, EXCHANGE, _KEYS[0], bytes(size), persistent=False))
+    source = Source(publisher, Spool(Material(EXCHANGE, _KEYS, size), 0, _SPOOL_MAX_BYTES))
     herd = Herd([source], [Sink(subscriber, 0)], lead=_LEAD)
     try:
         herd.run(seconds / 2)
-        before = {name: tree.cpu_s(name) for name in tree.brokers}
+        before = used()
         moved = herd.run(seconds)
-        costs = {name: (tree.cpu_s(name) - used) / moved.messages * 1e6 for name, used in before.items()}
+        costs = {name: (after - before[name]) / moved.messages * 1e6 for name, after in used().items()}
         source.stop()
         herd.run(_DRAIN_LIMIT_S, lambda: herd.delivered >= herd.published)  # what is in flight belongs to this run
     finally:
         herd.close()
-    peer = PeerConnection(tree.address("sb"), PUBLISH_CHANNEL)
+    peer = PeerConnection(consume_at, PUBLISH_CHANNEL)
     peer.call(wire.queue_delete(peer.channel, queue), wire.QUEUE_DELETE_OK)
     peer.close()
-    return {
-        "middle_us": costs["ib1"],
-        "publishing_us": costs["pb"],
-        "subscribing_us": costs["sb"],
-        "per_s": moved.messages / moved.seconds,
-    }
+    return costs | {"per_s": moved.messages / moved.seconds}

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
-from bench.growth.herd import Herd, Sink
+from bench.herd import Herd, Sink
 from bench.overlay.arrivals import BUCKET_NS, Arrivals, Faults, Numbering, longest_dip_s
 from bench.overlay.paced import IDLE_S, PacedSource, paced_source
-from bench.overlay.plan import Row, Stage
 from bench.overlay.tree import Logical, Tree
+from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
@@ -53,8 +54,8 @@ GROUPS = (
 LATE = "fourth"
 
 
-def measure(stage: Stage, rows: list[Row]) -> None:
-    """Add one row with the whole test. Raises: NotStarted, Fault, OSError."""
+def measure(stage: Stage) -> None:
+    """Run the whole test. Raises: NotStarted, Fault, OSError."""
     with six_brokers(stage) as tree:
         tree.start()
         for name in ("pb", "sb1", "sb2"):
@@ -63,12 +64,7 @@ def measure(stage: Stage, rows: list[Row]) -> None:
                 peer.declare_exchange(exchange, durable=True)
             peer.close()
         with ThreadPoolExecutor(1) as aside:
-            row = _Test(stage, tree, aside).run()
-    rows.append(row)
-    stage.tell(
-        f"failure test: {row['missing']} missing, {row['double']} double, {row['disordered']} out of order of "
-        f"{row['delivered']:,}; longest dip {max(row['dip_s'].values()):.1f} s"
-    )
+            stage.add("failure", _Test(stage, tree, aside).run())
 
 
 def six_brokers(stage: Stage) -> Tree:
@@ -154,7 +150,7 @@ class _Test:
             group.name: GroupConnections(group, tree.address(group.leaf), self._origin_ns) for group in GROUPS
         }
 
-    def run(self) -> Row:
+    def run(self) -> dict[str, Any]:
         """Run the test and return its figures. Raises: Fault, OSError."""
         sources = self._sources()
         herd = Herd(sources, [sink for group in self._groups.values() for sink in group.sinks], idle_s=IDLE_S)
@@ -244,10 +240,10 @@ class _Test:
                 found += one.faults(self._numbering, group.topics, ends)
         return found
 
-    def _figures(self, begun_ns: int, ended_ns: int, ends: Sequence[int]) -> Row:
+    def _figures(self, begun_ns: int, ended_ns: int, ends: Sequence[int]) -> dict[str, Any]:
         first, last = ((at_ns - self._origin_ns) // BUCKET_NS for at_ns in (begun_ns, ended_ns))
         rates: dict[str, list[int]] = {}
-        dips: dict[str, float] = {}
+        longest_dip = 0.0
         for name, group in self._groups.items():
             counts = group.buckets(first, last)
             rates[name] = [
@@ -255,14 +251,14 @@ class _Test:
                 for at in range(0, len(counts) - _BUCKETS_PER_S + 1, _BUCKETS_PER_S)
             ]
             begins = next((at for at, count in enumerate(counts) if count), len(counts)) if name == LATE else 0
-            dips[name] = longest_dip_s(counts[begins:], group.due_per_s(self._per_s) / _BUCKETS_PER_S)
+            due = group.due_per_s(self._per_s) / _BUCKETS_PER_S
+            longest_dip = max(longest_dip, longest_dip_s(counts[begins:], due))
         return {
             **asdict(self._faults(ends)),
             "delivered": sum(group.delivered for group in self._groups.values()),
-            "published_per_s": self._per_s,
-            "due_per_s": {name: group.due_per_s(self._per_s) for name, group in self._groups.items()},
-            "rates": rates,
-            "dip_s": dips,
-            "cpu": self._cpu,
-            "events": self._told,
+            "dip_s": longest_dip,
+            "late_due_per_s": self._groups[LATE].due_per_s(self._per_s),
+            "rates": {name: rates[name] for name in ("first", LATE)},
+            "cpu": {name: [round(share, 4) for share in shares] for name, shares in self._cpu.items()},
+            "events": [(round(at_s, 1), name) for at_s, name in self._told],
         }

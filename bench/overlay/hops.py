@@ -10,12 +10,14 @@ import time
 from itertools import pairwise
 from statistics import median
 
-from bench.growth.ground import EXCHANGE, consume_all, control, declare_bound
-from bench.growth.herd import Herd, Sink
-from bench.growth.light import LightClient
+from bench.ground import EXCHANGE, consume_all, control, declare_bound
+from bench.herd import Herd, Sink
+from bench.light import LightClient
 from bench.overlay.paced import IDLE_S, paced_source
-from bench.overlay.plan import Plan, Row, Stage
+from bench.overlay.plan import Plan
 from bench.overlay.tree import Logical, Tree
+from bench.run import Figures
+from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.crew import Crew, CrewPipe
 from broker.perf.faults import Refusal, Stalled
@@ -34,8 +36,8 @@ _EVERY_S = 0.25  # between two starts: a stream changes its vector at most once 
 _READ_BYTES = 65_536
 
 
-def measure(stage: Stage, rows: list[Row]) -> None:
-    """Add a row for each number of hops. Raises: NotStarted, Fault, RunFailed, OSError."""
+def measure(stage: Stage) -> None:
+    """Measure each number of hops. Raises: NotStarted, Fault, RunFailed, OSError."""
     for hops in stage.plan.hops:
         with chain(stage, hops) as tree:
             tree.start()
@@ -44,14 +46,10 @@ def measure(stage: Stage, rows: list[Row]) -> None:
                 control(address, durable=True).close()
             with Crew({"load": steady_load}, pb, sb, stage.plan) as crew:
                 crew.gather("running", 2 * _LIMIT_S)
-                row = {"hops": hops, **_delivery(pb, sb, stage.plan), **_starts(sb, stage.plan)}
+                figures = _delivery(pb, sb, stage.plan) | _starts(sb, stage.plan)
                 crew.tell("leave")
-                row |= crew.gather("left", _LIMIT_S)["load"]
-        rows.append(row)
-        stage.tell(
-            f"{hops} hops: delivery {row['delivery_ms']:.2f} ms, start local {row['local_ms']:.1f} ms, "
-            f"global {row['global_ms']:.1f} ms"
-        )
+                figures |= crew.gather("left", _LIMIT_S)["load"]
+        stage.add("hops", figures, hops=hops)
 
 
 def chain(stage: Stage, hops: int) -> Tree:
@@ -91,7 +89,7 @@ def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
     line.tell("left", figures)
 
 
-def _delivery(pb: Address, sb: Address, plan: Plan) -> Row:
+def _delivery(pb: Address, sb: Address, plan: Plan) -> Figures:
     """Return the latency of messages that this process publishes at one end and consumes at the other."""
     client = LightClient(pb, EXCHANGE, sb)
     try:
@@ -102,7 +100,7 @@ def _delivery(pb: Address, sb: Address, plan: Plan) -> Row:
     return {"delivery_ms": times["p50_ms"], "delivery_p99_ms": times["p99_ms"]}
 
 
-def _starts(sb: Address, plan: Plan) -> Row:
+def _starts(sb: Address, plan: Plan) -> Figures:
     """Return the median times from a subscription to its first message: covered by a steady one, and not covered."""
     keys = topics()
     subscription = Subscription(sb)
@@ -116,7 +114,7 @@ def _starts(sb: Address, plan: Plan) -> Row:
                 time.sleep(max(0.0, begun + _EVERY_S - time.monotonic()))
     finally:
         subscription.close()
-    return {"local_ms": median(local), "global_ms": median(far), "local_all_ms": local, "global_all_ms": far}
+    return {"local_ms": median(local), "global_ms": median(far)}
 
 
 class Subscription:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 
-from bench.growth.ground import EXCHANGE, bind_all, consume_all, control
-from bench.growth.herd import Herd, Sink
+from bench.ground import EXCHANGE, bind_all, consume_all, control
+from bench.herd import Herd, Sink
 from bench.overlay.load import SCHEMES
 from bench.overlay.paced import IDLE_S, paced_source
-from bench.overlay.plan import Row, Stage
 from bench.overlay.tree import Logical, Tree
+from bench.run import Figures
+from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
@@ -26,8 +27,8 @@ _CHANGE_EVERY_S = 1.0
 _FIRST_LIMIT_S = 30.0
 
 
-def measure(stage: Stage, rows: list[Row]) -> None:
-    """Add a row for each scheme and number of leaves. Raises: NotStarted, Fault, OSError."""
+def measure(stage: Stage) -> None:
+    """Measure each scheme and number of leaves. Raises: NotStarted, Fault, OSError."""
     plan = stage.plan
     for scheme in SCHEMES:
         with _star(stage, scheme) as tree:
@@ -44,12 +45,7 @@ def measure(stage: Stage, rows: list[Row]) -> None:
                         leaves.append(LeafSubscribers(tree.address(name), herd))
                     source.start(time.monotonic_ns())
                     _settle(herd, leaves, plan.settle_s)
-                    row = _cell(tree, herd, leaves, plan.seconds) | {"scheme": scheme, "leaves": count}
-                    rows.append(row)
-                    stage.tell(
-                        f"{scheme}, {count} leaves: pb {row['pb']:.1%}, ib {row['ib']:.1%}, sb {row['sb']:.1%} of a "
-                        f"core, {row['delivered_per_s']:,.0f}/s delivered"
-                    )
+                    stage.add("leaves", _cell(tree, herd, leaves, plan.seconds), scheme=scheme, leaves=count)
             finally:
                 herd.close()
                 for leaf in leaves:
@@ -114,18 +110,16 @@ def _settle(herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> None:
     herd.run(seconds)
 
 
-def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> Row:
+def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> Figures:
     def change() -> bool:
         now_s = time.monotonic()
         for leaf in leaves:
             leaf.change(now_s)
         return False
 
-    before = {name: tree.cpu_s(name) for name in tree.brokers}
-    own_s = time.process_time()
+    before = tree.each_cpu_s()
     moved = herd.run(seconds, change)
-    own_s = time.process_time() - own_s
-    shares = {name: (tree.cpu_s(name) - used) / moved.seconds for name, used in before.items()}
+    shares = tree.each_cpu_s(before, moved.seconds)
     subscribing = [share for name, share in shares.items() if name not in ("pb", "ib")]
     return {
         "pb": shares["pb"],
@@ -133,5 +127,4 @@ def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float)
         "sb": sum(subscribing) / len(subscribing),
         "published_per_s": sum(moved.sent_each) / moved.seconds,
         "delivered_per_s": sum(moved.got_each) / moved.seconds,
-        "generator_cpu": own_s / moved.seconds,
     }

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 
-from bench.growth.ground import EXCHANGE, consume_all, control, declare_bound
-from bench.growth.herd import Herd, Sink
+from bench.ground import EXCHANGE, consume_all, control, declare_bound
+from bench.herd import Herd, Sink
 from bench.overlay.paced import IDLE_S, PacedSource, paced_source
-from bench.overlay.plan import Plan, Row, Stage
+from bench.overlay.plan import Plan
 from bench.overlay.tree import Logical, Tree
+from bench.run import Figures
+from bench.stage import Stage
 from broker.perf.faults import Stalled
 
 SCHEMES = ("propagation", "flooding")
@@ -25,12 +27,12 @@ _FIRST_LIMIT_S = 30.0
 _KEPT_UP = 0.8  # of the due messages: below it the brokers are saturated, and more publishers say nothing
 
 
-def measure(stage: Stage, rows: list[Row]) -> None:
-    """Add a row for each scheme and number of publishers. Raises: NotStarted, Fault, OSError."""
+def measure(stage: Stage) -> None:
+    """Measure each scheme and number of publishers. Raises: NotStarted, Fault, OSError."""
     for scheme in SCHEMES:
         with _tree(stage, scheme) as tree:
             tree.start()
-            _measure_scheme(stage, tree, scheme, rows)
+            _measure_scheme(stage, tree, scheme)
 
 
 def middle_of(name: str) -> str:
@@ -45,7 +47,7 @@ def _tree(stage: Stage, scheme: str) -> Tree:
     return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges, floods=scheme == "flooding")
 
 
-def _measure_scheme(stage: Stage, tree: Tree, scheme: str, rows: list[Row]) -> None:
+def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
     """Let more publishers begin, group by group, and measure each number of them."""
     plan = stage.plan
     for name in PUBLISHING:  # a site without any binding gets nothing, also with flooding
@@ -67,24 +69,19 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str, rows: list[Row]) -> N
                 one.start(now_ns)
             _await_first(herd)
             herd.run(plan.settle_s)
-            row = _cell(tree, herd, plan.seconds) | {"scheme": scheme, "publishers": publishers}
-            rows.append(row)
-            stage.tell(
-                f"{scheme}, {publishers:,} publishers: pb {row['pb_cpu']:.1%}, sb {row['sb_cpu']:.1%} of a core, "
-                f"{row['published_per_s']:,.0f}/s published, {row['delivered_per_s']:,.0f}/s delivered"
-            )
-            if falls_behind(row, plan):
-                row["saturated"] = True
+            figures = _cell(tree, herd, plan.seconds)
+            saturated = falls_behind(figures, publishers, plan)
+            stage.add("load", figures | {"saturated": saturated}, scheme=scheme, publishers=publishers)
+            if saturated:
                 break
     finally:
         herd.close()
 
 
-def falls_behind(row: Row, plan: Plan) -> bool:
+def falls_behind(figures: Figures, publishers: int, plan: Plan) -> bool:
     """Return whether less was published, or delivered, than was due."""
-    due_per_s = row["publishers"] * plan.publisher_per_s
-    wanted_per_s = plan.subscriptions * plan.publisher_per_s
-    return bool(row["published_per_s"] < _KEPT_UP * due_per_s or row["delivered_per_s"] < _KEPT_UP * wanted_per_s)
+    due_per_s, wanted_per_s = publishers * plan.publisher_per_s, plan.subscriptions * plan.publisher_per_s
+    return figures["published_per_s"] < _KEPT_UP * due_per_s or figures["delivered_per_s"] < _KEPT_UP * wanted_per_s
 
 
 def _groups(tree: Tree, keys: list[str], publishers: tuple[int, ...], per_s: float) -> list[list[PacedSource]]:
@@ -111,17 +108,13 @@ def _await_first(herd: Herd) -> None:
         raise Stalled("no message reached the subscribers")
 
 
-def _cell(tree: Tree, herd: Herd, seconds: float) -> Row:
-    before = {name: tree.cpu_s(name) for name in tree.brokers}
-    own_s = time.process_time()
+def _cell(tree: Tree, herd: Herd, seconds: float) -> Figures:
+    before = tree.each_cpu_s()
     moved = herd.run(seconds)
-    own_s = time.process_time() - own_s
-    shares = {name: (tree.cpu_s(name) - used) / moved.seconds for name, used in before.items()}
+    shares = tree.each_cpu_s(before, moved.seconds)
     return {
         "pb_cpu": sum(shares[name] for name in PUBLISHING) / len(PUBLISHING),
         "sb_cpu": shares[SUBSCRIBING],
-        "cpu": shares,
         "published_per_s": sum(moved.sent_each) / moved.seconds,
         "delivered_per_s": sum(moved.got_each) / moved.seconds,
-        "generator_cpu": own_s / moved.seconds,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from bench.growth.herd import Source
+from bench.herd import Source
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.sender import NEVER_NS, Schedule
 from broker.perf.spool import Material, Spool

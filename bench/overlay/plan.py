@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from uuid import uuid4
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +25,7 @@ class Plan:
     leaves_per_s: float = 2_000.0
     failure_per_s: float = 2_000.0
     timeline_s: tuple[float, ...] = (8.0, 15.0, 23.0, 36.0, 45.0, 57.0)
-    cost_rounds: int = 3
+    rounds: int = 3  # of the cost part
     cost_seconds: float = 1.5
 
 
@@ -48,20 +42,6 @@ QUICK = Plan(
     leaves_per_s=300.0,
     failure_per_s=400.0,
     timeline_s=(2.0, 4.0, 6.0, 8.0, 10.0, 12.0),
-    cost_rounds=1,
+    rounds=1,
     cost_seconds=0.5,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The circumstances of a part: its extent, the package of the brokers, and the folder for their data."""
-
-    plan: Plan
-    package: Path
-    folder: Path
-    tell: Callable[[str], None]
-
-    def new_folder(self) -> Path:
-        """Return a folder that does not exist yet."""
-        return self.folder / uuid4().hex[:8]

@@ -93,6 +93,10 @@ class Tree:
         """Return the CPU time that a process has used so far, 0 after its end."""
         return threads_s(self.processes(name))
 
+    def each_cpu_s(self, before: Mapping[str, float] | None = None, divisor: float = 1.0) -> dict[str, float]:
+        """Return the CPU time of each process, since a former answer if one is given, by a divisor."""
+        return {name: (self.cpu_s(name) - (before or {}).get(name, 0.0)) / divisor for name in before or self.brokers}
+
     def kill(self, name: str) -> None:
         """End a process with SIGKILL."""
         service = self.brokers[name].service

@@ -1,1 +1,1 @@
-"""Measures the data pipeline against Spark's own Parquet reader and writer."""
+"""The data pipeline, beside Spark's own Parquet reader and writer."""

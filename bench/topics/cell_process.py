@@ -10,13 +10,13 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.topics import hostile
-from bench.topics.race import Runner
 from broker.compiled import kind
 from broker.routing.cache import CacheLimits
 from broker.routing.engine_names import make_engine
@@ -24,6 +24,40 @@ from broker.routing.index import TopicIndex
 from broker.routing.topic_exchange import TopicExchange
 
 Figures = dict[str, Any]
+Match = Callable[[str], object]
+_FIRST_KEYS = 2
+
+
+@dataclass(slots=True)
+class Runner:
+    """What matches the keys of a slice, and the position among the keys."""
+
+    match: Match
+    keys: Sequence[str]
+    at: int = 0
+    batch: int = _FIRST_KEYS
+
+    def lap(self) -> float:
+        """Match the next batch of keys and return the CPU seconds that it took."""
+        if self.at + self.batch > len(self.keys):
+            self.at = 0
+        batch = self.keys[self.at : self.at + self.batch]
+        self.at += len(batch)
+        match = self.match
+        begun = time.process_time()
+        for key in batch:
+            match(key)
+        return time.process_time() - begun
+
+    def settle(self, slice_s: float) -> None:
+        """Calibrate the number of keys in a slice."""
+        while True:
+            took_s = self.lap()
+            if took_s > slice_s / 4 or self.batch >= len(self.keys):
+                break
+            self.batch = min(len(self.keys), self.batch * 2)
+        share = slice_s / took_s if took_s else 1.0
+        self.batch = max(1, min(len(self.keys), int(self.batch * share)))
 
 
 class Queue:
@@ -156,11 +190,10 @@ class Cell:
             if number % 5 == 0:
                 uncached.append(_mean_us(bare.route, batch))
         return {
-            "form": kind(),
-            "hit_us": sorted(hit_us),
-            "empty_call_us": sorted(empty_us),
-            "thrash_us": sorted(thrash),
-            "uncached_us": sorted(uncached),
+            "hit_us": median(hit_us),
+            "empty_call_us": median(empty_us),
+            "thrash_us": median(thrash),
+            "uncached_us": median(uncached),
             "distinct_keys": len(every),
             "entries_after": len(exchange.cache),
             "bytes_after": exchange.cache.used_bytes,

@@ -175,8 +175,9 @@ class Administration(Definitions):
         draft = Draft(self, self.vhosts.offline)
         edit(draft)
         made = await self._make_vhosts(draft.vhost_names)
+        wanted = draft.to_store()
         try:
-            version = await self._store.write(draft.to_store(), self.version)
+            version = await self._store.write(wanted, self.version)
         except (ValueError, TypeError):
             await self._unmake(made)
             raise
@@ -186,7 +187,7 @@ class Administration(Definitions):
         if version is None:
             await self._unmake(made)
             return None
-        return await self._apply_or_fail(version, draft.to_store())
+        return await self._apply_or_fail(version, wanted)
 
     async def _make_vhosts(self, names: Iterable[str]) -> list[str]:
         """Make the vhosts that do not exist yet, and return their names. Raises: ValueError, having made none."""

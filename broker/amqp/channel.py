@@ -14,7 +14,15 @@ from pamqp import commands
 
 from broker.amqp.channel_moves import MOVES, NO_METHOD, OPEN_METHOD, ChannelState, ChannelVerdict
 from broker.amqp.channel_session import ChannelSession
-from broker.amqp.codec import Method, content_frames, decode_method, encode_method, unknown_method
+from broker.amqp.codec import (
+    SETTLEMENT_BYTES,
+    Method,
+    content_frames,
+    decode_method,
+    decode_settlement,
+    encode_method,
+    unknown_method,
+)
 from broker.amqp.content_header import gauge_of
 from broker.amqp.errors import ChannelError, ConnectionFault, broken_frame, describe_frame, non_method_frame
 from broker.amqp.framing import (
@@ -26,10 +34,10 @@ from broker.amqp.framing import (
     LARGE_BYTES,
     PUBLISH,
     Octets,
+    PublishRun,
 )
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.output import UNDECIDED, ConnectionOutput, Withheld
-from broker.amqp.publish_run import PublishRun
 from broker.amqp.wire import PROPERTIES_AT
 
 BODY_SIZE: Final = struct.Struct(">Q")
@@ -255,8 +263,11 @@ class Channel:
         index = self.progress = payload[:4]
         move = OPEN_MOVES.get(index)
         if move is TO_SESSION:
-            limits = self.connection.limits
-            self.session.method(decode_method(payload, limits.table_depth_max, limits.table_entries_max))
+            method = decode_settlement(payload) if len(payload) == SETTLEMENT_BYTES else None
+            if method is None:
+                limits = self.connection.limits
+                method = decode_method(payload, limits.table_depth_max, limits.table_entries_max)
+            self.session.method(method)
         elif move is None:
             raise unknown_method(payload)
         elif move is ChannelVerdict.CLOSE:

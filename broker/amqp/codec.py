@@ -38,7 +38,6 @@ LONG: Final = struct.Struct(">I")
 SETTLEMENT_BYTES: Final = 13
 TAG_AND_BITS: Final = struct.Struct(">QB")
 NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and the arguments of a method that has none
-SETTLEMENTS: Final = frozenset({commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject})
 
 METHODS: Final[dict[bytes, type[Method]]] = {
     LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()
@@ -129,8 +128,6 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     kind = METHODS.get(payload[:4])
     if kind is None:
         raise unknown_method(payload)
-    if len(payload) == SETTLEMENT_BYTES and kind in SETTLEMENTS:
-        return decode_settlement(kind, payload)
     if kind is commands.Connection.StartOk:
         return decode_start_ok(payload, depth_max, entries_max)
     if kind is commands.Queue.Bind and payload.endswith(NO_ARGUMENTS):
@@ -197,8 +194,12 @@ def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> di
     return TableReader(table, depth_max, entries_max).table(0, len(table))[0]
 
 
-def decode_settlement(kind: type[Method], payload: bytes) -> Method:
-    """Return a basic.ack, nack or reject, decoded at once because consumers send one per message. HOT."""
+def decode_settlement(payload: bytes) -> Method | None:
+    """Return a basic.ack, nack or reject, decoded at once because consumers send one per message. HOT.
+
+    Return None for another method. Shapes: the payload has SETTLEMENT_BYTES.
+    """
+    kind = METHODS.get(payload[:4])
     delivery_tag, bits = TAG_AND_BITS.unpack_from(payload, 4)
     if kind is commands.Basic.Ack:
         ack = commands.Basic.Ack.__new__(commands.Basic.Ack)
@@ -211,10 +212,12 @@ def decode_settlement(kind: type[Method], payload: bytes) -> Method:
         nack.multiple = bits & 1 == 1
         nack.requeue = bits & 2 == 2
         return nack
-    reject = commands.Basic.Reject.__new__(commands.Basic.Reject)
-    reject.delivery_tag = delivery_tag
-    reject.requeue = bits & 1 == 1
-    return reject
+    if kind is commands.Basic.Reject:
+        reject = commands.Basic.Reject.__new__(commands.Basic.Reject)
+        reject.delivery_tag = delivery_tag
+        reject.requeue = bits & 1 == 1
+        return reject
+    return None
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:

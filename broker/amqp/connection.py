@@ -35,7 +35,7 @@ from broker.amqp.control import (
     opens_channel,
 )
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
-from broker.amqp.framing import FRAME_METHOD, FrameCutter
+from broker.amqp.framing import FRAME_METHOD, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.handshake import (
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
@@ -46,7 +46,6 @@ from broker.amqp.handshake import (
 )
 from broker.amqp.offers import MECHANISMS, start, tune
 from broker.amqp.output import ConnectionOutput, OutputTaker
-from broker.amqp.publish_run import RUN_OF_PUBLISHES, PublishRun
 
 __all__ = ["Connection"]
 
@@ -68,6 +67,7 @@ class Connection(ConnectionOutput):
         "_on_error",
         "_progress",
         "_session_open",
+        "amid_message",
         "channel_max",
         "channels",
         "client_properties",
@@ -101,6 +101,7 @@ class Connection(ConnectionOutput):
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
         self.received = 0
+        self.amid_message = False  # the received bytes end within a frame or between the frames of a message
         self.drained = False  # the client answered our close: none of its frames are in transit
         self.orderly = False
         self.failure: ProtocolError | Refused | None = None
@@ -136,11 +137,6 @@ class Connection(ConnectionOutput):
     def spared_bytes(self) -> int:
         """Return how many of the bytes processed so far used up no budget, because they belong to large bodies."""
         return self._cutter.spared_bytes
-
-    @property
-    def amid_message(self) -> bool:
-        """Return whether the received bytes end within a frame or between the frames of a message."""
-        return self._cutter.amid_message
 
     def has_capability(self, name: str) -> bool:
         """Return whether the client announced the capability."""
@@ -187,6 +183,9 @@ class Connection(ConnectionOutput):
                         channel.accept_part(payload, run)
                     if self.held or self.out_bytes > limit_bytes:
                         break
+                    if cutter.at >= cutter.enough:
+                        all_cut = budget_bytes is None
+                        break
                 else:
                     all_cut = budget_bytes is None
                 break
@@ -199,6 +198,7 @@ class Connection(ConnectionOutput):
                 self.session.crashed(error)
                 self.fail(ConnectionFault(541, UNEXPECTED))
             held = self.held or self.out_bytes > limit_bytes
+        self.amid_message = cutter.amid_message
         return all_cut or not cutter.has_frame
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.amqp.errors import ConnectionFault, broken_frame
-from broker.amqp.publish_run import RUN_MAX, RUN_OF_PUBLISHES, PublishRun
 from broker.amqp.wire import FRAME_HEAD, PROPERTIES_AT
 
 FRAME_METHOD: Final = 1
@@ -44,9 +43,32 @@ FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
 # The end octet of one frame with the head of the next.
 END_AND_HEAD: Final = struct.Struct(">BBHI")
 unpack_head: Final = FRAME_HEAD.unpack_from
+RUN_OF_PUBLISHES: Final = 256
+"""The pseudo frame type of a run; a type on the wire is an octet."""
+RUN_MAX: Final = 256
+"""Publishes in a run; the caller checks its limits between two runs."""
 # Never equal to received bytes: it begins with an octet that no frame ends with.
 NO_BYTES: Final = b"\x00"
 NOTHING: Final = -1  # no frame may be returned, not even one that is complete already
+
+
+class PublishRun:
+    """Consecutive complete publishes of one channel, all with equal properties.
+
+    Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
+        bodies of equal size share one header object. No body is empty. The first payload is checked to be a publish;
+        the others only have content frames behind them, so the caller checks payloads that it does not know.
+    """
+
+    __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
+
+    def __init__(self, at: int, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], largest: int) -> None:
+        """Shapes: `at` is where its first frame stood, for the cutter."""
+        self.at = at
+        self.payloads = payloads
+        self.headers = headers
+        self.bodies = bodies
+        self.largest_bytes = largest
 
 
 # Type, channel and payload; for a run of publishes, the run; for a part of a large body frame, its first octets and the
@@ -63,18 +85,17 @@ class FrameCutter:
     chunks. Its last octet is returned when its end octet has arrived.
     Invariant: a frame is cut once; begin() continues where an iteration was left early.
     Cost: one copy per payload, none of a large body frame, and one more for small chunks that are joined to one frame.
-    Units: `spared_bytes` is how many of the octets that were cut so far used up no budget. After frames(),
+    Units: `at` is the place in the buffer where the next frame begins; none that begins at `enough` or later is cut.
+        `spared_bytes` is how many of the octets that were cut so far used up no budget. After frames(),
         `amid_message` tells whether the octets end within a frame or between the frames of a message.
     """
 
     __slots__ = (
         "_ahead",
-        "_at",
         "_between",
         "_body_bytes",
         "_buffer",
         "_channel",
-        "_enough",
         "_front",
         "_header",
         "_late",
@@ -82,7 +103,9 @@ class FrameCutter:
         "_rest_bytes",
         "_rest_channel",
         "amid_message",
+        "at",
         "broken",
+        "enough",
         "limit_bytes",
         "spared_bytes",
     )
@@ -92,8 +115,8 @@ class FrameCutter:
         self.broken = False
         self.amid_message = False
         self._buffer = b""
-        self._at = 0
-        self._enough = NOTHING  # a frame that begins at or behind this place of the buffer is not returned
+        self.at = 0
+        self.enough = NOTHING
         # Chunks that do not complete a frame are kept apart, so that a large frame in small chunks is joined once.
         self._late: list[bytes] = []
         self._missing_bytes = 0
@@ -119,7 +142,7 @@ class FrameCutter:
     def buffered_bytes(self) -> int:
         """Return how many received bytes are not cut yet."""
         ahead_bytes = 0 if self._ahead is None else len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
-        return ahead_bytes + len(self._buffer) - self._at + sum(map(len, self._late))
+        return ahead_bytes + len(self._buffer) - self.at + sum(map(len, self._late))
 
     @property
     def has_frame(self) -> bool:
@@ -128,7 +151,7 @@ class FrameCutter:
             return True
         if self._late:
             return False
-        at = self._at
+        at = self.at
         arrived_bytes = len(self._buffer) - at
         if self._rest_bytes:
             return arrived_bytes > 0 and (arrived_bytes > 1 or self._rest_bytes > 1)
@@ -141,19 +164,19 @@ class FrameCutter:
 
     def feed(self, data: bytes) -> None:
         """Append received bytes; begin() has to follow."""
-        self._enough = NOTHING
+        self.enough = NOTHING
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
             self._late.append(data)
             return
-        if self._at == len(self._buffer) and not self._late:  # the usual case: all earlier bytes are cut
+        if self.at == len(self._buffer) and not self._late:  # the usual case: all earlier bytes are cut
             self._buffer = data
-            self._at = self._missing_bytes = 0
+            self.at = self._missing_bytes = 0
             return
         if self._rest_bytes or not self._complete(data):
-            rest = self._buffer[self._at :]
+            rest = self._buffer[self.at :]
             self._buffer = b"".join((rest, *self._late, data)) if rest else data
-            self._at = 0
+            self.at = 0
         self._late.clear()
         self._missing_bytes = 0
 
@@ -163,10 +186,10 @@ class FrameCutter:
         Return False, and do nothing, if there is no such frame, if it does not pay, or if frames() must check it.
         """
         buffer = self._buffer
-        start = self._at + HEAD_BYTES
+        start = self.at + HEAD_BYTES
         if start > len(buffer):
             return False
-        kind, channel, size = unpack_head(buffer, self._at)
+        kind, channel, size = unpack_head(buffer, self.at)
         if (size < LARGE_BYTES and len(data) < LARGE_BYTES) or size > self.limit_bytes or self._ahead is not None:
             return False
         last = start + size - len(buffer) - sum(map(len, self._late))
@@ -175,15 +198,15 @@ class FrameCutter:
         payload = b"".join((memoryview(buffer)[start:], *self._late, memoryview(data)[:last]))
         self._ahead = kind, channel, payload, None
         self._buffer = data
-        self._at = last + 1
+        self.at = last + 1
         return True
 
     def clear(self) -> None:
         """Forget every byte that is not cut yet."""
-        self._enough = NOTHING
+        self.enough = NOTHING
         self._ahead = None
         self._buffer = b""
-        self._at = 0
+        self.at = 0
         self._late.clear()
         self._missing_bytes = self._rest_bytes = 0
 
@@ -195,17 +218,17 @@ class FrameCutter:
 
     def begin(self, budget_bytes: int | None = None) -> None:
         """Let next_frame() return the frames that begin within the budget, until more bytes are fed."""
-        at = self._at
+        at = self.at
         if budget_bytes is None:
-            self._enough = len(self._buffer)
+            self.enough = len(self._buffer)
         elif budget_bytes <= 0:
-            self._enough = NOTHING
+            self.enough = NOTHING
         else:
             if self._ahead is not None:
                 budget_bytes -= len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
-            self._enough = max(at, min(at + budget_bytes, len(self._buffer)))
+            self.enough = max(at, min(at + budget_bytes, len(self._buffer)))
         if self._late:
-            self._enough = min(self._enough, at)
+            self.enough = min(self.enough, at)
 
     def next_frame(self) -> Frame | None:
         """Return the next whole frame, None when there is none or the budget is used up. HOT.
@@ -217,19 +240,19 @@ class FrameCutter:
         channel: int
         size: int
         ahead = self._ahead
-        if ahead is not None and self._enough != NOTHING:
+        if ahead is not None and self.enough != NOTHING:
             self._ahead = None
             return ahead
         buffer = self._buffer
         length = len(buffer)
-        at = self._at
-        while at < self._enough:
+        at = self.at
+        while at < self.enough:
             if self._rest_bytes:
                 spared_bytes = self.spared_bytes
                 part = self._cut_part()
                 if part is None:
                     break
-                self._enough = min(self._enough + self.spared_bytes - spared_bytes, length)
+                self.enough = min(self.enough + self.spared_bytes - spared_bytes, length)
                 return FRAME_BODY, self._rest_channel, self._front, part
             start = at + HEAD_BYTES
             if start > length:
@@ -241,10 +264,10 @@ class FrameCutter:
                 raise self._break(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - FUDGE_BYTES}}}")
             end = start + size
             if kind == FRAME_BODY and size >= LARGE_BYTES and start + FRONT_BYTES <= length:
-                self._at = at = start
+                self.at = at = start
                 self._rest_bytes, self._rest_channel = size, channel
                 self._front = buffer[start : start + FRONT_BYTES]
-                self._enough = max(self._enough, at + 1)
+                self.enough = max(self.enough, at + 1)
                 continue
             if end >= length:
                 large = kind == FRAME_BODY and size >= LARGE_BYTES
@@ -254,10 +277,10 @@ class FrameCutter:
             payload = buffer[start:end]
             publishes = kind == FRAME_METHOD and payload[:4] == PUBLISH
             if publishes and self._content_follows(buffer, end, channel):
-                return RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, self._enough)
+                return RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, self.enough)
             if buffer[end] != FRAME_END:
                 raise self._break(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
-            self._at = end + 1
+            self.at = end + 1
             self.amid_message = publishes or kind == FRAME_HEADER
             return kind, channel, payload, None
         return None
@@ -265,7 +288,7 @@ class FrameCutter:
     def _break(self, kind: int, payload: bytes, cause: str) -> ConnectionFault:
         """Note that the bytes have no meaning any more, and return the error that says why."""
         self.broken = True
-        self._enough = NOTHING
+        self.enough = NOTHING
         return broken_frame(kind, payload, cause)
 
     def _cut_part(self) -> memoryview | None:
@@ -273,18 +296,18 @@ class FrameCutter:
 
         Raises: 501 for a wrong end octet.
         """
-        buffer, at, rest_bytes = self._buffer, self._at, self._rest_bytes
+        buffer, at, rest_bytes = self._buffer, self.at, self._rest_bytes
         length = len(buffer)
         end = at + rest_bytes
         if end < length:
             if buffer[end] != FRAME_END:
                 raise self._break(FRAME_BODY, self._front, f"{{invalid_frame_end_marker,{buffer[end]}}}")
-            self._at = end + 1
+            self.at = end + 1
         else:
             end = min(length, end - 1)
             if end <= at:
                 return None
-            self._at = end
+            self.at = end
         part_bytes = end - at
         self._rest_bytes = rest_bytes - part_bytes
         self.spared_bytes += part_bytes - part_bytes // LARGE_COST
@@ -298,7 +321,7 @@ class FrameCutter:
         Nothing is cut; whatever else comes ends the list.
         """
         found: list[tuple[int, bytes]] = []
-        buffer, at = self._buffer, self._at
+        buffer, at = self._buffer, self.at
         if self._rest_bytes:
             return found
         while len(found) < count and self._ahead is None and at + HEAD_BYTES <= len(buffer):
@@ -316,7 +339,7 @@ class FrameCutter:
             at = run.at
             for place in range(taken):
                 at += len(run.payloads[place]) + len(run.headers[place]) + len(run.bodies[place])
-            self._at = at + taken * 3 * FRAME_OVERHEAD_BYTES
+            self.at = at + taken * 3 * FRAME_OVERHEAD_BYTES
 
     def _content_follows(self, buffer: bytes, end: int, channel: int) -> bool:
         """Return whether a content header and one body frame follow a method frame whose payload ends at `end`.
@@ -393,6 +416,6 @@ class FrameCutter:
             headers.append(header)
             bodies.append(buffer[body:last])
             at = last + 1
-        self._at = at
+        self.at = at
         self.amid_message = False
         return PublishRun(start, payloads, headers, bodies, largest)

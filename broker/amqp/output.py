@@ -144,7 +144,9 @@ class ConnectionOutput:
         self.out += frames
         for frame in frames:
             self.out_bytes += len(frame)
-        self.touch()
+        if not self._told:
+            self._told = True
+            self._taker.output_waits()
 
     # -- answers that wait ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
 from broker.cluster.shared_slot import Returned
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.session.channel_confirms import ChannelConfirms
-from broker.core.statistics.commit_tally import CommitTally
+from broker.delivery.committer import CommitTally
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -321,9 +321,9 @@ class SharedCommitter:
         """Commit what was gathered so far as soon as no call runs."""
         self._caller.commit_soon()
 
-    def turn(self, _number: int = 0) -> bool:
-        """Return whether anything waits for a commit. Calls start by themselves."""
-        return self._caller.busy
+    def turn(self, _number: int, _alone: bool) -> int:
+        """Return how many bytes wait for a commit. Calls start by themselves."""
+        return self._caller.pending_bytes
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed.

@@ -45,10 +45,11 @@ _log = get_logger()
 class BoundedPattern:
     """Searches names as RabbitMQ's re:run does: unanchored, in ASCII terms, `.` stops at a line's end.
 
+    Units: ``slow`` is how many names it ran out of time for.
     Raises: ValueError with the reason, for a text that is too long or no regular expression.
     """
 
-    __slots__ = ("_compiled", "_linear", "_plain", "_slow", "text")
+    __slots__ = ("_compiled", "_linear", "_plain", "slow", "text")
 
     def __init__(self, text: str, *, written: str | None = None) -> None:
         """Take the expression, and the text that an operator wrote for it where that is another one.
@@ -60,7 +61,7 @@ class BoundedPattern:
         if unrolled(text) > UNROLLED_MAX:
             raise ValueError(f"repeats more than {UNROLLED_MAX} times")
         self.text = text if written is None else written
-        self._slow = 0
+        self.slow = 0
         self._linear: Any = None  # made for the first name that needs it
         self._plain = PLAIN.fullmatch(text) is not None
         try:
@@ -99,8 +100,8 @@ class BoundedPattern:
                     tries += 1
                 else:
                     limit_s *= 2  # threads that need no leave to run had a part of it
-        self._slow += 1
-        if self._slow == 1:  # once: whoever can make it slow can do so for every name
+        self.slow += 1
+        if self.slow == 1:  # once: whoever can make it slow can do so for every name
             self._linear = linear(self._compiled.pattern)
             decided = self._linear is not None
             _log.warning(
@@ -113,11 +114,6 @@ class BoundedPattern:
     def _is_same_in_both(self, name: str) -> bool:
         """Return whether RE2 reads the name as `regex` does: no line ends and spaces, no letters' cases of Unicode."""
         return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
-
-    @property
-    def slow(self) -> int:
-        """How many names it ran out of time for."""
-        return self._slow
 
     def __repr__(self) -> str:
         """Return the text behind the name of the class."""

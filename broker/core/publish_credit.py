@@ -28,28 +28,29 @@ class PublishCredit:
     A message counts once for each queue that it enters. A queue lags when the workers have not delivered all that its
     consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
     A queue whose consumers have no room lags only while it is awaited: they take much, and will soon have room again.
-    Units: queue entries. ``serial`` counts the turns of the workers. ``lags`` is set when a message enters a queue that
-        lags; whoever publishes clears it before.
+    Shapes: ``waiting`` are the publishers that have used up their part, and ``lagging`` those of queues that lag.
+    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message has entered a queue
+        that lags.
     """
 
-    __slots__ = ("_lagging", "_schedule", "_waiting", "lags", "serial")
+    __slots__ = ("_schedule", "lagged", "lagging", "serial", "waiting")
 
     def __init__(self, schedule: Callable[[], None] = _nothing) -> None:
         """Call `schedule` when a publisher begins to wait: a turn of the workers has to follow."""
         self._schedule = schedule
-        self._waiting: deque[CreditShare] = deque()
-        self._lagging: deque[CreditShare] = deque()
+        self.waiting: deque[CreditShare] = deque()
+        self.lagging: deque[CreditShare] = deque()
         self.serial = 0
-        self.lags = False
+        self.lagged = 0
 
     @property
     def busy(self) -> bool:
         """Whether a publisher waits."""
-        return bool(self._waiting or self._lagging)
+        return bool(self.waiting or self.lagging)
 
     def wait(self, share: CreditShare) -> None:
         """Release a publisher in one of the next turns."""
-        (self._lagging if share.lagging else self._waiting).append(share)
+        (self.lagging if share.lagging else self.waiting).append(share)
         self._schedule()
 
     def turn(self, delivered: int, *, behind: bool, crowded: bool, awaited: bool = False) -> None:
@@ -57,20 +58,20 @@ class PublishCredit:
 
         `behind` is whether queues are left that can be served further, `crowded` whether they are more than a turn
         serves; then all publishers wait for them. `awaited` is whether queues will soon be served further, or else a
-        turn without them follows.
+        turn without them follows. While none waits, to count the turn in ``serial`` is enough.
         """
         self.serial += 1
         least = max(LEAST_ENTRIES, delivered // LEAST_PART)
-        if self._waiting:
-            self._release(self._waiting, least if crowded else SHARE_ENTRIES)
-        if self._lagging:
+        if self.waiting:
+            self._release(self.waiting, least if crowded else SHARE_ENTRIES)
+        if self.lagging:
             if behind:
-                self._release(self._lagging, least)
+                self._release(self.lagging, least)
             elif not awaited:
-                self._release(self._lagging, SHARE_ENTRIES)
+                self._release(self.lagging, SHARE_ENTRIES)
             elif delivered:
-                self._release(self._lagging, max(LEAST_ENTRIES, delivered // AWAITED_PART))
-        if self._waiting or (self._lagging and not awaited):
+                self._release(self.lagging, max(LEAST_ENTRIES, delivered // AWAITED_PART))
+        if self.waiting or (self.lagging and not awaited):
             self._schedule()
 
     @staticmethod
@@ -99,18 +100,23 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return how many entries are left for a publish or a run of publishes; it makes one in any case. HOT."""
-        credit = self.credit
-        credit.lags = False  # hot: written here
-        if self.serial != credit.serial:
-            self.serial = credit.serial
+        """Return how many entries are left for a publish or a run of publishes; it makes one in any case.
+
+        While ``serial`` is that of the credit, the answer is ``left``.
+        """
+        if self.serial != self.credit.serial:
+            self.serial = self.credit.serial
             self.left = PIECE_ENTRIES if self.lagging else SHARE_ENTRIES
         return self.left
 
-    def end(self, left: int) -> None:
-        """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to."""
+    def end(self, left: int, lagged: int) -> None:
+        """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to.
+
+        `lagged` is that of the credit before the publish: nothing need be ended when it has not changed and `left` is
+        noted.
+        """
         self.left = left
-        lags = self.credit.lags
+        lags = self.credit.lagged != lagged
         if (left <= 0 or lags) and not self._connection.held:
             self.lagging = lags
             self._connection.hold()

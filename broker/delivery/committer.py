@@ -15,25 +15,106 @@ thread again.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
-
-from broker.core.statistics.commit_tally import CommitTally
-from broker.delivery.batch_writer import BatchWriter
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
     from broker.store.message_log import Batch, MessageLog
 
-__all__ = ["Committer", "EngineCommitter"]
+__all__ = ["COMMIT_BOUNDS_S", "CommitTally", "Committer", "EngineCommitter"]
 
 FAST_S: Final = 0.0005
 FAST_SYNCS: Final = 8
 LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write
 GATHER_BYTES: Final = 4 << 10  # after a turn that appends so much, the next one probably brings more
 GATHER_TURNS: Final = 4  # that a batch may wait: each handles a bounded share of input
+COMMIT_BOUNDS_S: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
 QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one that writes the confirm
+
+
+class CommitTally:
+    """A histogram of the durations of commits, from the start of the write to the confirms.
+
+    Shapes: ``counts`` has one number for each of COMMIT_BOUNDS_S, the longest duration that it counts, and one for the
+        rest.
+    Units: ``total_s`` is the sum of the durations, ``total_bytes`` that of what was written.
+    Cost: one step for each commit, whatever the number of messages.
+    """
+
+    __slots__ = ("counts", "total_bytes", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(COMMIT_BOUNDS_S) + 1)
+        self.total_s = 0.0
+        self.total_bytes = 0
+
+    def committed(self, duration_s: float, size_bytes: int) -> None:
+        """Count a commit."""
+        self.counts[bisect_left(COMMIT_BOUNDS_S, duration_s)] += 1
+        self.total_s += duration_s
+        self.total_bytes += size_bytes
+
+    def add(self, other: CommitTally) -> None:
+        """Add the counts of another tally."""
+        self.counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        self.total_s += other.total_s
+        self.total_bytes += other.total_bytes
+
+
+class BatchWriter:
+    """Calls `write` in a thread, one batch at a time, and `ended` on the loop with the error or None.
+
+    Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Batch], None],
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        self._write = write
+        self._loop = loop
+        self._ended = ended
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._running: Thread | None = None  # an idle vhost has none
+
+    def start(self, batch: Batch) -> None:
+        """Start to write a batch. Invariant: the one before it has ended."""
+        if self._running is None:
+            # A daemon: a process that ends because its disk hangs must not wait for it.
+            self._running = Thread(target=self._run, name="committer", daemon=True)
+            self._running.start()
+        self._batches.put(batch)
+
+    def close(self) -> None:
+        """End the thread after the batch that it writes."""
+        if self._running is not None:
+            self._batches.put(None)
+            self._running.join()
+            self._running = None
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch in the calling thread, and tell the loop how it ended."""
+        error: BaseException | None = None
+        try:
+            self._write(batch)
+        except BaseException as failure:  # noqa: BLE001 - the committer ends the broker
+            error = failure
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._ended, error)
+
+    def _run(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            self.write(batch)
 
 
 class EngineCommitter(Protocol):
@@ -45,7 +126,7 @@ class EngineCommitter(Protocol):
     def tally(self) -> CommitTally: ...
     def wait(self, waiter: Confirmable, /) -> None: ...
     def sync_soon(self) -> None: ...
-    def turn(self, number: int = 0, /) -> bool: ...
+    def turn(self, number: int, alone: bool, /) -> int: ...
     async def drain(self) -> None: ...
     def check(self) -> None: ...
     def abort(self, failure: BaseException, /) -> None: ...
@@ -106,10 +187,11 @@ class Committer:
         self.urgent = True
         self._schedule()
 
-    def turn(self, number: int = 0) -> bool:
+    def turn(self, number: int, alone: bool) -> int:
         """Confirm what needs no disk, and start a sync when something waits for one and none is running.
 
-        Returns whether records wait for a later sync. `number` is that of the turn, 0 when it has other work to do.
+        Returns how many bytes of records wait, or are being written; more where a segment ends. `number` is that of the
+        turn, which is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
@@ -120,13 +202,23 @@ class Committer:
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
         if self._batch is not None:
-            return True
+            return self._log.position - self._log.written
         if for_disk or self.urgent:
-            if not self._gathers():
-                self._start(number)
+            appended_bytes = self._log.position - self._seen
+            self._seen += appended_bytes
+            if (
+                self.urgent
+                or appended_bytes < GATHER_BYTES
+                or self._gathered_turns == GATHER_TURNS
+                or self._one_waits()
+            ):
+                self._start(number, alone)
+            else:  # the batch waits for the next turn, because this one appended much
+                self._gathered_turns += 1
+                self._schedule()
         elif self._log.waiting and self._lazy is None:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
-        return self._log.waiting
+        return self._log.position - self._log.written if self._log.waiting else 0
 
     async def drain(self) -> None:
         """Return when everything appended so far is written and synced.
@@ -165,51 +257,43 @@ class Committer:
         if self._batch is None:
             self.sync_soon()
 
-    def _gathers(self) -> bool:
-        """Return whether the batch waits for the next turn, because this one appended much; schedule that turn."""
-        appended_bytes = self._log.position - self._seen
-        self._seen += appended_bytes
-        if self.urgent or appended_bytes < GATHER_BYTES or self._gathered_turns == GATHER_TURNS or self._one_waits():
-            return False
-        self._gathered_turns += 1
-        self._schedule()
-        return True
-
     def _one_waits(self) -> bool:
         """Return whether a single publish waits."""
         return len(self._waiting) == 1 and self._waiting[0].published == self._waiting[0].confirmed + 1
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int, alone: bool) -> None:
         """Start to write and sync the records so far in the thread; do it here for a lone publish."""
         if self._lazy is not None:
             self._lazy.cancel()
             self._lazy = None
         self.urgent = False
         self._gathered_turns = 0
+        lone = alone and self._is_lone(number)
         batch = self._batch = self._log.take()
-        lone = self._is_lone(number)
         self._confirms = [(publisher, publisher.published) for publisher in self._waiting]
         for publisher in self._waiting:
             publisher.waiting = False  # hot: written here
         self._waiting = []
         self._draining, self._synced_waiters = self._synced_waiters, []
         if batch is None:
-            self._finish()
+            self._written(None)
             return
         self._began_s = perf_counter()
         self._syncing_s = self._log.syncing_s
         if not lone or batch.size_bytes > LONE_MAX_BYTES:
             self._writer.start(batch)
             return
-        error = self._writer.attempt(batch)
+        error: BaseException | None = None
+        try:
+            self._log.write(batch)
+        except BaseException as failure:  # noqa: BLE001 - `_written` ends the broker
+            error = failure
         self._written(error)
         if error is not None:
             raise error  # the turn must not go on
 
     def _is_lone(self, number: int) -> bool:
         """Return whether one publish waits, nothing else goes on, and the disk is fast."""
-        if not number:
-            return False
         quiet = number <= self._last_turn + QUIET_TURNS
         self._last_turn = number
         waiting = self._waiting
@@ -219,29 +303,25 @@ class Committer:
         return self._one_waits()
 
     def _written(self, error: BaseException | None) -> None:
-        """Note that a batch is on disk, or end the broker when it is not."""
+        """Confirm what a batch on disk contained, and schedule the next one; end the broker when it is not on disk."""
         batch, self._batch = self._batch, None
-        assert batch is not None
         try:
             if error is not None:
                 raise error
-            self._log.complete(batch)
-            self._fast_syncs = self._fast_syncs + 1 if self._log.syncing_s - self._syncing_s < FAST_S else 0
-            self.tally.committed(perf_counter() - self._began_s, batch.size_bytes)
-            self._finish()
+            if batch is not None:
+                self.tally.committed(perf_counter() - self._began_s, batch.size_bytes)
+                self._fast_syncs = self._fast_syncs + 1 if self._log.syncing_s - self._syncing_s < FAST_S else 0
+                self._log.complete(batch)
+            for publisher, upto in self._confirms:
+                publisher.confirm(upto)
+            for waiter in self._draining:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._confirms = []
+            self._draining = []
+            if self._waiting or self.urgent or self._log.waiting:
+                self._schedule()
         except BaseException as failure:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more
             self._synced_waiters += self._draining
             self.abort(failure)
             self._fail(failure)
-
-    def _finish(self) -> None:
-        """Confirm what the batch contained, and schedule the next one when something waits."""
-        for publisher, upto in self._confirms:
-            publisher.confirm(upto)
-        for waiter in self._draining:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._confirms = []
-        self._draining = []
-        if self._waiting or self.urgent or self._log.waiting:
-            self._schedule()

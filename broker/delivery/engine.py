@@ -198,18 +198,18 @@ class Engine(TurnEngine):
                 reason=reason,
             )
 
-    def turn(self) -> None:
+    def turn(self) -> int:
         """Log settlements, start a sync, deliver while it runs, drop what is due, and page out: once per loop turn."""
         self.due = False
+        waiting_bytes = 0
         deadlines = self.deadlines
         if deadlines.left < TURN_SHARE:
             deadlines.begin_turn()
-        if self._settled:
-            self.vhost.ports.log_settlements()
+        while self._settled:
+            self._settled.pop().log_settlements()
         if self._commits or self._log.waiting:
             self._commits = not self._parts.lasting
-            if self.committer.turn(0 if self._delivers else self._turn.count):
-                self._turn.note_backlog()
+            waiting_bytes = self.committer.turn(self._turn.count, not self._delivers)
         seen = self._log.position
         if self._delivers:
             self._delivers = False
@@ -221,14 +221,15 @@ class Engine(TurnEngine):
             self._arm()
             self._schedule()
             deadlines.begin_turn()  # publishers have a share of their own, however much work is due
-        if self._settled:  # deliveries without acknowledgement
-            self.vhost.ports.log_settlements()
+        while self._settled:  # deliveries without acknowledgement
+            self._settled.pop().log_settlements()
         if self._log.position != seen:  # the next turn writes them: settlements and dead letters
             self._schedule()
         if self.pager.pressed:
             if self.pager.turn():
                 self._turn.shorten()
             self._schedule()
+        return waiting_bytes
 
     @property
     def stirred(self) -> bool:
@@ -273,7 +274,8 @@ class Engine(TurnEngine):
         await self._checkpoint.ended()
         if self._parts.lasting:
             self.store.mend()  # as the next `tick` would
-            self.vhost.ports.log_settlements()
+            while self._settled:
+                self._settled.pop().log_settlements()
             await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
@@ -340,7 +342,8 @@ class Engine(TurnEngine):
 
     def log_settled(self) -> None:
         """Log messages that were settled outside of a turn, and have them written."""
-        self.vhost.ports.log_settlements()
+        while self._settled:
+            self._settled.pop().log_settlements()
         self._schedule()
 
     def _schedule(self) -> None:
@@ -352,12 +355,16 @@ class Engine(TurnEngine):
     def _schedule_commit(self) -> None:
         """Include the committer in the next turn."""
         self._commits = True
-        self._schedule()
+        self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
 
     def _schedule_delivery(self) -> None:
         """Include the workers in the next turn."""
         self._delivers = True
-        self._schedule()
+        self.due = True
+        if not self._turn.scheduled:
+            self._turn.schedule()
 
     def _record(self, change: dict[str, Any]) -> None:
         self.store.recorder.record_topology(self._turn.now_ms, change)

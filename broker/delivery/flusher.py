@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.codec import content_frames
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.message.delivery_count import with_delivery_count
+from broker.core.queue.consumer import LAST_OCTETS, LAST_OCTETS_AGAIN, TAGS
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.slots.slot import single
 
@@ -21,18 +21,13 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
-__all__ = ["deliver", "deliver_lone", "rooms_of", "spread"]
+__all__ = ["deliver", "rooms_of", "spread"]
 
 _END: Final = b"\xce"
 _CONSTANT_BYTES: Final = 33  # of a delivery in three frames, beside exchange, key, consumer tag, header and body
-_OVERHEAD_BYTES: Final = 48
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
-_TAGS: Final = 256  # consecutive tags that differ only in their last octet
 _BATCH_MIN: Final = 16  # fewer messages are appended one by one, unless other queues have them too
 _SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept for the next queue
-# The last octet of a delivery tag, and the redelivered octet that follows it, of twice as many tags as a batch has.
-_LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)] * 2
-_LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)] * 2
 
 
 class _Batch:
@@ -117,7 +112,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     counted = again > 0 and slot.redeliveries is not None and stream.queue.rules.counts_deliveries
     alike = not counted and again in (0, len(indexes))  # all messages are redelivered, or none is
     batched = False
-    octets = _LAST_OCTETS_AGAIN if again else _LAST_OCTETS
+    octets = LAST_OCTETS_AGAIN if again else LAST_OCTETS
     count = len(indexes)
     messages: list[Message | None]
     if isinstance(indexes, range):
@@ -140,10 +135,10 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                     raise TypeError(f"message {indexes[taken]} of slot {slot.first} is not in memory")
                 header = message.header
                 if not alike:
-                    octets = _LAST_OCTETS_AGAIN if slot.redelivered(indexes[taken]) else _LAST_OCTETS
+                    octets = LAST_OCTETS_AGAIN if slot.redelivered(indexes[taken]) else LAST_OCTETS
                     if counted:
                         header = with_delivery_count(header, slot.delivery_count(indexes[taken]))
-                large_bytes = _append_one(consumer, message, header, tag + taken, octets)
+                large_bytes = consumer.append(message, header, tag + taken, octets)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1
             taken += appended
@@ -168,28 +163,6 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     return taken
 
 
-def deliver_lone(consumer: Consumer, stream: Stream, slot: Slot, index: int) -> None:
-    """Deliver one message, which was never delivered before, as `deliver` does to a consumer with room. HOT."""
-    session = consumer.session
-    unacked = session.unacked
-    contents = slot.contents
-    assert contents is not None
-    message: Message = contents[index]
-    tag = unacked.last_tag + 1
-    _append_one(consumer, message, message.header, tag, _LAST_OCTETS)
-    session.tally.delivered(stream.tally, 1, 0, consumer.no_ack)
-    if consumer.no_ack:
-        unacked.last_tag = tag  # hot: written here
-        stream.settle_one(slot, index)
-    else:
-        unacked.handed_out_one(stream, slot, index, consumer)
-        consumer.unacked += 1  # hot: written here
-        session.outstanding += 1  # hot: written here
-    session.last_served = consumer  # hot: written here
-    consumer.output_window.last_served = session.number  # hot: written here
-    consumer.connection.touch()
-
-
 def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, octets: list[bytes]) -> int:
     """Append the deliveries of messages that were just delivered from another queue; return how many, all or none."""
     batch = _latest.batch
@@ -206,7 +179,7 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
         return 0
     pieces = batch.encode() * 3
     pieces[0::3] = _heads(consumer, batch.suffix_bytes, tag, count)
-    pieces[1::3] = octets[tag % _TAGS : tag % _TAGS + count]
+    pieces[1::3] = octets[tag % TAGS : tag % TAGS + count]
     pieces[2::3] = batch.frames
     connection.out += pieces
     connection.out_bytes += batch.size_bytes  # hot: written here
@@ -234,7 +207,7 @@ def _append_small(
     middles: list[bytes] = []
     bodies: list[bytes] = []
     size_bytes = 0
-    for place in range(start, min(start + _TAGS, len(messages))):
+    for place in range(start, min(start + TAGS, len(messages))):
         message = messages[place]
         if message is None:
             break
@@ -258,7 +231,7 @@ def _append_small(
     if count:
         pieces = [_END] * (5 * count)
         pieces[0::5] = _heads(consumer, suffix_bytes, tag, count)
-        pieces[1::5] = octets[tag % _TAGS : tag % _TAGS + count]
+        pieces[1::5] = octets[tag % TAGS : tag % TAGS + count]
         pieces[2::5] = middles
         pieces[3::5] = bodies
         connection.out += pieces
@@ -266,40 +239,6 @@ def _append_small(
         if 1 < count == len(messages) and size_bytes <= _SHARED_BYTES:
             _latest.note(_Batch(messages, middles, session.number, frame_max, suffix_bytes, size_bytes))
     return count
-
-
-def _append_one(consumer: Consumer, message: Message, header: bytes, tag: int, octets: list[bytes]) -> int:
-    """Append the delivery of one message of any size, and return the size of its large pieces."""
-    connection = consumer.connection
-    session = consumer.session
-    suffix = message.envelope.suffix
-    body = message.body
-    out = connection.out
-    head = consumer.deliver_head(len(suffix))
-    block = session.block_octets(tag // _TAGS)
-    octet = octets[tag % _TAGS]
-    if 0 < len(body) <= _body_max(connection.frame_max):
-        content = session.content_start(header, len(body))
-        out.append(head)  # one by one: another list or tuple for each message costs more
-        out.append(block)
-        out.append(octet)
-        out.append(suffix)
-        out.append(content)
-        out.append(body)
-        out.append(_END)
-        connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
-        return 0
-    out += (head, block, octet, suffix)
-    out_bytes = len(suffix) + _OVERHEAD_BYTES
-    large_bytes = 0
-    for piece in content_frames(session.number, header, body, connection.frame_max):
-        if len(piece) >= LARGE_BYTES:
-            connection.large_at.append(len(out))
-            large_bytes += len(piece)
-        out.append(piece)
-        out_bytes += len(piece)
-    connection.out_bytes += out_bytes  # hot: written here
-    return large_bytes
 
 
 def _body_max(frame_max: int) -> int:
@@ -310,8 +249,8 @@ def _body_max(frame_max: int) -> int:
 def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[bytes]:
     """Return the start of each deliver frame up to the last octet of its tag, for consecutive tags."""
     head = consumer.deliver_head(suffix_bytes)
-    block = tag // _TAGS
-    first = min(count, _TAGS - tag % _TAGS)
+    block = tag // TAGS
+    first = min(count, TAGS - tag % TAGS)
     session = consumer.session
     heads = [head + session.block_octets(block)] * first
     if first < count:

@@ -63,8 +63,8 @@ class TurnEngine:
         """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
 
     @abstractmethod
-    def turn(self) -> None:
-        """Do the due work of the vhost."""
+    def turn(self) -> int:
+        """Do the due work of the vhost, and return how many bytes of records wait to be written, at least about."""
 
 
 class Turn(Clock):
@@ -101,6 +101,7 @@ class Turn(Clock):
         self.engines: list[TurnEngine] = []
         self._backlog = False
         self._check_backlog: Callable[[], bool] = _no_backlog
+        self._backlog_bytes = 0
         self._may_act: Callable[[], bool] | None = None
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
         self.count = 0
@@ -143,9 +144,10 @@ class Turn(Clock):
         """Note how far the broker's clock is ahead of the system's."""
         self.ahead_ms = ahead_ms
 
-    def check_backlog_by(self, check: Callable[[], bool]) -> None:
-        """Call `check` in the turns that leave records unwritten, and in each turn after one for which it is true."""
+    def check_backlog_by(self, check: Callable[[], bool], over_bytes: int) -> None:
+        """Call `check` in the turns that leave so much unwritten, and in each turn after one for which it is true."""
         self._check_backlog = check
+        self._backlog_bytes = over_bytes
 
     @property
     def acts(self) -> bool:
@@ -170,10 +172,6 @@ class Turn(Clock):
         if not self.scheduled and not self._flushes:
             self.schedule()
 
-    def note_backlog(self) -> None:
-        """Check the backlog of unwritten records after this turn."""
-        self._backlog = True
-
     def shorten(self) -> None:
         """Halve the share of input after this turn, which had much other work: the next one may have too."""
         self._short = True
@@ -195,17 +193,18 @@ class Turn(Clock):
             self._reads = 0
         if self.dead:
             return
-        if not self.acts:
+        if self._may_act is not None and not self._may_act():
             for outlet in self._touched:
                 outlet.greet()
             return
         self.count += 1
         self._flushes = True
         try:
+            waiting_bytes = 0
             for engine in self.engines:
                 if engine.due or engine.stirred:
-                    engine.turn()
-            if self._backlog:
+                    waiting_bytes += engine.turn()
+            if self._backlog or waiting_bytes > self._backlog_bytes:
                 self._backlog = self._check_backlog()
             self._flushes = False
             touched, self._touched = self._touched, []

@@ -13,7 +13,7 @@ from broker.core.publish_credit import PublishCredit
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.stream_owner import QueueWorker
 from broker.delivery.awaited_queues import AwaitedQueues
-from broker.delivery.flusher import deliver, deliver_lone, rooms_of, spread
+from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.delivery.reader import READ_COST
 from broker.event_log import get_logger
 from broker.slots.states import Owner
@@ -92,15 +92,15 @@ class Worker(QueueWorker["Queue"]):
             if budget <= 0:
                 self.ready[:0] = ready[place:]  # before those that were served
                 break
-            before = queue.ready
+            before = queue.ready if queue.prioritized else queue.stream.manager.ready
             spent = self._reader.spent
             try:
-                more = not queue.deleted and self._serve(queue)
+                more = not queue.deleted and not self._serve_lone(queue) and self._serve(queue)
             except Exception:
                 self.ready.extend(ready[place:])
                 self.failed = queue
                 raise
-            left = queue.ready
+            left = queue.ready if queue.prioritized else queue.stream.manager.ready
             taken = before - left
             if more:
                 self.ready.append(queue)
@@ -121,7 +121,7 @@ class Worker(QueueWorker["Queue"]):
     def serve(self, queue: Queue) -> None:
         """Serve one queue at once; the next turn continues with it, and meets any defect again."""
         try:
-            more = self._serve(queue)
+            more = not self._serve_lone(queue) and self._serve(queue)
         except StoreFailed:
             raise
         except Exception:  # noqa: BLE001 - a defect here is no error of the client that publishes or asks
@@ -149,8 +149,6 @@ class Worker(QueueWorker["Queue"]):
 
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
-        if self._serve_lone(queue):
-            return False
         # Its dead letters must not cause deliveries from it meanwhile.
         queue.serving = True  # hot: written here
         try:
@@ -187,7 +185,7 @@ class Worker(QueueWorker["Queue"]):
             return False
         index = manager.take_one(slot)
         try:
-            deliver_lone(consumer, stream, slot, index)
+            consumer.deliver_one(stream, slot, index)
         except Exception:
             _put_back(stream, slot, (index,), [consumer])
             raise
@@ -349,10 +347,14 @@ class Workers:
             except Exception:  # noqa: BLE001 - the queues continue with another worker
                 _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
                 self.retire(worker)
-        left = 0
-        for worker in self.workers:
-            left += len(worker.ready)
-        self.credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES, awaited=bool(self._awaited.left))
+        credit = self.credit
+        if not credit.waiting and not credit.lagging:
+            credit.serial += 1  # hot: written here
+        else:
+            left = 0
+            for worker in self.workers:
+                left += len(worker.ready)
+            credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES, awaited=bool(self._awaited.left))
 
     def _share_out(self) -> None:
         """Serve the queues of channels that share a prefetch, each channel's consumers in turn.

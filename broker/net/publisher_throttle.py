@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from broker.core.alarms import Alarms
     from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["PublisherThrottle", "ThrottledConnection"]
+__all__ = ["STORE_BACKLOG_MAX_BYTES", "PublisherThrottle", "ThrottledConnection"]
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket as sockets
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.connection import Connection
@@ -20,7 +23,6 @@ from broker.core.auth.peer import Peer
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
 from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
-from broker.net.prompt_ack import PromptAck, acknowledge
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.stop import Stop
 from broker.net.tls import peer_of
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from broker.net.handshakes import Handshakes
     from broker.net.publisher_throttle import PublisherThrottle
 
-__all__ = ["Transport", "write_pieces"]
+__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge", "write_pieces"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
@@ -38,6 +40,16 @@ EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns do not act
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
+DELAYED_MS: Final = 38
+"""A client whose next octets arrive later than this after a read without an answer may have waited for our ACK."""
+LONGEST_DELAY_MS: Final = 60
+"""The kernel's 40 to 44 ms, a short round trip, and some patience: other pauses are not mistaken for it."""
+WAITS: Final = 1
+"""So many waits in a row let the broker acknowledge at once: for a client that paused by chance, it costs little."""
+WAITS_MAX: Final = 48
+"""Twice as many are needed after each time that the client then waited all the same, up to this number."""
+PROMPT_ACKS: Final = 1000
+"""Reads that are acknowledged at once. Then the client has to be seen waiting again."""
 LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS tells only what POLLHUP and POLLERR do
 _log = get_logger()
 
@@ -56,6 +68,63 @@ def write_pieces(socket: asyncio.Transport, pieces: list[Octets], high_water_byt
     socket.writelines(pieces)
     # Setting the limit makes the loop check it, which some releases of asyncio forget (gh-127655).
     socket.set_write_buffer_limits(high=high_water_bytes)
+
+
+class PromptAck:
+    """Decides which reads of one client are acknowledged at once, because it leaves Nagle's algorithm on.
+
+    Such a client sends its second small segment when the first is acknowledged. Linux delays an acknowledgement by 40
+    ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
+    publish without confirms. So the client waits that long in each connect, and in each publish followed by a get.
+
+    A small read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are once the
+    client was seen waiting: most publishes are not followed by anything, and Linux acknowledges every second full
+    segment of a large body by itself.
+    """
+
+    __slots__ = ("_left", "_needed", "_quiet_ms", "_waits")
+
+    def __init__(self) -> None:
+        self._quiet_ms = 0  # when the client was last read, if there was nothing to answer
+        self._waits = 0
+        self._needed = WAITS
+        self._left = 0
+
+    def after_read(self, now_ms: int, answered: bool, amid_message: bool) -> bool:
+        """Return whether to acknowledge a read now; an answer carries its acknowledgement with it. HOT."""
+        if self._quiet_ms:
+            if DELAYED_MS <= now_ms - self._quiet_ms <= LONGEST_DELAY_MS:
+                self._note_wait()
+            else:
+                self._waits = 0
+        if answered or amid_message:
+            self._quiet_ms = 0
+            return not answered
+        self._quiet_ms = now_ms
+        if self._left:
+            self._left -= 1
+            return True
+        return False
+
+    def _note_wait(self) -> None:
+        """Note that the client may have waited for an acknowledgement, or for something else if that came at once."""
+        self._waits += 1
+        if self._left:
+            self._left = self._waits = 0
+            self._needed = min(2 * self._needed, WAITS_MAX)
+        elif self._waits >= self._needed:
+            self._waits = 0
+            self._left = PROMPT_ACKS
+
+
+def acknowledge(end: sockets.socket | None) -> None:
+    """Acknowledge at once what was read from a TCP socket; do nothing for another socket, or without Linux.
+
+    The option holds until the broker sends something.
+    """
+    if sys.platform == "linux" and end is not None:
+        with suppress(OSError):
+            end.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_QUICKACK, 1)
 
 
 class Transport(Outlet):
@@ -155,10 +224,8 @@ class Transport(Outlet):
         size_bytes = len(data)
         try:
             if size_bytes <= SMALL_READ_BYTES or size_bytes <= turn.left_bytes:
-                runs_turn = size_bytes <= SMALL_READ_BYTES and turn.begin_read()
                 turn.left_bytes -= size_bytes  # hot: written here
-                self._feed(data)
-                if runs_turn:
+                if self._feed(data):
                     turn.run()
             else:
                 self._feed_share(data)
@@ -314,10 +381,11 @@ class Transport(Outlet):
         self._feed(data, turn.piece_bytes())
         turn.left_bytes -= before_bytes - connection.buffered_bytes - connection.spared_bytes  # hot: written here
 
-    def _feed(self, data: bytes, budget_bytes: int | None = None) -> None:
-        """Feed the connection, and stop reading when it left whole frames."""
+    def _feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
+        """Feed the connection, stop reading when it left whole frames, and return whether to run the turn now. HOT."""
         connection = self.connection
         turn = self._turn
+        runs_turn = budget_bytes is None and len(data) <= SMALL_READ_BYTES and turn.begin_read()
         if not turn.scheduled:
             turn.schedule()
         if not connection.feed(data, budget_bytes):
@@ -332,13 +400,13 @@ class Transport(Outlet):
             self.stop(Stop.HELD)
         if connection.state is not RUNNING:
             if connection.out_bytes:
-                return
+                return runs_turn
             if connection.state is CLOSED:
                 self._finish()  # a node that was lost to its cluster has no turn that does it
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
-            return
-        amid_message = len(data) <= SMALL_READ_BYTES and connection.amid_message and not self._stops
+            return runs_turn
+        amid_message = connection.amid_message and len(data) <= SMALL_READ_BYTES and not self._stops
         if self._prompt_ack.after_read(turn.now_ms, connection.out_bytes > 0, amid_message):
             acknowledge(self._socket.get_extra_info("socket"))
         throttle = self._throttle
@@ -354,6 +422,7 @@ class Transport(Outlet):
             self._handshakes.end(self)
             if 0 < connection.heartbeat_s <= BRISK_MAX_S:
                 self._brisk[self] = None
+        return runs_turn
 
     @property
     def is_open(self) -> bool:

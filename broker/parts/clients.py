@@ -15,7 +15,11 @@ from broker.core.session.revocation import Revocation
 from broker.net.alarm_watch import AlarmWatch, watermarks
 from broker.net.listener import Listener
 from broker.net.password_check import PasswordThreads, logins_of
-from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
+from broker.net.publisher_throttle import (
+    STORE_BACKLOG_MAX_BYTES,
+    PublisherThrottle,
+    ThrottledConnection,
+)
 from broker.parts.part import Part, Shared
 
 if TYPE_CHECKING:
@@ -56,7 +60,7 @@ class Clients(Part):
         self.usage = Usage(users)
         self.alarms = Alarms(watermarks(settings))
         self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes)
-        shared.turn.check_backlog_by(self.throttle.turn)
+        shared.turn.check_backlog_by(self.throttle.turn, STORE_BACKLOG_MAX_BYTES)
         self.logins = logins_of(settings.auth, users, self._passwords.check)
         self.listener = Listener(
             settings,

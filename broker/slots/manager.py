@@ -315,8 +315,8 @@ class SlotManager:
         """Settle messages that were handed out, and delete the slot when it is sealed and has none left."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
-        if slot.acks.count == slot.length:
-            self._delete_if_done(slot)
+        if slot.acks.count == slot.length and slot.fill is Fill.SEALED and slot.tenure is not Tenure.DELETED:
+            self._delete(slot)
 
     def settle_one(self, slot: Slot, index: int) -> None:
         """Settle one message as `settle` does."""

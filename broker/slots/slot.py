@@ -17,14 +17,14 @@ from broker.slots.acks import Acks
 from broker.slots.redeliveries import Redeliveries, ReturnRun, put_bits
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["Slot", "dense", "single"]
+__all__ = ["ONES", "Slot", "dense", "single"]
 
-_ONES: Final = [range(index, index + 1) for index in range(1024)]
+ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 
 def single(index: int) -> range:
     """Return an index as a range: most queues of many get one message at a time, and making a range takes long."""
-    return _ONES[index] if index < len(_ONES) else range(index, index + 1)
+    return ONES[index] if index < len(ONES) else range(index, index + 1)
 
 
 def dense(indexes: Sequence[int]) -> Sequence[int]:

@@ -30,14 +30,6 @@ _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
 _SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
 
 
-def _sync(descriptor: int) -> None:
-    """Sync the bytes of a file, and its size if it has changed."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # macOS: fsync(2) leaves them in the drive's cache
-    else:
-        os.fdatasync(descriptor)
-
-
 def _sync_entries(descriptor: int) -> None:
     """Sync the entries of a folder."""
     if sys.platform == "darwin":
@@ -183,9 +175,12 @@ class File:
             os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        """Sync the bytes of the file; `Files.sync_folder` syncs its folder entry."""
+        """Sync the bytes of the file, and its size if it has changed; `Files.sync_folder` syncs its folder entry."""
         try:
-            _sync(self._descriptor)
+            if sys.platform == "darwin":
+                fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)  # fsync(2) leaves the bytes in the drive's cache
+            else:
+                os.fdatasync(self._descriptor)
         except OSError as error:
             raise StoreFailed(self.path, error.strerror or str(error)) from error
 

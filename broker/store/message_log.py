@@ -15,13 +15,14 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.store.batch import Batch, SegmentRun
 from broker.store.checkpoint import LogNeed
 from broker.store.damage import CorruptRecord, StoreFailed
-from broker.store.files import Files
+from broker.store.direct_writer import DirectWriter
+from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
 from broker.store.record import FRONT, HEAD_BYTES, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES, is_whole
 from broker.store.segment import (
+    AHEAD_MAX_BYTES,
     HEADER_BYTES,
     OFFSET_BITS,
     OFFSET_MASK,
@@ -30,14 +31,42 @@ from broker.store.segment import (
     encode_header,
     segment_path,
 )
-from broker.store.segment_file import SegmentFile
 from broker.store.transaction import encode_inner, encode_transaction_head
 
-__all__ = ["Batch", "MessageLog", "encode_mark"]
+__all__ = ["Batch", "MessageLog", "SegmentRun", "encode_mark"]
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may stand over its end
 RECORD_MAX_BYTES: Final = 1 << 31
+SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
+
+
+class SegmentRun:
+    """The part of a batch that lies in one segment; its first piece becomes the segment's header or a mark.
+
+    Shapes: ``bodies`` are the places of large bodies among the pieces, ascending.
+    """
+
+    __slots__ = ("bodies", "offset", "pieces", "previous_end", "segment", "token")
+
+    def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.previous_end = previous_end
+        self.token = token
+        self.pieces = [b""]
+        self.bodies: list[int] = []
+
+
+class Batch:
+    """The records of one write and one sync. Shapes: ``end`` is the position behind them."""
+
+    __slots__ = ("end", "runs", "size_bytes")
+
+    def __init__(self, end: int, runs: list[SegmentRun], size_bytes: int) -> None:
+        self.end = end
+        self.runs = runs
+        self.size_bytes = size_bytes
 
 
 class MessageLog:
@@ -70,7 +99,10 @@ class MessageLog:
         self._limit = min(max(segment_bytes, HEADER_BYTES + 1), SEGMENT_MAX_BYTES)
         self._sync = sync
         self._readers = OpenFiles(files)
-        self._file: SegmentFile | None = None  # it belongs to the writing thread
+        # These belong to the writing thread: the open segment, and where its zeros end.
+        self._file: File | None = None
+        self._zeros_end = 0
+        self._bodies_writer: DirectWriter | None = None  # made for the first large body
         self._failed: StoreFailed | None = None
         self._in_flight: Batch | None = None
         self._runs: list[SegmentRun] = []
@@ -109,37 +141,26 @@ class MessageLog:
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
-    def append(self, record: bytes) -> int:
-        """Take a record and return its position; nothing is written yet.
+    def append(self, record: bytes, rest: bytes = b"") -> int:
+        """Take a record, in one piece or two that may meet anywhere, and return its position. HOT.
 
-        Cost: an addition and a list append.
+        Nothing is written yet.
+        Cost: an addition and a list append for each piece, no copy; it runs for every persistent message.
         """
         position = self.position
-        after = position + len(record)
+        after = position + len(record) + len(rest)
         if after >= self._fence:
-            return self._append_at_border(record)
-        self._pieces.append(record)
-        self.position = after
-        return position
-
-    def append_content(self, prefix: bytes, content: bytes) -> int:
-        """Take a record in two pieces, which may meet anywhere, as `append` takes one in one piece. HOT.
-
-        Cost: an addition and two list appends, no copy; it runs for every persistent message.
-        """
-        position = self.position
-        after = position + len(prefix) + len(content)
-        if after >= self._fence:
-            return self._append_at_border(prefix, content)
+            return self._append_at_border(record, rest)
         pieces = self._pieces
-        pieces.append(prefix)
-        pieces.append(content)
+        pieces.append(record)
+        if rest:
+            pieces.append(rest)
         self.position = after
         return position
 
     def append_body(self, front: bytes, body: bytes) -> int:
         """Take a record whose second piece is a large body, which is written from where it is."""
-        position = self.append_content(front, body)
+        position = self.append(front, body)
         if self._group is None:
             run = self._runs[-1 if self._runs[-1].segment == position >> OFFSET_BITS else -2]  # it may have ended one
             run.bodies.append(len(run.pieces) - 1)
@@ -232,7 +253,7 @@ class MessageLog:
         else:
             del self.live[segment]
 
-    def _append_at_border(self, record: bytes, rest: bytes = b"") -> int:
+    def _append_at_border(self, record: bytes, rest: bytes) -> int:
         """Append a record that begins a batch, ends a segment or belongs to a transaction, and return its position."""
         size_bytes = len(record) + len(rest)
         assert size_bytes <= RECORD_MAX_BYTES
@@ -311,15 +332,20 @@ class MessageLog:
                     begun = True
                 file = self._file
                 assert file is not None
-                file.write(run)
+                if run.bodies:
+                    end = self._write_bodies(file, run)
+                else:
+                    block = b"".join(run.pieces)
+                    file.write_at(run.offset, block)
+                    end = run.offset + len(block)
                 if self._sync:
-                    if not begun:
-                        file.fill_ahead(batch.size_bytes, self._limit)
+                    if end > self._zeros_end and batch.size_bytes <= SMALL_BYTES and not begun:
+                        self._fill_ahead(file, end)
                     began_s = self._now_s()
                     file.sync()
                     self.syncing_s += self._now_s() - began_s
                     self.syncs += 1
-                self.segments[run.segment] = file.end
+                self.segments[run.segment] = end
             if begun and self._sync:
                 self._files.sync_folder(self._folder)
         except StoreFailed as error:
@@ -330,8 +356,27 @@ class MessageLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-        file = self._files.open(segment_path(self._folder, segment), create=True)
-        self._file = SegmentFile(file, direct=self._sync)
+        self._file = self._files.open(segment_path(self._folder, segment), create=True)
+        self._zeros_end = 0
+
+    def _write_bodies(self, file: File, run: SegmentRun) -> int:
+        """Write the records of a run with large bodies, and return where they end."""
+        if self._bodies_writer is None:
+            self._bodies_writer = DirectWriter()
+        return self._bodies_writer.write(file, run.offset, run.pieces, run.bodies, direct=self._sync)
+
+    def _fill_ahead(self, file: File, end: int) -> None:
+        """Write zeros after the records, for a small batch that used them up; the next ones overwrite them.
+
+        A sync of a file that has grown also writes the journal of the file system, which takes about as long as the
+        records. A reader takes zeros up to the end of a segment for its end. Only the last segment has any: they end
+        where the segment is full, and the log begins the next one after a record that reaches that far.
+        Raises: StoreFailed, but not for a full disk: the records are written, and zeros save time only.
+        """
+        ahead_bytes = min(end, AHEAD_MAX_BYTES, self._limit - end)
+        if ahead_bytes > 0:
+            self._zeros_end = end + ahead_bytes
+            file.write_zeros(end, ahead_bytes)
 
     # -- in any thread ------------------------------------------------------------------------------------------------
 
@@ -389,8 +434,8 @@ class MessageLog:
         """Close the files; what was not written is lost. Shapes: `clean` says that everything was written."""
         self._readers.close()
         if self._file is not None:
-            if clean:
-                self._file.cut()
+            if clean and self._zeros_end > self.segments[max(self.segments)]:
+                self._file.truncate(self.segments[max(self.segments)])
             self._file.close()
             self._file = None
 

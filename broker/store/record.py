@@ -181,12 +181,18 @@ def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Seque
     Shapes: ids are distinct and at least one, in any order. A run without gaps takes 16 bytes however long it is.
     """
     count = len(ids)
+    flags = 0
+    tail = b""
     if count > 2:
         is_run = isinstance(ids, range) and ids.step == 1
         first = ids[0] if is_run else min(ids)
         if is_run or max(ids) - first == count - 1:
-            return _encode(synced, timestamp_ms, SETTLED, RUN, Struct(">QQQ").pack(queue_number, first, count))
-    return _encode(synced, timestamp_ms, SETTLED, 0, Struct(f">{count + 1}Q").pack(queue_number, *ids))
+            flags = RUN
+            tail = Struct(">QQQ").pack(queue_number, first, count)
+    if not tail:
+        tail = Struct(f">{count + 1}Q").pack(queue_number, *ids)
+    content = _FRONT_PACK(synced, timestamp_ms, SETTLED, flags, 0, 0, 0) + tail
+    return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content
 
 
 def encode_requeued(
@@ -308,4 +314,4 @@ def route_names(route: bytes) -> tuple[str, str]:
 
 def _encode(synced: int, timestamp_ms: int, kind: int, flags: int, tail: bytes) -> bytes:
     content = _FRONT_PACK(synced, timestamp_ms, kind, flags, 0, 0, 0) + tail
-    return encode_prefix(content) + content
+    return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content

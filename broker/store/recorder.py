@@ -95,10 +95,9 @@ class Recorder:
             or log.synced != self._synced
             or flags != self._flags
             or len(targets) != len(self._targets)
+            or len(route) != self._route_bytes
         ):
-            self._begin_fronts(message, flags, targets)
-        if len(route) != self._route_bytes:
-            self._take_front(len(route))
+            self._take_front(message, flags, targets, len(route))
         if message_id >> 8 != self._block or targets is not self._targets:
             self._block = message_id >> 8
             self._targets = targets
@@ -114,30 +113,29 @@ class Recorder:
             content = self._head + _OCTETS[message_id & 0xFF] + route + header + body  # compiled, a join costs more
             size_bytes = len(content)
             prefix = (size_bytes << 32 | self._checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
-            position = log.append_content(prefix, content)
+            position = log.append(prefix, content)
         message.position = position  # hot: written here
         message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
 
-    def _begin_fronts(self, message: Recorded, flags: int, targets: bytes) -> None:
-        """Note what the fronts of the next records have in common with this one's."""
-        self._synced = self._log.synced
-        self._timestamp_ms = message.timestamp_ms
-        self._flags = flags
-        self._header_bytes = len(message.header)
-        self._targets = targets
-        self._fronts.clear()
-        self._route_bytes = -1
-
-    def _take_front(self, route_bytes: int) -> None:
-        """Take the front of records whose route has this length."""
-        self._route_bytes = route_bytes
+    def _take_front(self, message: Recorded, flags: int, targets: bytes, route_bytes: int) -> None:
+        """Take the front of this record and of others like it; fronts that differ by the route alone are kept."""
+        synced, timestamp_ms, header_bytes = self._log.synced, message.timestamp_ms, len(message.header)
+        if (
+            timestamp_ms != self._timestamp_ms
+            or header_bytes != self._header_bytes
+            or synced != self._synced
+            or flags != self._flags
+            or len(targets) != len(self._targets)
+        ):
+            self._synced, self._timestamp_ms, self._flags = synced, timestamp_ms, flags
+            self._header_bytes, self._targets = header_bytes, targets
+            self._fronts.clear()
         front = self._fronts.get(route_bytes)
         if front is None:
-            targets_bytes = len(self._targets) + ID_BYTES
-            front = pack_front(
-                self._synced, self._timestamp_ms, MESSAGE, self._flags, route_bytes, self._header_bytes, targets_bytes
-            )
+            targets_bytes = len(targets) + ID_BYTES
+            front = pack_front(synced, timestamp_ms, MESSAGE, flags, route_bytes, header_bytes, targets_bytes)
             self._fronts[route_bytes] = front
+        self._route_bytes = route_bytes
         self._front = front
         self._block = -1  # the head begins with it
 
@@ -146,10 +144,6 @@ class Recorder:
 
         Shapes: the messages are in the order of their records.
         """
-        first = messages[0].position >> OFFSET_BITS
-        last = messages[-1].position >> OFFSET_BITS
-        if first == last and first in slot.segments:
-            return
         for segment in sorted({message.position >> OFFSET_BITS for message in messages}):
             if slot.add_segment(segment):
                 self._log.add_live(segment, 1)

@@ -1,6 +1,6 @@
 """A segment: one file of the log, and its header of 64 bytes. `record` draws the layout.
 
-AHEAD_MAX_BYTES zeros at most may follow the last record of the last segment: see `segment_file`.
+AHEAD_MAX_BYTES zeros at most may follow the last record of the last segment: see `message_log`.
 
 Positions: ``segment << 32 | offset``; segment numbers grow by one and are never used twice.
 """

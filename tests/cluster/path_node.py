@@ -79,7 +79,7 @@ class PathQueue(StreamOwner):
         self.node = node
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
-        self.awake = self.lags = False
+        self.awake = self.lags = self.prioritized = False
         self.stream: SharedStream = node.path.stream_of(cast("Any", self), 0, number, node.ports, False)
         self.streams = (self.stream,)
 

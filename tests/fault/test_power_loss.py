@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.store import segment_file
+from broker.store import direct_writer
 from broker.store.damage import StoreFailed
 from broker.store.memory_files import MemoryFile
 from broker.store.message_log import MessageLog
@@ -79,9 +79,9 @@ def test_confirmed_is_there_after_any_loss(fifty: int) -> None:
 @pytest.mark.interpreted("constants of compiled modules")
 def test_a_batch_past_the_page_cache_survives_any_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Direct writes and the pages at their ends reach the disk in any order, and confirmed data is recovered."""
-    monkeypatch.setattr(segment_file, "DIRECT_MIN_BYTES", 0)
-    monkeypatch.setattr(segment_file, "PAGE_BYTES", SECTOR_BYTES)
-    monkeypatch.setattr(segment_file, "BUFFER_BYTES", 3 * SECTOR_BYTES)
+    monkeypatch.setattr(direct_writer, "DIRECT_MIN_BYTES", 0)
+    monkeypatch.setattr(direct_writer, "PAGE_BYTES", SECTOR_BYTES)
+    monkeypatch.setattr(direct_writer, "BUFFER_BYTES", 3 * SECTOR_BYTES)
     direct: list[int] = []
     write_pages_at = MemoryFile.write_pages_at
 

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 from broker.store.damage import FolderBusy, StoreFailed
+from broker.store.direct_writer import BUFFER_BYTES, DirectWriter
 from broker.store.files import BLOCKS_MAX, PAGE_BYTES, Files, aligned_memory
 from broker.store.memory_files import MemoryFiles
-from broker.store.segment_file import BUFFER_BYTES, DirectWriter
 from broker.store.store import VhostStore
 from tests.deadline import DEADLINE_S
 from tests.fault.store_model import StoreModel
@@ -204,7 +204,7 @@ def test_blocks_of_any_size_pass_the_page_cache(
         [],
     ):
         blocks = [random.randbytes(size) for size in sizes]
-        assert writer.write(written, end, blocks) == expected.write_blocks_at(end, blocks)
+        assert writer.write_direct(written, end, blocks) == expected.write_blocks_at(end, blocks)
         end += sum(sizes)
         written.sync()
         assert written.size() == end

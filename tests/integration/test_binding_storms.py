@@ -38,9 +38,10 @@ class Counted:
         engine = broker.engines["/"]
         turn = engine.turn
 
-        def counted() -> None:
-            turn()
+        def counted() -> int:
+            waiting_bytes = turn()
             self.totals.append(done())
+            return waiting_bytes
 
         engine.turn = counted  # type: ignore[method-assign]
 

@@ -28,10 +28,10 @@ class CountedCommitter:
         self._committer = Committer(*arguments)
         self.turns = 0
 
-    def turn(self, number: int = 0) -> bool:
+    def turn(self, number: int, alone: bool) -> int:
         """Count the call."""
         self.turns += 1
-        return self._committer.turn(number)
+        return self._committer.turn(number, alone)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._committer, name)

@@ -122,9 +122,10 @@ async def test_answers_wait_for_a_client_that_does_not_read(tmp_path: Path, monk
     unsent: list[int] = []
     feed = Transport._feed
 
-    def spy(transport: Transport, octets: bytes, budget_bytes: int | None = None) -> None:
-        feed(transport, octets, budget_bytes)
+    def spy(transport: Transport, octets: bytes, budget_bytes: int | None = None) -> bool:
+        runs_turn = feed(transport, octets, budget_bytes)
         unsent.append(transport.connection.out_bytes + transport._socket.get_write_buffer_size())
+        return runs_turn
 
     monkeypatch.setattr(Transport, "_feed", spy)
     sent = numbered(60, MESSAGE_BYTES)

@@ -84,10 +84,11 @@ def seen_around_turns(broker: BrokerServer, look: Callable[[], int]) -> list[int
     turn = engine.turn
     seen: list[int] = []
 
-    def watched() -> None:
+    def watched() -> int:
         seen.append(look())
-        turn()
+        waiting_bytes = turn()
         seen.append(look())
+        return waiting_bytes
 
     engine.turn = watched  # type: ignore[method-assign]
     return seen

@@ -10,8 +10,7 @@ import pytest
 from pamqp import commands
 
 from broker.net import transport
-from broker.net.prompt_ack import WAITS, PromptAck, acknowledge
-from broker.net.transport import SMALL_READ_BYTES, Transport
+from broker.net.transport import SMALL_READ_BYTES, WAITS, PromptAck, Transport, acknowledge
 from tests.raw_client import RawClient, body_frame, header_frame, method_frame
 from tests.raw_talk import mortal_broker, talk
 

@@ -62,9 +62,10 @@ async def work_in(broker: BrokerServer, done: Callable[[], int], work: Awaitable
     turn = engine.turn
     counts = [done()]
 
-    def counted() -> None:
-        turn()
+    def counted() -> int:
+        waiting_bytes = turn()
         counts.append(done())
+        return waiting_bytes
 
     engine.turn = counted  # type: ignore[method-assign]
     await work

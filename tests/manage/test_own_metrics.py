@@ -7,7 +7,7 @@ from typing import Any
 
 from aio_pika import Message
 
-from broker.core.statistics.commit_tally import COMMIT_BOUNDS_S, CommitTally
+from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
 from broker.manage.metrics.own_metrics import cluster_lines, commit_lines, overlay_lines
 from tests.deadline import wait_until_async
 from tests.in_process import client_of

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import compiled_build
 from broker.compiled import GROUPS, is_compiled, kind
 from tests.broker_process import PACKAGE
+from tools import compiled_build
 
 
 @pytest.mark.parametrize("path", compiled_build.modules(compiled_build.HERE))

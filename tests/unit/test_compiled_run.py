@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-import compiled_build
-import compiled_run
 from tests.deadline import DEADLINE_S
+from tools import compiled_build, compiled_run
 
 MODULE = "core.py"
 
@@ -160,12 +159,19 @@ def test_a_source_that_changes_while_it_is_copied(checkout: Checkout, monkeypatc
     assert checkout.used_build() is None
 
 
+def copy_programs(project: Path) -> None:
+    """Copy the programs that compile and start a broker into another project."""
+    tools = project / "tools"
+    tools.mkdir()
+    for program in (*compiled_build.PROGRAMS, Path(compiled_run.__file__), compiled_build.HERE / "tools/__init__.py"):
+        shutil.copy(program, tools)
+
+
 def test_what_runs_is_a_copy(tmp_path: Path) -> None:
     """A source that is edited after the start of a compiled broker does not reach it."""
     package = tmp_path / "broker"
     package.mkdir()
-    for program in ("compiled_run.py", "compiled_build.py", "extension_build.py"):
-        shutil.copy(compiled_build.HERE / program, tmp_path)
+    copy_programs(tmp_path)
     (package / "__init__.py").touch()
     late = package / "late.py"
     late.write_text("VALUE = 'of the build'\n")
@@ -175,7 +181,7 @@ def test_what_runs_is_a_copy(tmp_path: Path) -> None:
     build = tmp_path / "build" / "run" / digest
     shutil.copytree(package, build / "broker")
     (build / compiled_build.STAMP).write_text(digest)
-    command = [sys.executable, "compiled_run.py", "serve"]
+    command = [sys.executable, "tools/compiled_run.py", "serve"]
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -281,8 +287,8 @@ def test_the_package_is_compiled(tmp_path: Path) -> None:
     """The project's own package compiles, and the launcher then starts it compiled."""
     others = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(compiled_build.HERE / "broker", tmp_path / "broker", ignore=others)
-    for program in (*compiled_build.PROGRAMS, Path(compiled_run.__file__), compiled_build.HERE / compiled_build.PLUGIN):
-        shutil.copy(program, tmp_path)
+    copy_programs(tmp_path)
+    shutil.copy(compiled_build.HERE / compiled_build.PLUGIN, tmp_path)
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -290,7 +296,7 @@ def test_the_package_is_compiled(tmp_path: Path) -> None:
     }
 
     def run(argument: str) -> str:
-        command = [sys.executable, "compiled_run.py", argument]
+        command = [sys.executable, "tools/compiled_run.py", argument]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
 
     assert run("compile").startswith("compiled: ")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import broker
-import compiled_build
 from broker import compiled
 from broker.cli.version import version_line
+from tools import compiled_build
 
 hatchling = pytest.importorskip("hatchling.builders.wheel", reason="the extra dev is not installed")
 
-PROJECT = Path(compiled_build.__file__).parent
+PROJECT = compiled_build.HERE
 
 
 @pytest.fixture

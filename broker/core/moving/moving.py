@@ -123,7 +123,9 @@ class Move:
             finally:  # a message with a record in its new queues leaves this one, whatever the next message raised
                 if moved:
                     stream.settle(slot, moved)
-                    ports.log_settlements()
+                    settled = ports.settled
+                    while settled:
+                        settled.pop().log_settlements()
         if self.source.timed and not self.source.deleted:
             self.source.look()  # another message is at the head now
         return None

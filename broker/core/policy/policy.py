@@ -53,13 +53,13 @@ class Policy:
 class _Rule:
     """A policy in force."""
 
-    __slots__ = ("_exchanges", "_operator", "_pattern", "_queue_types", "policy")
+    __slots__ = ("_exchanges", "_operator", "_queue_types", "pattern", "policy")
 
     def __init__(self, policy: Policy, *, operator: bool) -> None:
         """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
         self.policy = policy
         self._operator = operator
-        self._pattern = _pattern(policy.pattern)
+        self.pattern = _pattern(policy.pattern)
         priority: object = policy.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             reason = f"priority should be a number, actually was {erlang_term(priority)}"
@@ -75,11 +75,6 @@ class _Rule:
         """The place among the others, the least first."""
         return -self.policy.priority, self.policy.name
 
-    @property
-    def timeouts(self) -> int:
-        """The count of names for which its pattern ran out of time."""
-        return self._pattern.slow
-
     def matches_queue(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the policy may apply to a queue."""
         kind = queue_type(arguments)
@@ -93,7 +88,7 @@ class _Rule:
 
     def _matches(self, name: str) -> bool:
         """Return whether the pattern matches. A name that it takes too long for does not escape an operator's limit."""
-        found = self._pattern.told(name)
+        found = self.pattern.told(name)
         return self._operator if found is None else found
 
 
@@ -136,7 +131,7 @@ class Policies:
     @property
     def timeouts(self) -> int:
         """The count of searches that ran out of time. Cost: O(policies)."""
-        return sum([rule.timeouts for ranked in self._ranked.values() for rule in ranked])
+        return sum([rule.pattern.slow for ranked in self._ranked.values() for rule in ranked])
 
     def get(self, name: str, *, operator: bool = False) -> Policy | None:
         """Return the policy of a name, if there is one."""
@@ -197,7 +192,7 @@ class Policies:
         if alternate is None:
             policy = self.for_exchange(exchange)
             alternate = None if policy is None else policy.definition.get("alternate-exchange")
-        return exchange.set_alternate(alternate)
+        return alternate != exchange.alternate and exchange.set_alternate(alternate)
 
     def to_json(self) -> dict[str, Any]:
         """Return all policies, as RabbitMQ's definitions have them."""

@@ -103,7 +103,10 @@ class PolicySweep:
     def update_exchange(self, exchange: Exchange) -> None:
         """Let an exchange that a client asked for follow the policies now."""
         if self._exchanges.pop(exchange.name, None) is exchange:
-            self._apply_to_exchange(exchange)
+            if self._policies.apply_to_exchange(exchange):
+                self._rerouted(exchange.name)
+            if not self._exchanges:
+                self._resolve_again()
 
     def turn(self) -> None:
         """Apply the policies to the next slice."""
@@ -112,32 +115,35 @@ class PolicySweep:
         units = UNITS + policies.count // POLICIES_PER_UNIT
         timeouts = policies.timeouts
         deadlines = self._deadlines
-        floor = deadlines.left - SLICE_UNITS
-        while deadlines.left > max(floor, 0) and policies.timeouts == timeouts:
-            deadlines.spend(units)
+        floor = max(deadlines.left - SLICE_UNITS, 0)
+        spent = 0
+        over = False
+        while not over and deadlines.left - spent > floor and policies.timeouts == timeouts:
+            spent += units
             if self._unsettled:
                 self._unsettled.pop().settle_in()
             elif self._exchanges:
-                self._apply_to_exchange(self._exchanges.popitem()[1])
+                name, exchange = self._exchanges.popitem()
+                if policies.apply_to_exchange(exchange):
+                    self._rerouted(name)
+                if not self._exchanges:  # the route of a publish may lead through others than its own exchange
+                    self._resolve_again()
             elif self._queues:
                 queue = self._queues.popitem()[1]
                 if not queue.deleted:
                     policies.apply_to_queue(queue)
             else:
-                self._end()
-                return
-        deadlines.set(self, self._clock.now_ms, self.turn)
+                over = True
+        deadlines.spend(spent)
+        if over:
+            self._end()
+        else:
+            deadlines.set(self, self._clock.now_ms, self.turn)
 
     def end(self) -> None:
         """Leave the rest as it is: the vhost is deleted."""
         self._queues, self._exchanges, self._unsettled = {}, {}, []
         self._end()
-
-    def _apply_to_exchange(self, exchange: Exchange) -> None:
-        if self._policies.apply_to_exchange(exchange):
-            self._rerouted(exchange.name)
-        if not self._exchanges:  # the route of a publish may lead through others than its own exchange
-            self._resolve_again()
 
     def _end(self) -> None:
         self.pending = False

@@ -24,12 +24,11 @@ pack_target: Final = TARGET.pack
 class LocalStore(MessageStore):
     """Accepts runs of messages for the streams of one vhost, and keeps them in its own log."""
 
-    __slots__ = ("_calls", "_recorder")
+    __slots__ = ("_recorder",)
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
-        self._calls = 0  # of `accept`
 
     @property
     def progress(self) -> int:
@@ -55,43 +54,26 @@ class LocalStore(MessageStore):
     ) -> None:
         """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.
 
-        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream that
-            needs records, and once per stream and group of messages in a row for the others.
+        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream and group
+            of messages in a row with the same streams.
         """
-        recorder = self._recorder
         persistent = messages[0].facts.persistent
-        flags = PERSISTENT if persistent else 0
-        self._calls += 1
-        call = self._calls
-        runs: list[tuple[Stream, list[Message]]] = []
         start = 0
         last = len(targets) - 1
         for place, target in enumerate(targets):
+            if place < last and _equal(target.streams, targets[place + 1].streams):
+                continue  # another key with the same streams
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
-            if place < last and not recorded and _equal(target.streams, targets[place + 1].streams):
-                continue  # another key with the same streams, of which none needs a record
-            if len(recorded) == 1:
-                stream = recorded[0]
-                if stream.before_next is not None:
-                    stream.go_before()
-                run = stream.gather(call, runs)
-                message_id = stream.manager.next_id + len(run)
-                octets = number + stream.octets if number else stream.octets
-                for at in range(start, stop):
-                    message = messages[at]
-                    recorder.record(message, flags, message.envelope.route, octets, message_id)
-                    run.append(message)
-                    message_id += 1
-            elif recorded:
-                self._fan_out(messages[start:stop], recorded, runs, call, flags, number)
-            if others and stop == start + 1:
-                lone = messages[start].copy() if recorded and not persistent else messages[start]
+            group = messages if stop - start == len(messages) else messages[start:stop]
+            if recorded:
+                self._append_recorded(group, recorded, number)
+            if others and len(group) == 1:
+                lone = group[0].copy() if recorded and not persistent else group[0]
                 for stream in others:
                     stream.append_one(lone)
             elif others:
-                group = messages[start:stop] if stop - start < len(messages) else messages
                 if recorded and not persistent:
                     # A copy has no record: what a durable stream keeps without one must not point to another's.
                     group = [message.copy() for message in group]
@@ -99,50 +81,41 @@ class LocalStore(MessageStore):
                 for stream in others:
                     stream.append(group, charge_bytes)
             start = stop
-        for stream, run in runs:
-            stream.end_gathering()
-            stream.append(run, recorded=stream.durable if persistent else stream.persists_all)
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
         """Do nothing: what this store accepted stays accepted."""
 
-    def _fan_out(
-        self,
-        group: list[Message],
-        recorded: tuple[Stream, ...],
-        runs: list[tuple[Stream, list[Message]]],
-        call: int,
-        flags: int,
-        number: bytes,
-    ) -> None:
-        """Append one record per message for several streams."""
-        next_ids = []
+    def _append_recorded(self, group: list[Message], recorded: Sequence[Stream], number: bytes) -> None:
+        """Append one record per message for all its streams, and the messages to each of them. HOT."""
+        recorder = self._recorder
+        flags = PERSISTENT if group[0].facts.persistent else 0
         for stream in recorded:
             if stream.before_next is not None:
                 stream.go_before()
-            run = stream.gather(call, runs)
-            next_ids.append(stream.manager.next_id + len(run))
-            run += group
-        self._record(group, recorded, next_ids, flags, number)
+        last = recorded[-1]
+        octets = number + last.octets if number else last.octets
+        message_id = last.manager.next_id
+        charge_bytes = 0
+        for offset, message in enumerate(group):
+            if len(recorded) > 1:
+                octets = number + _targets_before(recorded, offset) + last.octets
+            recorder.record(message, flags, message.envelope.route, octets, message_id)
+            charge_bytes += message.charge
+            message_id += 1
+        for stream in recorded:
+            stream.append(group, charge_bytes, recorded=True)
 
     def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
         """Append the record of a message that enters streams later, each with the next id that it gives."""
         last = recorded[-1]
-        named = [pack_target(stream.number, stream.manager.next_id) for stream in recorded[:-1]]
-        targets = number + b"".join(named) + last.octets
         flags = PERSISTENT if message.facts.persistent else 0
+        targets = number + _targets_before(recorded, 0) + last.octets
         self._recorder.record(message, flags, message.envelope.route, targets, last.manager.next_id)
 
-    def _record(
-        self, group: list[Message], recorded: Sequence[Stream], next_ids: list[int], flags: int, number: bytes
-    ) -> None:
-        numbers = [stream.number for stream in recorded[:-1]]
-        octets = recorded[-1].octets
-        for offset, message in enumerate(group):
-            named = [pack_target(numbers[at], next_ids[at] + offset) for at in range(len(numbers))]
-            named.append(octets)
-            targets = number + b"".join(named)
-            self._recorder.record(message, flags, message.envelope.route, targets, next_ids[-1] + offset)
+
+def _targets_before(recorded: Sequence[Stream], offset: int) -> bytes:
+    """Return the targets of a record but the last; each names the id that its stream gives after `offset` others."""
+    return b"".join([pack_target(stream.number, stream.manager.next_id + offset) for stream in recorded[:-1]])
 
 
 def _equal(one: tuple[Stream, ...], other: tuple[Stream, ...]) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.codec import content_frames
 from broker.amqp.errors import ChannelError
+from broker.amqp.framing import LARGE_BYTES
 from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.queue.consumer_ring import RingMember
@@ -16,14 +18,24 @@ from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTal
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
+    from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.slots.slot import Slot
 
-__all__ = ["UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
+__all__ = ["LAST_OCTETS", "LAST_OCTETS_AGAIN", "TAGS", "UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
+_END: Final = b"\xce"
+_OVERHEAD_BYTES: Final = 48  # of a delivery, beside exchange, key, header and body
+TAGS: Final = 256
+"""Consecutive delivery tags that differ only in their last octet."""
+LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2
+"""The last octet of a tag, and the redelivered octet that follows it, of twice as many tags as a batch has."""
+LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(TAGS)] * 2
 _FIRST_BLOCK: Final = bytes(7)  # of delivery tags; idle channels share it
 
 
@@ -221,13 +233,15 @@ class Consumer(RingMember):
 
         A consumer without acks uses up no prefetch; it waits all the same while that of its channel is used up.
         """
-        if not self.output_window.has_room():
+        window = self.output_window
+        if not (window.writable and self.connection.out_bytes < window.high_water_bytes) and not window.has_room():
             return 0
         session = self.session
+        shared = session.prefetch_channel - session.outstanding if session.prefetch_channel else UNLIMITED
         if self.no_ack:
-            return UNLIMITED if not session.prefetch_channel or session.room() > 0 else 0
+            return UNLIMITED if shared > 0 else 0
         room = self.prefetch - self.unacked if self.prefetch else UNLIMITED
-        return min(room, session.room())
+        return min(room, shared)
 
     def share(self) -> int:
         """Return its part of the prefetch of its channel, 0 if that is not shared or its client does not read."""
@@ -254,6 +268,61 @@ class Consumer(RingMember):
         self._suffix_bytes = suffix_bytes
         self._head = head
         return head
+
+    def deliver_one(self, stream: Stream, slot: Slot, index: int) -> None:
+        """Deliver a message that was taken from its slot, and never delivered before; there is room for it. HOT."""
+        session = self.session
+        unacked = session.unacked
+        contents = slot.contents
+        assert contents is not None
+        message: Message = contents[index]
+        tag = unacked.last_tag + 1
+        self.append(message, message.header, tag, LAST_OCTETS)
+        session.tally.delivered(stream.tally, 1, 0, self.no_ack)
+        if self.no_ack:
+            unacked.last_tag = tag  # hot: written here
+            stream.settle_one(slot, index)
+        else:
+            unacked.handed_out_one(stream, slot, index, self)
+            self.unacked += 1
+            session.outstanding += 1  # hot: written here
+        session.last_served = self  # hot: written here
+        self.output_window.last_served = session.number  # hot: written here
+        self.connection.touch()
+
+    def append(self, message: Message, header: bytes, tag: int, octets: list[bytes]) -> int:
+        """Append the delivery of one message of any size to the output, and return the size of its large pieces."""
+        connection = self.connection
+        session = self.session
+        frame_max = connection.frame_max
+        suffix = message.envelope.suffix
+        body = message.body
+        out = connection.out
+        head = self.deliver_head(len(suffix))
+        block = session.block_octets(tag // TAGS)
+        octet = octets[tag % TAGS]
+        if 0 < len(body) < LARGE_BYTES and (not frame_max or len(body) <= frame_max - 8):
+            content = session.content_start(header, len(body))
+            out.append(head)  # one by one: another list or tuple for each message costs more
+            out.append(block)
+            out.append(octet)
+            out.append(suffix)
+            out.append(content)
+            out.append(body)
+            out.append(_END)
+            connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
+            return 0
+        out += (head, block, octet, suffix)
+        out_bytes = len(suffix) + _OVERHEAD_BYTES
+        large_bytes = 0
+        for piece in content_frames(session.number, header, body, frame_max):
+            if len(piece) >= LARGE_BYTES:
+                connection.large_at.append(len(out))
+                large_bytes += len(piece)
+            out.append(piece)
+            out_bytes += len(piece)
+        connection.out_bytes += out_bytes  # hot: written here
+        return large_bytes
 
     def cancelled_by_broker(self) -> None:
         """Tell the client that its queue is gone (consumer_cancel_notify)."""

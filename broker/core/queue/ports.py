@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
@@ -16,15 +16,8 @@ from broker.store.store import VhostStore
 
 __all__ = ["QueuePorts", "StreamPorts"]
 
-S = TypeVar("S", bound="LoggingStream")
+S = TypeVar("S")
 Q = TypeVar("Q")
-
-
-class LoggingStream(Protocol):
-    """A stream as the end of a loop turn sees it."""
-
-    def log_settlements(self) -> None:
-        """Append one record for all messages that were settled in this loop turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,14 +45,6 @@ class StreamPorts(Generic[S]):
 
     def __post_init__(self) -> None:
         self.sliced = SlicedWork(self.clock, self.deadlines)
-
-    def log_settlements(self) -> None:
-        """Append the records of what was settled since the last call: one for each stream."""
-        if self.settled:
-            settled = self.settled[:]
-            self.settled.clear()
-            for stream in settled:
-                stream.log_settlements()
 
 
 @dataclass(slots=True, kw_only=True)

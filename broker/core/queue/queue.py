@@ -46,7 +46,6 @@ class Queue(StreamOwner):
         "operator_policy",
         "plain",
         "policy",
-        "prioritized",
         "serving",
         "stream",
         "streams",
@@ -57,7 +56,6 @@ class Queue(StreamOwner):
     # What every message reads or writes comes first, so that it lies in few cache lines.
     worker: QueueWorker[Queue]
     stream: Stream
-    prioritized: bool
     deleted: bool
     serving: bool
     timed: bool  # some message may expire; once true it stays true, because a look costs little
@@ -432,7 +430,9 @@ class Queue(StreamOwner):
                 yield 1 + count // MESSAGES_PER_UNIT
 
     def _end_purge(self, dropped: list[int], done: Callable[[int], None]) -> None:
-        self._ports.log_settlements()
+        settled = self._ports.settled
+        while settled:
+            settled.pop().log_settlements()
         done(sum(dropped))
 
     def delete(self) -> int:

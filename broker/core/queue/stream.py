@@ -20,6 +20,8 @@ from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, dense, single
 from broker.slots.states import Tenure
+from broker.store.segment import OFFSET_BITS
+from broker.store.spill import SPILLED_SEGMENT
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamPorts
@@ -32,7 +34,6 @@ __all__ = ["Stream"]
 
 _log = get_logger()
 
-_NONE: Final[list[Message]] = []
 BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
 CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
@@ -49,14 +50,11 @@ class Stream:
         ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
         any message behind them is handed out.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
-        stream with ``persists_all`` has a record in the log, whatever its delivery mode. ``_gathered`` holds
-        messages only while a call of the store collects them for the stream.
+        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
     __slots__ = (
         "_first_id",
-        "_gathered",
-        "_gathering",
         "_pending",
         "_ports",
         "_recorder",
@@ -86,8 +84,6 @@ class Stream:
         )
         self.tally = DeliveryTally()
         self.before_next: Callable[[Stream], None] | None = None
-        self._gathered = _NONE
-        self._gathering = 0  # the number of the call that collects them
         self.durable = queue.durable
         self.persists_all = persists_all and queue.durable
         self.deleted = False
@@ -146,21 +142,6 @@ class Stream:
         if call is not None:
             call(self)
 
-    def gather(self, call: int, runs: list[tuple[Stream, list[Message]]]) -> list[Message]:
-        """Return the list in which a call of the store collects messages for the stream, which is new in `runs`. HOT.
-
-        A dictionary of lists would cost several times as much for queues with one message each.
-        """
-        if self._gathering != call:
-            self._gathering = call
-            self._gathered = []
-            runs.append((self, self._gathered))
-        return self._gathered
-
-    def end_gathering(self) -> None:
-        """Forget the collected messages, which are appended now."""
-        self._gathered = _NONE
-
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
@@ -177,25 +158,31 @@ class Stream:
         if not manager.append(messages, charge_bytes or charge_of(messages)):
             manager.append_at_border(messages, [message.charge for message in messages])
         if self.durable:
-            if recorded and slot is manager.open:
-                self._recorder.keep(slot, messages)
-            else:
+            segment = messages[0].position >> OFFSET_BITS
+            if not recorded or slot is not manager.open:
                 self._note_records(slot, at, recorded=recorded)
-        self._appended()
+            elif segment not in slot.segments or segment != messages[-1].position >> OFFSET_BITS:
+                self._recorder.keep(slot, messages)
+        queue = self.queue
+        if queue.consumers.present:  # as `_wake` does, without a call
+            if queue.lags:
+                self._ports.credit.lagged += 1  # hot: written here
+            if not queue.awake:
+                queue.wake_worker()
 
     def append_one(self, message: Message) -> None:
         """Put a message without a record at the end, as `append` does. HOT."""
         if self.durable or self.before_next is not None or not self.manager.append_one(message, message.charge):
             self.append([message])
         else:
-            self._appended()
+            self._wake()
 
-    def _appended(self) -> None:
+    def _wake(self) -> None:
         """Have what was appended delivered in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
-                self._ports.credit.lags = True  # hot: written here
+                self._ports.credit.lagged += 1  # hot: written here
             if not queue.awake:
                 queue.wake_worker()
 
@@ -231,7 +218,11 @@ class Stream:
         if self.deleted:
             return
         if self.durable:
-            self._note_settled(slot, single(index))
+            if slot.mixed:
+                self._note_settled(slot, single(index))
+            else:
+                message_id = slot.first + index
+                self._note_ids(range(message_id, message_id + 1))
         self.manager.settle_one(slot, index)
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
@@ -428,18 +419,22 @@ class Stream:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Note messages whose settlement, if they have a record, is logged at the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
+        first = slot.first
         if not logged:
             return
-        first = slot.first
+        if isinstance(logged, range):
+            self._note_ids(range(first + logged.start, first + logged.stop))
+        else:
+            self._note_ids([first + index for index in logged])
+
+    def _note_ids(self, ids: Sequence[int]) -> None:
+        """Note settled messages by their ids; ranges that meet become one."""
         pending = self._pending
         if not pending:
             self._ports.settled.append(self)
-        if not isinstance(logged, range):
-            pending.append([first + index for index in logged])
-            return
-        ids = range(first + logged.start, first + logged.stop)
-        if pending:
+        elif isinstance(ids, range):
             last = pending[-1]
             if isinstance(last, range) and last.stop == ids.start:
                 pending[-1] = range(last.start, ids.stop)
@@ -474,7 +469,8 @@ class Stream:
 
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store
-        store.let_go(slot.segments)
+        for segment in slot.segments:
+            (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
 

@@ -31,7 +31,7 @@ class StreamOwner(Destination[Exchange]):
         that the consumers had room for.
     """
 
-    __slots__ = ("awake", "consumers", "durable", "lags", "name", "rules")
+    __slots__ = ("awake", "consumers", "durable", "lags", "name", "prioritized", "rules")
 
     consumers: ConsumerRing
     awake: bool
@@ -39,6 +39,7 @@ class StreamOwner(Destination[Exchange]):
     durable: bool
     rules: QueueRules
     name: str
+    prioritized: bool  # it has several streams, one for each level
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import ChannelError
-from broker.slots.slot import dense, single
+from broker.slots.slot import ONES, dense, single
 
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import RingMember
@@ -61,7 +61,13 @@ class Run(SlotDelivery):
         count: int,
         consumer: RingMember | None,
     ) -> None:
-        super().__init__(stream, slot, indexes, start, count, consumer)
+        # Assigned here: a call of the class above would be one more for each delivery.
+        self.stream = stream
+        self.slot = slot
+        self.indexes = indexes
+        self.start = start
+        self.count = count
+        self.consumer = consumer
         self.first = self.low = first
         self.left = count
         self.last = first + count - 1
@@ -157,7 +163,14 @@ class Unacked:
 
     def handed_out_one(self, stream: Stream, slot: Slot, index: int, consumer: RingMember | None) -> None:
         """Note one message as `handed_out` does."""
-        self._add(stream, slot, single(index), index, 1, consumer)
+        indexes = ONES[index] if index < len(ONES) else range(index, index + 1)
+        runs = self.runs
+        if runs and runs[-1].slot is slot:
+            self._add(stream, slot, indexes, index, 1, consumer)
+            return
+        self.last_tag += 1
+        self._count += 1
+        runs.append(Run(self.last_tag, stream, slot, indexes, index, 1, consumer))
 
     def _add(
         self, stream: Stream, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
@@ -208,8 +221,12 @@ class Unacked:
         self._count -= 1
         if run.count == 1:
             run.left = 0  # hot: written here
-            self._empty += 1
-            self._drop_empty()
+            if self._count:
+                self._empty += 1
+                self._drop_empty()
+            else:
+                self.runs.clear()
+                self._front = self._empty = 0
             return [run]
         at = tag - run.first
         index = run.start + at if isinstance(run.indexes, range) else run.indexes[at]

@@ -281,7 +281,8 @@ class BasicSession(ChannelConsumers):
 
     def settle(self, deliveries: list[SlotDelivery]) -> None:
         """Settle deliveries that were acked."""
-        if differ(deliveries):
+        self._credit(deliveries)
+        if len(deliveries) == 1 or differ(deliveries):
             for delivery in deliveries:
                 of, count = delivery.stream, delivery.count
                 self.tally.acked(of.tally, count)
@@ -293,7 +294,6 @@ class BasicSession(ChannelConsumers):
             for stream, slot, indexes in by_slot(deliveries):
                 self.tally.acked(stream.tally, len(indexes))
                 stream.settle(slot, indexes)
-        self._credit(deliveries)
 
     def reject(self, deliveries: list[SlotDelivery]) -> None:
         """Drop deliveries that were rejected, all at once; their queues may have them dead-lettered."""
@@ -321,7 +321,7 @@ class BasicSession(ChannelConsumers):
                     queue = delivery.stream.queue
                     if consumer.parked:
                         queue.consumers.unpark(consumer)
-                    if not queue.awake and queue.ready:
+                    if not queue.awake and (queue.ready if queue.prioritized else delivery.stream.manager.ready):
                         queue.wake()
         if shared:
             self.wake()

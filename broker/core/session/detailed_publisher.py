@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.queue.queue import Queue
     from broker.core.session.channel_confirms import ChannelConfirms
-    from broker.core.session.channel_publishes import ChannelPublishes
     from broker.core.session.client import SessionClient
+    from broker.core.statistics.publish_tally import ChannelPublishes
     from broker.core.vhost import Vhost
 
 __all__ = ["DetailedPublisher"]
@@ -94,9 +94,7 @@ class DetailedPublisher:
         """Publish one message by its route. Raises: ChannelError 403, 406."""
         facts = self._channel.facts
         mark = facts.mark
-        self._tally.published(body, self._confirms.confirming)
-        if self._confirms.confirming:
-            self._confirms.expect(1)
+        self._confirms.published_one(body)
         if mark is None or not mark.plain or not entry.straight:
             if not entry.nowhere or facts.special:
                 begun = self._vhost.wide.begun
@@ -118,13 +116,14 @@ class DetailedPublisher:
         """Publish a message to plain queues that needs no check except its number."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
+        lagged = self._share.credit.lagged
         left = self._share.begin() - len(entry.streams)
         store = self._store
         if self._confirms.confirming:
             store.note_origin((self._confirms, self._confirms.published))
         store.accept([message], [entry], [1], number)
         store.note_origin(None)
-        self._share.end(left)
+        self._share.end(left, lagged)
         self._tally.reached(entry.tally, entry.reach)
         if entry.durable if facts.persistent else entry.persisting:
             self._confirms.wait_for_disk()
@@ -179,6 +178,7 @@ class DetailedPublisher:
         queues = [queue for queue in publication.queues if not queue.deleted]
         charge = charge_bytes(header, body, len(queues))
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
+        lagged = self._share.credit.lagged
         left = self._share.begin() - len(queues)
         reach = reach_of(queues)
         nowhere = publication.delay_ms is None and not publication.replies and not reach
@@ -202,7 +202,7 @@ class DetailedPublisher:
                 self._tally.returned()
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
-        self._share.end(left)
+        self._share.end(left, lagged)
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self._confirms.wait_for_disk()
 

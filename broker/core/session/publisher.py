@@ -11,11 +11,11 @@ from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.channel_confirms import ChannelConfirms
-from broker.core.session.channel_publishes import ChannelPublishes
 from broker.core.session.detailed_publisher import DetailedPublisher
 from broker.core.session.publication import Publication
 from broker.core.session.publish_later import republish
 from broker.core.session.resolver import Resolver
+from broker.core.statistics.publish_tally import ChannelPublishes
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -38,7 +38,6 @@ class Publisher:
         "_detailed",
         "_number",
         "_numbers",
-        "_resolved",
         "_resolver",
         "_session",
         "_share",
@@ -60,10 +59,8 @@ class Publisher:
         self._deadlines = vhost.ports.deadlines
         self._store: MessageStore = vhost.store
         self.wide = vhost.wide
-        # The payload at which publish_run() stopped, its entry, and whether its cost is still to be counted.
-        self._resolved: tuple[bytes, PublishEntry, bool] | None = None
         self._resolver = Resolver(channel, session, vhost)
-        self.tally = ChannelPublishes(vhost.tally)
+        self.tally = ChannelPublishes(vhost.tally.publishes, vhost.tally.sizes)
         self.confirms = ChannelConfirms(channel, session.connection, vhost, self.tally)
         self._numbers = self.confirms if self._store.refuses_later else None
         self._detailed: DetailedPublisher | None = None
@@ -79,8 +76,8 @@ class Publisher:
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages with equal properties, and return the place of the first that was not published. HOT.
 
-        It ends before the first message that needs a detailed check, and after one that caused the connection to be
-        held. The store accepts the others at once.
+        It ends after a message that needs a detailed check, and after one that caused the connection to be held. The
+        store accepts the others at once.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts
@@ -90,7 +87,10 @@ class Publisher:
         numbers = self._numbers
         now_ms = self._clock.now_ms
         entries = self._resolver.entries
-        left = self._share.begin()
+        share = self._share
+        credit = share.credit
+        left = share.left if share.serial == credit.serial else share.begin()
+        lagged = credit.lagged
         header = b""
         content_bytes = 0
         logged = 0
@@ -100,6 +100,8 @@ class Publisher:
         stops: list[int] = []
         last: PublishEntry | None = None
         last_payload = b""
+        detailed: PublishEntry | None = None
+        resolved = False
         try:
             while place < len(payloads):
                 payload = payloads[place]
@@ -129,10 +131,8 @@ class Publisher:
                         logged = place + 1 - start
                 elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
-                else:
-                    # Counted when it is published: held now, the connection would have to resolve it again. One that
-                    # leads nowhere ends a run whose messages have to have consecutive numbers.
-                    self._resolved = (payload, entry, resolved)
+                else:  # one that leads nowhere ends a run whose messages have to have consecutive numbers
+                    detailed = entry
                     break
                 place += 1
                 if (resolved and self._pay(entry)) or left <= 0:
@@ -141,12 +141,13 @@ class Publisher:
             if messages:
                 stops.append(len(messages))
                 self._store.accept(messages, targets, stops, b"", numbers)
-            if place > start:
-                self.tally.published_run(place - start, targets, stops, self.confirms.confirming)
-                self.tally.sizes.count_run(headers, bodies, start, place)
-                if self.confirms.confirming:
-                    self.confirms.expect(place - start, logged)
-            self._share.end(left)
+            self.confirms.published_run(headers, bodies, start, place, targets, stops, logged)
+            share.left = left  # hot: written here
+            if left <= 0 or credit.lagged != lagged:
+                share.end(left, lagged)
+        if detailed is not None and not self._connection.held:
+            self._publish_detailed(detailed, payloads[place], headers[place], bodies[place], resolved=resolved)
+            return place + 1
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -154,15 +155,25 @@ class Publisher:
 
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
-        if self.wide.pending and self._waits_for_wide(payload, header, body):
-            return
-        if self.publish_run([payload], [header], [body], 0):
-            return
+        if not self.publish_run([payload], [header], [body], 0):
+            known = self._resolver.entries.get(payload)
+            resolved = known is None or not known.route.live
+            entry = self._resolver.resolve(payload) if known is None or resolved else known
+            self._publish_detailed(entry, payload, header, body, resolved=resolved)
+
+    def _publish_detailed(
+        self, entry: PublishEntry, payload: bytes, header: bytes, body: bytes, *, resolved: bool
+    ) -> None:
+        """Publish one message, whose entry was `resolved` just now; one for very many queues may have to wait."""
+        if resolved:
+            self._pay(entry)
         detailed, mark = self.detailed, self._channel.facts.mark
-        if not detailed.knows(mark) and detailed.lacks(partial(self.publish, payload, header, body)):
+        again = partial(self.publish, payload, header, body)
+        if not detailed.knows(mark) and detailed.lacks(again):
             return
-        entry, resolved = self._entry_of(payload)
-        if resolved and len(entry.queues) >= WIDE_QUEUES:  # to find them took this turn's time
+        if len(entry.queues) >= WIDE_QUEUES and self.wide.pending:
+            self.wide.when_entered(self._later(again))
+        elif len(entry.queues) >= WIDE_QUEUES and resolved:  # to find them took this turn's time
             later = self._later(partial(self._publish_wide, entry, header, body))
             self._deadlines.set(self, self._clock.now_ms, later)
         else:
@@ -182,28 +193,11 @@ class Publisher:
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
         """Check a publish now, and return it for a later `send`. Raises: as `publish`."""
-        return self.detailed.examine(self._entry_of(payload)[0], header, body)
-
-    def _waits_for_wide(self, payload: bytes, header: bytes, body: bytes) -> bool:
-        """Return whether a publish to very many queues is held until those before it have entered theirs."""
         entry = self._resolver.entries.get(payload)
-        if entry is not None and len(entry.queues) < WIDE_QUEUES:
-            return False
-        self.wide.when_entered(self._later(partial(self.publish, payload, header, body)))
-        return True
-
-    def _entry_of(self, payload: bytes) -> tuple[PublishEntry, bool]:
-        """Return the entry of a publish, which publish_run() may just have resolved, and whether that was needed."""
-        stopped_at, self._resolved = self._resolved, None
-        if stopped_at is not None and stopped_at[0] is payload:
-            entry, resolved = stopped_at[1], stopped_at[2]
-        else:
-            known = self._resolver.entries.get(payload)
-            resolved = known is None or not known.route.live
-            entry = self._resolver.resolve(payload) if known is None or resolved else known
-        if resolved:
+        if entry is None or not entry.route.live:
+            entry = self._resolver.resolve(payload)
             self._pay(entry)
-        return entry, resolved
+        return self.detailed.examine(entry, header, body)
 
     def _pay(self, entry: PublishEntry) -> bool:
         """Count the cost of resolving a publish, and return whether the connection is held until its next turn."""

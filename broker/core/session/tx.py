@@ -159,7 +159,9 @@ class TxSession:
                     self._publisher.detailed.send(publication, admitted=True)
                 for acknowledge, tags in self._acknowledgements:
                     acknowledge(self._basic.unacked.take_aside(tags))
-                self._vhost.ports.log_settlements()  # the records belong in the transaction, not at the end of the turn
+                settled = self._vhost.ports.settled
+                while settled:  # in the transaction, not at the end of the turn
+                    settled.pop().log_settlements()
         finally:
             store.note_origin(None)
         self._forget()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["SIZE_BOUNDS", "PublishTally", "SizeTally"]
+if TYPE_CHECKING:
+    from broker.routing.exchange_tally import ExchangeTally
+
+__all__ = ["SIZE_BOUNDS", "ChannelPublishes", "PublishTally", "SizeTally"]
 
 # RabbitMQ's bounds of rabbitmq_message_size_bytes.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
@@ -35,7 +38,10 @@ class SizeTally:
     def count(self, size_bytes: int, messages: int) -> None:
         """Count messages of one size. HOT."""
         self.total_bytes += size_bytes * messages
-        self._count_at(0 if size_bytes <= SMALL_BYTES else place_of(size_bytes), messages)
+        if size_bytes <= SMALL_BYTES:
+            self._small += messages
+        else:
+            self._count_at(place_of(size_bytes), messages)
 
     def _count_at(self, place: int, messages: int) -> None:
         if place:
@@ -49,19 +55,15 @@ class SizeTally:
         self._larger = [one + another for one, another in zip(self._larger, other._larger, strict=True)]
         self.total_bytes += other.total_bytes
 
-    def count_run(self, headers: list[bytes], bodies: list[bytes], start: int, stop: int) -> None:
-        """Count the messages of a run from one place up to another. HOT.
+    def count_each(self, bodies: list[bytes]) -> None:
+        """Count messages of different sizes. HOT.
 
-        Shapes: as in a PublishRun: neighbours of equal size share one header object.
-        Cost: one step for all messages of one size; a length for each message otherwise.
+        Cost: a length for each, and a step only where they lie on both sides of a bound.
         """
-        if headers[start] is headers[stop - 1]:
-            self.count(len(bodies[start]), stop - start)
-            return
-        sizes = [len(body) for body in bodies[start:stop]]
+        sizes = [len(body) for body in bodies]
         least = place_of(min(sizes))
         if least == place_of(max(sizes)):
-            self._count_at(least, stop - start)
+            self._count_at(least, len(sizes))
             self.total_bytes += sum(sizes)
         else:
             for size_bytes in sizes:
@@ -107,3 +109,74 @@ class PublishTally:
         self.routed += other.routed
         self.return_unroutable += other.return_unroutable
         self.drop_unroutable += other.drop_unroutable
+
+
+class ChannelPublishes(PublishTally):
+    """Counts for one channel, and at the same time for its vhost.
+
+    Cost: one call for each run of publishes and for each confirm frame.
+    """
+
+    __slots__ = ("_vhost", "sizes")
+
+    def __init__(self, vhost: PublishTally, sizes: SizeTally) -> None:
+        super().__init__()
+        self._vhost = vhost
+        self.sizes = sizes
+
+    def published_run(
+        self,
+        headers: list[bytes],
+        bodies: list[bytes],
+        start: int,
+        stop: int,
+        reached: int,
+        routed: int,
+        confirming: bool,
+    ) -> None:
+        """Count the publishes of a run from one place up to another, and where they went. HOT.
+
+        Shapes: headers and bodies as in a PublishRun. `reached` of the publishes went to some queue; `routed` counts
+            each once for each of its queues.
+        Cost: one step for all messages of one size, or a length for each message.
+        """
+        count = stop - start
+        vhost = self._vhost
+        self.publish += count
+        vhost.publish += count
+        if confirming:
+            self.publish_confirm += count
+            vhost.publish_confirm += count
+        self.routed += routed
+        vhost.routed += routed
+        if reached < count:
+            self.drop_unroutable += count - reached
+            vhost.drop_unroutable += count - reached
+        if headers[start] is headers[stop - 1]:
+            self.sizes.count(len(bodies[start]), count)
+        else:
+            self.sizes.count_each(bodies[start:stop])
+
+    def published(self, body: bytes, confirming: bool) -> None:
+        """Count one publish that is not part of a run; `reached` tells later where it went."""
+        for tally in (self, self._vhost):
+            tally.publish += 1
+            tally.publish_confirm += confirming
+        self.sizes.count(len(body), 1)
+
+    def reached(self, exchange: ExchangeTally, queues: int, *, dropped: bool = False) -> None:
+        """Count to how many queues the message of one publish went, and whether it was dropped as unroutable."""
+        exchange.count(1, queues)
+        for tally in (self, self._vhost):
+            tally.routed += queues
+            tally.drop_unroutable += dropped
+
+    def returned(self) -> None:
+        """Count a mandatory message that was returned."""
+        self.return_unroutable += 1
+        self._vhost.return_unroutable += 1
+
+    def confirmed(self, count: int) -> None:
+        """Count publishes that were acknowledged to the publisher. HOT."""
+        self.confirm += count
+        self._vhost.confirm += count

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.core.statistics.commit_tally import CommitTally
+from broker.delivery.committer import CommitTally
 from broker.manage.metrics.metric import COUNTER, GAUGE, Family, Labels, Metric
 from broker.net.alarm_watch import watermarks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.statistics.commit_tally import COMMIT_BOUNDS_S, CommitTally
+from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
 from broker.manage.metrics.global_metrics import histogram_lines
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
 

@@ -273,7 +273,9 @@ class RecordedStream:
                 trimmed = numbers[-1]
                 self._stream.lose(slot, dense([number - slot.first for number in numbers]))
         if trimmed:
-            self._vhost.ports.log_settlements()
+            settled = self._vhost.ports.settled
+            while settled:
+                settled.pop().log_settlements()
             self.changes = [change for change in self.changes if change.number >= kept]
         if len(slots) > SLOTS_AT_ONCE:
             self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)

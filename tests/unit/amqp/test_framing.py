@@ -5,9 +5,8 @@ import struct
 import pytest
 
 from broker.amqp.errors import ConnectionFault, describe_frame
-from broker.amqp.framing import FRONT_BYTES, LARGE_BYTES, FrameCutter
+from broker.amqp.framing import FRONT_BYTES, LARGE_BYTES, RUN_MAX, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.output import join_small
-from broker.amqp.publish_run import RUN_MAX, RUN_OF_PUBLISHES, PublishRun
 from broker.amqp.wire import encode_frame
 
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"

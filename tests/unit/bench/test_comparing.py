@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from argparse import ArgumentTypeError
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
-from bench import instructions
+from bench import checkout, instructions
 from bench.checkout import HERE, Checkout
-from bench.columns import kind
+from bench.messages.rows import kind, known_names, rows
 from bench.pairs import BEFORE, NOW, summary
-from bench.rows import known_names, rows
 from broker.perf.crew import RunFailed
+from tools import compiled_build
 
 
 def test_pairs_are_judged_by_the_ratio_of_the_medians() -> None:
@@ -61,3 +63,38 @@ def test_a_checkout_is_a_folder_with_the_broker(tmp_path: Path) -> None:
     assert HERE.package(compiled=False) == HERE.folder
     with pytest.raises(ArgumentTypeError, match="no checkout of SlotMQ"):
         Checkout.of(str(tmp_path))
+
+
+def test_only_a_compiled_package_is_measured_as_one(tmp_path: Path) -> None:
+    """A folder that is missing, or holds sources only, would be measured interpreted: it is refused in one line."""
+    package = tmp_path / "broker" / "store"
+    package.mkdir(parents=True)
+    (package / "record.py").touch()
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ArgumentTypeError, match=f"{folder.name} holds no compiled broker"):
+            checkout.package_at(str(folder))
+    (package / f"record{EXTENSION_SUFFIXES[0]}").touch()
+    assert checkout.package_at(str(tmp_path)) == tmp_path
+
+
+def test_compiled_package_is_made_again_when_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run reuses the compiled package; a changed source makes a new one."""
+    source = tmp_path / "broker" / "module.py"
+    source.parent.mkdir()
+    source.write_text("A = 1\n")
+    made: list[Path] = []
+
+    def build(project: Path, folder: Path) -> list[Path]:
+        assert project == tmp_path
+        shutil.copytree(project / "broker", folder / "broker")
+        made.append(folder)
+        return []
+
+    monkeypatch.setattr(checkout, "PROJECT", tmp_path)
+    monkeypatch.setattr(compiled_build, "build", build)
+    folder = tmp_path / "out"
+    assert [checkout.compiled_package(folder) for _ in range(2)] == [folder, folder]
+    assert len(made) == 1
+    source.write_text("A = 2\n")
+    checkout.compiled_package(folder)
+    assert len(made) == 2

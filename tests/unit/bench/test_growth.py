@@ -8,98 +8,76 @@ from typing import Any
 
 import pytest
 
-from bench.growth import sharing, tables
-from bench.growth.curve import growth, medians, worst
-from bench.growth.curves import curves
-from bench.growth.ground import EXCHANGE, control, declare_bound, source
-from bench.growth.herd import Herd, Sink
-from bench.growth.light import EVERY_S, LightClient
-from bench.growth.plan import FULL, QUICK
+from bench.ground import EXCHANGE, control, declare_bound, source
+from bench.growth import sharing
+from bench.growth.suite import QUICK, Plan, curves_of, verdict
+from bench.herd import Herd, Sink
+from bench.light import EVERY_S, LightClient
+from bench.run import Run
+from bench.stage import Stage
 from broker.perf.peer import Address
 from tests.in_process import queue_of
 from tests.raw_talk import mortal_broker, talk
 
 
-def cells(*rounds: dict[int, float]) -> list[dict[str, Any]]:
-    """Return the cells of rounds that have a cost for each size."""
-    return [
-        {"size": size, "round": turn, "cpu_us": cost}
-        for turn, costs in enumerate(rounds)
-        for size, cost in costs.items()
-    ]
-
-
-def test_growth_is_told_within_each_round() -> None:
-    """A machine that is three times slower in one round does not change the growth."""
-    measured = cells({1: 10.0, 100: 11.0}, {1: 30.0, 100: 33.0}, {1: 10.0, 100: 14.0})
-    assert growth(measured) == pytest.approx({1: 1.0, 100: 1.1})
-    assert medians(measured, "cpu_us") == {1: 10.0, 100: 14.0}
-    size, ratio = worst(measured)
-    assert (size, round(ratio, 6)) == (100, 1.1)
-
-
-def test_a_size_that_a_round_lacks_the_smallest_of_has_no_ratio_there() -> None:
-    """A round without the smallest size gives no ratio; the other rounds do."""
-    assert growth(cells({100: 50.0}, {1: 10.0, 100: 12.0})) == pytest.approx({1: 1.0, 100: 1.2})
-
-
 @pytest.mark.parametrize(
-    ("costs", "said"),
+    ("times", "said"),
     [
-        ({1: 10.0, 10: 12.0}, "flat within 20%"),
-        ({1: 10.0, 10: 9.0}, "flat within 0%"),
-        ({1: 10.0, 10: 12.2, 100: 12.1}, "1.2 times at 10"),
-        ({1: 10.0, 10: 11.0, 1000: 35.0}, "3.5 times at 1,000"),
+        ({1: 1.0, 10: 1.2}, "flat within 20%"),
+        ({1: 1.0, 10: 0.9}, "flat within 0%"),
+        ({1: 1.0, 10: 1.22, 100: 1.21}, "1.2 times at 10"),
+        ({1: 1.0, 10: 1.1, 1000: 3.5}, "3.5 times at 1,000"),
     ],
 )
-def test_the_verdict_names_what_is_not_flat(costs: dict[int, float], said: str) -> None:
+def test_the_verdict_names_what_is_not_flat(times: dict[int, float], said: str) -> None:
     """Growth up to a fifth is flat; above it the worst size is named with its ratio to the smallest."""
-    assert tables.verdict({"cells": cells(costs)}) == said
-
-
-def content(**more: Any) -> dict[str, Any]:
-    """Return the stored content of a run."""
-    curve = {"panel": "queues", "name": "queues", "title": "one by one", "cells": cells({1: 10.0, 10: 30.0})}
-    light = {"name": "flood", "title": "a flood", "p50_ms": 1.0, "p99_ms": 25.5, "max_ms": 30.0, "confirmed_per_s": 1.5}
-    silent = {"rate_ratio": 0.99, "cost_ratio": 1.01}
-    fairness = {"light": [light | {"delivered_least_share": 0.9}], "silent": silent}
-    return {"compiled": True, "curves": [curve], "fairness": fairness, "failures": [], **more}
-
-
-def test_the_summary_says_what_failed() -> None:
-    """The summary lists the parts that could not be measured."""
-    said = tables.summary(content(fairness=None, failures=["backlog at 10,000,000: the time was used up"]))
-    assert "failed: backlog at 10,000,000: the time was used up" in said
+    run = Run("growth")
+    for size, ratio in times.items():
+        run.add("queues", {"cpu_us": 10.0 * ratio, "times": ratio}, title="one by one", size=size)
+    ((key, rows),) = curves_of(run).items()
+    assert (key, verdict(rows)) == (("queues", "one by one"), said)
 
 
 class PausedOnce:
     """A light client whose messages wait in its second round only."""
 
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
+    def __init__(self, *_: object) -> None:
+        self.rounds = 0
 
     def watch(self, seconds: float) -> dict[str, float]:
         """Return the latencies of a round."""
-        self.seconds.append(seconds)
-        slow = len(self.seconds) == 2
-        return {"messages": 10, "p50_ms": 1.0, "p99_ms": 118.0 if slow else 3.0, "max_ms": 163.0 if slow else 4.0}
+        assert seconds == pytest.approx(1.2)
+        self.rounds += 1
+        slow = self.rounds == 2
+        return {"p50_ms": 1.0, "p99_ms": 118.0 if slow else 3.0, "max_ms": 163.0 if slow else 4.0}
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
-def test_a_pause_in_one_round_of_a_light_client_shows_in_the_longest_time_only() -> None:
+def test_a_pause_in_one_round_of_a_light_client_shows_in_the_longest_time_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """One pause of 160 ms in five seconds would be the 99th percentile of all messages together."""
-    client = PausedOnce()
-    found = sharing._watched(client, FULL)  # type: ignore[arg-type]
-    assert found == {"messages": 10 * FULL.rounds, "p50_ms": 1.0, "p99_ms": 3.0, "max_ms": 163.0}
-    assert sum(client.seconds) == pytest.approx(FULL.seconds * FULL.share_factor)
+    monkeypatch.setattr(sharing, "LightClient", PausedOnce)
+    monkeypatch.setattr(sharing, "control", lambda _: PausedOnce())
+    stage = Stage(Plan(), {}, tmp_path, Run("growth"), tell=lambda _: None)
+    sharing._beside(stage, Address("", 0), sharing.Pressure("nobody", publishers=0))
+    row = stage.run.row("light")
+    assert (row.runs, row["p50_ms"], row["p99_ms"], row.spread("max_ms")[1]) == (Plan().rounds, 1.0, 3.0, 163.0)
 
 
 def test_every_curve_reaches_the_sizes_that_were_asked_for() -> None:
     """The sizes are 1 to 10,000 queues, 0 to 10 million backlog, 1 to 1,000 consumers and 10 to 100,000 bindings."""
-    reach = {(curve.panel, curve.sizes[0], curve.sizes[-1]) for curve in curves(FULL)}
+    full, panels = Plan(), ("queues", "backlog", "consumers", "bindings")
+    reach = {panel: (getattr(full, panel)[0], getattr(full, panel)[-1]) for panel in panels}
     assert reach == {
-        ("queues", 1, 10_000), ("backlog", 0, 10_000_000), ("consumers", 1, 1_000), ("bindings", 10, 100_000),
-    }  # fmt: skip
-    assert [curve.name for curve in curves(QUICK)] == [curve.name for curve in curves(FULL)]
+        "queues": (1, 10_000),
+        "backlog": (0, 10_000_000),
+        "consumers": (1, 1_000),
+        "bindings": (10, 100_000),
+    }
+    assert all(getattr(QUICK, panel)[0] == getattr(full, panel)[0] for panel in panels)
 
 
 async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import tomllib
 from pathlib import Path
@@ -12,29 +11,24 @@ from typing import Any, cast
 import pytest
 
 from bench.brokers import Broker
-from bench.growth.ground import EXCHANGE
-from bench.overlay import __main__ as command
+from bench.ground import EXCHANGE
+from bench.overlay import paper
 from bench.overlay.arrivals import Arrivals, Faults, Numbering, faults_of, longest_dip_s
 from bench.overlay.crashes import EXCHANGES, GROUPS, MIDDLE, TOPICS, keys_of
 from bench.overlay.load import PUBLISHING, SUBSCRIBING, falls_behind, middle_of
 from bench.overlay.paced import PacedSource
-from bench.overlay.plan import FULL, QUICK, Row, Stage
-from bench.overlay.report import TITLES, tables
-from bench.overlay.report import machine as machine_sentence
+from bench.overlay.plan import FULL
+from bench.overlay.suite import SUITE
 from bench.overlay.tree import Logical, Tree
-from bench.overlay.verdicts import phases_of, verdicts
-from bench.results import load as load_kept
+from bench.run import Run
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.peers import choose
-from broker.perf.crew import RunFailed
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import Material, Spool
 from broker.perf.stamp import STAMP, STAMP_BYTES
 
 PROJECT = Path(__file__).resolve().parents[3]
-PAGE = PROJECT / "docs" / "figures.md"
 NUMBERING = Numbering(start_ns=1_000_000, step_ns=500_000, topics=4)
-MACHINE = {"cpu": "a processor", "cores": 2, "python": "3.11", "load": 0.0}
 
 
 # -- publishers and checks --------------------------------------------------------------------------------------------
@@ -153,9 +147,10 @@ def test_every_publishing_broker_has_a_middle_of_its_own() -> None:
 
 def test_saturated_brokers_are_told() -> None:
     """Brokers that take in, or deliver, much less than is due are saturated."""
-    due = {"publishers": 4_000, "published_per_s": 8_000.0, "delivered_per_s": 4_000.0}
+    due = {"published_per_s": 8_000.0, "delivered_per_s": 4_000.0}
     found = [
-        falls_behind(due | more, FULL) for more in ({}, {"published_per_s": 6_000.0}, {"delivered_per_s": 3_000.0})
+        falls_behind(due | more, 4_000, FULL)
+        for more in ({}, {"published_per_s": 6_000.0}, {"delivered_per_s": 3_000.0})
     ]
     assert found == [False, True, True]
 
@@ -188,38 +183,27 @@ def test_a_process_connects_to_those_that_run(tmp_path: Path) -> None:
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def parts() -> dict[str, list[Row]]:
-    """Return rows in which everything is as the paper says."""
+PROPAGATION, FLOODING = ({"scheme": scheme} for scheme in ("propagation", "flooding"))
+
+
+def rows() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return the part, key and figures of cells in which everything is as the paper says."""
     load = [
-        {
-            "scheme": scheme, "publishers": count, "pb_cpu": share * count, "sb_cpu": sb, "published_per_s": count,
-            "delivered_per_s": 2000.0,
-        }
-        for scheme, share, sbs in (("propagation", 1e-5, (0.1, 0.1)), ("flooding", 3e-5, (0.1, 0.4)))
+        ("load", {**key, "publishers": count}, {"pb_cpu": share * count, "sb_cpu": sb})
+        for key, share, sbs in ((PROPAGATION, 1e-5, (0.1, 0.1)), (FLOODING, 3e-5, (0.1, 0.4)))
         for count, sb in zip((2_000, 12_000), sbs, strict=True)
-    ]  # fmt: skip
+    ]
     hops = [
-        {
-            "hops": count, "delivery_ms": 1.0 + count, "delivery_p99_ms": 9.0, "local_ms": 5.0,
-            "global_ms": 7.0 + 2 * count,
-        }
+        ("hops", {"hops": count}, {"delivery_ms": 1.0 + count, "local_ms": 5.0, "global_ms": 7.0 + 2 * count})
         for count in (1, 4, 7)
-    ]  # fmt: skip
+    ]
     leaves = [
-        {"scheme": scheme, "leaves": count, "pb": 0.1, "ib": 0.1 * count, "sb": 0.2}
-        for scheme in ("propagation", "flooding")
+        ("leaves", {**key, "leaves": count}, {"pb": 0.1, "ib": 0.1 * count, "sb": 0.2})
+        for key in (PROPAGATION, FLOODING)
         for count in (1, 7)
     ]
-    cost = [
-        {
-            "form": "compiled", "size": 16, "round": turn, "s1_us": 2.0, "middle_us": middle_us, "publishing_us": 9.0,
-            "subscribing_us": 9.0, "s1_per_s": 1e5, "per_s": 2e4,
-        }
-        for turn, middle_us in enumerate((3.0, 4.0, 9.0))
-    ]  # fmt: skip
     failure = {
-        "missing": 0, "double": 0, "disordered": 0, "delivered": 100, "published_per_s": 10.0,
-        "due_per_s": {"first": 5.0, "fourth": 2.0}, "dip_s": {"first": 0.2, "fourth": 0.1},
+        "missing": 0, "double": 0, "disordered": 0, "delivered": 100, "late_due_per_s": 2.0, "dip_s": 0.2,
         "rates": {"first": [5] * 20, "fourth": [0] * 14 + [2] * 6},
         "cpu": {
             "ib1": [0.04] * 4 + [0.0] * 16, "ib2": [0.04] * 8 + [0.0] * 12,
@@ -227,20 +211,31 @@ def parts() -> dict[str, list[Row]]:
         },
         "events": [(4.0, "ib1 killed"), (8.0, "ib2 killed"), (12.0, "fourth group"), (16.0, "ib1 back")],
     }  # fmt: skip
-    return {"cost": cost, "load": load, "hops": hops, "leaves": leaves, "failure": [failure]}
+    cost = ("cost", {"form": "compiled", "size": 16}, {"s1_us": 2.0, "middle_us": 4.0, "times": 2.0})
+    return [*load, *hops, *leaves, ("failure", {}, failure), cost]
 
 
-def content(**changed: list[Row]) -> dict[str, Any]:
-    """Return a kept run."""
-    return {"machine": MACHINE, "compiled": True, "quick": False, "failures": [], "parts": parts() | changed}
+def run_of(part: str = "", changes: dict[int, dict[str, Any]] | None = None) -> Run:
+    """Return the run, with changed figures of some cells of a part."""
+    run = Run("overlay", {"failures": []})
+    at = 0
+    for own, key, figures in rows():
+        run.add(own, figures | ((changes or {}).get(at, {}) if own == part else {}), **key)
+        at += own == part
+    return run
+
+
+def wrong(run: Run) -> list[str]:
+    """Return the shapes that another one was found in place of."""
+    return [line.split(" | ")[1] for line in paper.verdicts(run).splitlines() if line.endswith("| **no** |")]
 
 
 def test_every_shape_of_the_paper_can_be_found() -> None:
-    """Figures as the paper has them agree in every verdict; a median decides what a message costs."""
-    found = verdicts(parts())
-    assert {one.part for one in found} == set(parts())
-    assert [one for one in found if not one.agrees] == []
-    assert [one.found for one in found if one.part == "cost"] == ["4.00 and 2.00 CPU-µs: 2.0 times"]
+    """Figures as the paper has them agree in every verdict; without figures there is none."""
+    found = paper.verdicts(run_of()).splitlines()[2:]
+    assert {line.split(" | ")[0] for line in found} == {"| load", "| hops", "| leaves", "| failure", "| cost"}
+    assert wrong(run_of()) == []
+    assert paper.verdicts(Run("overlay")) == ""
 
 
 @pytest.mark.parametrize(
@@ -256,73 +251,27 @@ def test_every_shape_of_the_paper_can_be_found() -> None:
         ("leaves", {1: {"pb": 0.2}}, "pb's CPU does not grow with the leaves, propagation"),
         ("leaves", {3: {"sb": 0.3}}, "sb's CPU does not grow with the leaves, flooding"),
         ("failure", {0: {"double": 1}}, "nothing is lost"),
-        ("failure", {0: {"dip_s": {"first": 1.1}}}, "clients' rates go on"),
-        ("cost", {1: {"middle_us": 4.1}}, "a forwarded message of 16 B"),
+        ("failure", {0: {"dip_s": 1.1}}, "clients' rates go on"),
+        ("cost", {0: {"middle_us": 4.1}}, "a forwarded message of 16 B"),
     ],
 )
-def test_a_shape_that_is_another_one_is_told(part: str, changes: dict[int, Row], shape: str) -> None:
-    """Each verdict changes with the figures that it is about, and no other one does."""
-    rows = [row | changes.get(at, {}) for at, row in enumerate(parts()[part])]
-    wrong = [one.shape for one in verdicts(parts() | {part: rows}) if not one.agrees]
-    assert wrong
-    assert shape in wrong[0]
+def test_a_shape_that_is_another_one_is_told(part: str, changes: dict[int, dict[str, Any]], shape: str) -> None:
+    """Each verdict changes with the figures that it is about."""
+    found = wrong(run_of(part, changes))
+    assert found
+    assert shape in found[0]
 
 
 def test_phases_leave_out_the_seconds_of_their_events() -> None:
     """A phase has the medians of its quiet seconds, of rates and of CPU time."""
-    phases = phases_of(parts()["failure"][0])
+    phases = paper.phases_of(run_of().row("failure"))
     assert [phase["phase"] for phase in phases] == ["begin", "ib1 killed", "ib2 killed", "fourth group", "ib1 back"]
     assert [phase["ib3"] for phase in phases] == [0.0, 0.04, 0.08, 0.08, 0.08]
     assert [phase["fourth"] for phase in phases] == [0, 0, 0, 2, 2]
 
 
-def test_every_table_can_be_made_of_what_was_measured() -> None:
-    """Each part has a table, a part without rows has none, and what failed is told."""
-    assert set(tables(content())) == set(TITLES)
-    assert set(tables(content(load=[], leaves=[]))) == set(TITLES) - {"load", "leaves"}
-    failed = content() | {"failures": ["hops: nothing came"]}
-    assert machine_sentence(failed).endswith("Not measured: hops: nothing came.")
-
-
-def test_page_and_kept_run_agree() -> None:
-    """The tables of the page are those of the run that it names; the picture shows the others."""
-    text = PAGE.read_text()
-    name = command.PLACES.kept_name(text)
-    kept = load_kept(PROJECT / "bench" / "results" / name)
-    assert command.filled(text, kept, name) == text
-    assert "<!-- bench-overlay: machine -->" in text
-
-
-# -- robustness -------------------------------------------------------------------------------------------------------
-
-
-def a_stage() -> Stage:
-    """Return the circumstances of a part that starts nothing."""
-    return Stage(QUICK, PROJECT, Path("/nowhere"), lambda _: None)
-
-
-def test_a_part_that_fails_keeps_the_rows_that_it_has() -> None:
-    """A refusal, a defect and a part that hangs all end in a line, and the rows before stay."""
-
-    def hang(_stage: Stage, rows: list[Row]) -> None:
-        rows.append({"n": 1})
-        signal.pause()
-
-    def refuse(_stage: Stage, rows: list[Row]) -> None:
-        raise RunFailed("first line\nno broker")
-
-    def break_down(_stage: Stage, rows: list[Row]) -> None:
-        raise KeyError("load")
-
-    rows: list[Row] = []
-    assert command.guarded(hang, a_stage(), rows, 0.01) == "stopped after 0 s"
-    assert rows == [{"n": 1}]
-    assert command.guarded(refuse, a_stage(), rows, 60) == "no broker"
-    assert command.guarded(break_down, a_stage(), rows, 60) == "KeyError: 'load'"
-    assert command.guarded(hang, a_stage(), rows, 0) == "the time was used up"
-
-
 def test_the_whole_run_fits_into_its_time() -> None:
     """The limits of the parts bound each of them; a full run measures what the paper did."""
     assert (FULL.publishers[0], FULL.publishers[-1], FULL.hops, len(FULL.leaves)) == (2_000, 12_000, (1, 4, 7), 7)
-    assert command.options_of([]).minutes < 12
+    assert SUITE.part_limits_s.keys() == SUITE.parts.keys()
+    assert SUITE.limit_s < 12 * 60

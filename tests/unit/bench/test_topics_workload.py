@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
-import pytest
-
 from bench.topics import hostile, workload
 from broker.routing.pattern import HASH, PatternLimits, parse_pattern
 from tests.property.topic_reference import matches
@@ -29,33 +25,11 @@ def test_wildcards_come_in_the_shares_of_the_article() -> None:
     assert 0.2 < stars / len(words) < 0.35
 
 
-def test_few_keys_meet_a_narrow_pattern() -> None:
-    """The chances of all narrow patterns at 100,000 add up to about one in a hundred."""
-    drawn = workload.narrow_patterns(2000)
-    assert 0.002 < sum(map(workload.chance, drawn)) * 50 < 0.02
-    assert all(len(text.split(".")) == 5 for text in drawn)
-
-
-def test_chance_is_that_of_drawing_the_literal_words() -> None:
-    """The chance of a pattern is the product over its literal words; wildcards do not matter."""
-    assert workload.chance("w0_1.*.*.*.w4_0") == pytest.approx(1 / 20 / 5)
-    assert workload.chance("*.w1_0.*.*.*") == pytest.approx(1 / 50)
-
-
-def test_a_meeting_key_meets_its_pattern() -> None:
-    """The key that is made for a pattern matches it."""
-    random = Random(1)
-    for text in workload.narrow_patterns(300):
-        key = workload.meeting_key(text, random)
-        assert matches(text.split("."), key.split("."))
-
-
-def test_keys_are_distinct_and_of_the_length_asked_for() -> None:
-    """Keys never repeat, and the shortest has the given number of words."""
-    drawn = workload.keys(5000, shortest=5)
+def test_keys_are_distinct_and_have_three_to_five_words() -> None:
+    """Keys never repeat."""
+    drawn = workload.keys(5000)
     assert len(set(drawn)) == 5000
-    assert {len(key.split(".")) for key in drawn} == {5}
-    assert {len(key.split(".")) for key in workload.keys(500)} == {3, 4, 5}
+    assert {len(key.split(".")) for key in drawn} == {3, 4, 5}
 
 
 def test_hostile_families_are_within_the_limits_and_distinct() -> None:

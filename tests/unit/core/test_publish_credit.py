@@ -40,13 +40,14 @@ class Publisher:
     def publish(self, *, lags: bool = False, queues: int = 1) -> None:
         """Publish until held; with `lags` the queues lag."""
         while not self.held:
+            lagged = self.share.credit.lagged
             left = self.share.begin()
             while left > 0:
                 left -= queues
                 self.made += queues
                 if lags:
-                    self.share.credit.lags = True
-            self.share.end(left)
+                    self.share.credit.lagged += 1
+            self.share.end(left, lagged)
 
 
 def test_a_message_counts_once_for_each_queue() -> None:
@@ -68,7 +69,7 @@ def test_a_publisher_that_pauses_has_a_new_share_in_each_turn() -> None:
     credit = PublishCredit()
     publisher = Publisher(credit)
     for _ in range(3):
-        publisher.share.end(publisher.share.begin() - SHARE_ENTRIES + 1)
+        publisher.share.end(publisher.share.begin() - SHARE_ENTRIES + 1, credit.lagged)
         assert not publisher.held
         credit.turn(0, behind=False, crowded=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.statistics.publish_tally import SIZE_BOUNDS, SizeTally
+from broker.core.statistics.publish_tally import SIZE_BOUNDS, ChannelPublishes, PublishTally, SizeTally
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,8 @@ def test_a_run_counts_as_its_messages(sizes: list[int]) -> None:
     for start in range(len(sizes)):
         for stop in range(start + 1, len(sizes) + 1):
             run, single = SizeTally(), SizeTally()
-            run.count_run(headers, bodies, start, stop)
+            channel = ChannelPublishes(PublishTally(), run)
+            channel.published_run(headers, bodies, start, stop, 0, 0, confirming=False)
             for size in sizes[start:stop]:
                 single.count(size, 1)
             assert (run.counts, run.total_bytes) == (single.counts, single.total_bytes)

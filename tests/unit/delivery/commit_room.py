@@ -206,17 +206,17 @@ class CommitRoom:
         """Run the requested turns."""
         while self.scheduled:
             self.scheduled = 0
-            self.committer.turn()
+            self.committer.turn(0, False)
 
     def one_turn(self) -> None:
         """Run one turn, though it may have scheduled another one."""
         self.scheduled = 0
-        self.committer.turn()
+        self.committer.turn(0, False)
 
     def quiet_turn(self, number: int) -> None:
-        """Run a turn without other work."""
+        """Run a turn without other work; 0 is the number of one with other work."""
         self.scheduled = 0
-        self.committer.turn(number)
+        self.committer.turn(number, number > 0)
 
     def end_write(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
         """End the running write."""

@@ -118,9 +118,9 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     """Acks wait for one shared timer, or go with the first sync that is requested."""
     room = CommitRoom()
     room.log.append()
-    room.committer.turn()
+    room.committer.turn(0, False)
     room.log.append()
-    room.committer.turn()
+    room.committer.turn(0, False)
     assert not room.writing
     (alarm,) = room.alarms
     FakePublisher("one", room).publish()
@@ -130,7 +130,7 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     room.end_write()
     room.turn()
     room.log.append()
-    room.committer.turn()
+    room.committer.turn(0, False)
     room.alarms[1].ring()
     room.turn()
     assert room.writing == [4]

@@ -104,10 +104,11 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
     class Delivering(Engine):
         stirred = False
 
-        def turn(self) -> None:
+        def turn(self) -> int:
             self.due = False
             turn.touch(Consumer("consumer", flushed))
             turn.touch(late)
+            return 0
 
     turn.engines.append(Delivering(flushed))
     turn.schedule()
@@ -161,9 +162,10 @@ class Engine(TurnEngine):
         super().__init__()
         self._written = written
 
-    def turn(self) -> None:
+    def turn(self) -> int:
         """Do it."""
         self._written.append("work")
+        return 0
 
 
 def test_a_turn_works_and_writes_only_while_it_may_act() -> None:

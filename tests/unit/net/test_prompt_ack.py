@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.net.prompt_ack import DELAYED_MS, PROMPT_ACKS, WAITS, PromptAck
+from broker.net.transport import DELAYED_MS, PROMPT_ACKS, WAITS, PromptAck
 
 LATER_MS = DELAYED_MS + 6
 

@@ -10,10 +10,9 @@ import pytest
 from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
-from broker.store.message_log import MessageLog
+from broker.store.message_log import SMALL_BYTES, MessageLog
 from broker.store.record import MARK_BYTES, encode_settled
 from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, decode_header, segment_path
-from broker.store.segment_file import SMALL_BYTES
 
 FOLDER = Path("/log")
 RECORD = encode_settled(0, 0, 1, [1])

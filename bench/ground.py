@@ -1,0 +1,73 @@
+"""Sets up loads: queues, bindings and consumers by the thousand, and spools of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from bench.herd import Source
+from broker.perf import wire
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.spool import Material, Spool
+from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
+
+EXCHANGE = "growth"
+BODY_BYTES = 16
+WINDOW = 1_000
+LEAD = 2_000
+_SPOOL_MAX_BYTES = 64 << 20
+_SEED = 20_240_229
+
+
+def control(address: Address, *, durable: bool = False) -> PeerConnection:
+    """Return a connection to declare and consume with, after declaring the exchange."""
+    peer = PeerConnection(address, CONSUME_CHANNEL)
+    peer.declare_exchange(EXCHANGE, durable=durable)
+    return peer
+
+
+def declare_bound(
+    peer: PeerConnection, names: Sequence[str], binding_keys: Sequence[str], *, durable: bool = False
+) -> None:
+    """Declare queues and bind each by one key."""
+    channel = peer.channel
+    peer.call_all([wire.queue_declare(channel, name, durable=durable) for name in names], wire.QUEUE_DECLARE_OK)
+    pairs = zip(names, binding_keys, strict=True)
+    peer.call_all([wire.queue_bind(channel, name, EXCHANGE, key) for name, key in pairs], wire.QUEUE_BIND_OK)
+
+
+def bind_all(peer: PeerConnection, name: str, binding_keys: Iterable[str]) -> None:
+    """Bind one queue by many keys."""
+    peer.call_all((wire.queue_bind(peer.channel, name, EXCHANGE, key) for key in binding_keys), wire.QUEUE_BIND_OK)
+
+
+def consume_all(peer: PeerConnection, names: Sequence[str], prefetch: int) -> None:
+    """Start a consumer on each queue, all on one channel; tags of equal length make deliveries of equal length."""
+    peer.call(wire.basic_qos(peer.channel, prefetch), wire.BASIC_QOS_OK)
+    requests = [
+        wire.basic_consume(peer.channel, name, f"c{place:06d}", auto_ack=False) for place, name in enumerate(names)
+    ]
+    peer.call_all(requests, wire.BASIC_CONSUME_OK)
+
+
+def source(
+    address: Address,
+    keys: Sequence[str],
+    *,
+    window: int = WINDOW,
+    body_bytes: int = BODY_BYTES,
+    persistent: bool = False,
+    renewed: bool = False,
+) -> Source:
+    """Return a publisher of messages with these keys, in order and repeatedly."""
+    peer = PeerConnection(address, PUBLISH_CHANNEL)
+    peer.select_confirms()
+    material = Material(EXCHANGE, tuple(keys), body_bytes, persistent=persistent, renewed=renewed)
+    return Source(peer, Spool(material, 0, _SPOOL_MAX_BYTES), window)
+
+
+def shuffled(keys: Iterable[str]) -> list[str]:
+    """Return the keys in an order that no cache can predict, the same in every run."""
+    mixed = list(keys)
+    Random(_SEED).shuffle(mixed)
+    return mixed

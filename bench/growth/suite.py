@@ -1,0 +1,146 @@
+"""Whether the cost of a message stays flat in a large broker, and whether every client gets its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from bench.growth import curves, sharing
+from bench.growth.curves import PANELS
+from bench.picture import BLUE, ORANGE, plain, spreads
+from bench.run import Row, Run
+from bench.suites import Suite
+from bench.tables import Column, table, table_of
+
+FLAT: Final = 1.2  # ratio to the cost at the smallest size: "flat within 20 %"
+LIGHT_P99_MS: Final = 20.0  # the goal beside one publisher at full speed
+_TITLES: Final = {
+    "queues": "queues that the messages go to",
+    "backlog": "messages that stand in the queue",
+    "consumers": "consumers of one queue",
+    "bindings": "bindings of the exchange",
+}
+_SHARES: Final = {"confirmed_least_share": "published", "delivered_least_share": "delivered"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The extent of a run.
+
+    Units: a cell is measured `rounds` times for `seconds` each, after `settle_s` that do not count; the rounds of a
+    light client take `share_factor` times `seconds` together.
+    """
+
+    queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
+    consumers: tuple[int, ...] = (1, 10, 100, 1_000)
+    bindings: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000)
+    backlog: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000, 10_000_000)
+    crowd: int = 100
+    width: int = 20_000
+    rounds: int = 4
+    seconds: float = 1.2
+    settle_s: float = 0.2
+    share_factor: float = 4.0
+
+
+QUICK: Final = Plan(
+    queues=(1, 1_000),
+    consumers=(1, 100),
+    bindings=(10, 10_000),
+    backlog=(0, 100_000),
+    crowd=20,
+    width=2_000,
+    rounds=2,
+    seconds=0.5,
+    share_factor=3.0,
+)
+
+
+def curves_of(run: Run) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each curve, by its panel and title."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in run.rows(*PANELS):
+        found.setdefault((row.part, row["title"]), []).append(row)
+    return found
+
+
+def verdict(rows: Iterable[Row]) -> str:
+    """Return whether a curve is flat, and otherwise its worst size."""
+    worst = max(rows, key=lambda row: float(row["times"] or 0.0))
+    times = worst["times"] or 1.0
+    return f"flat within {max(0.0, times - 1):.0%}" if times <= FLAT else f"{times:.1f} times at {worst['size']:,}"
+
+
+def _costs(run: Run) -> str:
+    lines = []
+    for (panel, title), rows in curves_of(run).items():
+        at = ", ".join(f"{row['size']:,}: {row['cpu_us']:.2f}" for row in rows)
+        lines.append([f"{panel}: {title}", at, verdict(rows)])
+    return table(["", "CPU-µs per message at", ""], lines)
+
+
+def _light(run: Run) -> str:
+    """Return the light client's latencies, the longest time of all rounds, and the smallest share of a member."""
+
+    def members(row: Row, figure: str) -> str:
+        found = run.row("members", title=row["title"])
+        if figure == "rate":
+            return f"{found['confirmed_per_s']:,.0f}" if found.runs else ""
+        return ", ".join(f"{part} {found[name]:.2f}" for name, part in _SHARES.items() if name in found)
+
+    columns = [
+        Column("beside", "title", str),
+        Column("p50", "p50_ms", "{:.2f} ms".format),
+        Column("p99", "p99_ms", "{:.2f} ms".format),
+        Column("longest", lambda row: f"{row.spread('max_ms')[1]:.2f} ms"),
+        Column("the others' messages/s", lambda row: members(row, "rate")),
+        Column("least share of one", lambda row: members(row, "share")),
+    ]
+    return table_of(run.rows("light"), columns)
+
+
+def _silent(run: Run) -> str:
+    row = run.row("silent")
+    if not row.runs:
+        return ""
+    return (
+        "Beside two consumers that read nothing, one of them on the same queue, a publisher and its consumer have "
+        f"{row['rate_ratio']:.2f} of the rate that they have without, and a message costs {row['cost_ratio']:.2f} "
+        "times as much."
+    )
+
+
+def _draw(figure: Any, run: Run) -> bool:
+    """Draw four panels, the spread of the rounds, and the band that counts as flat."""
+    for axes, panel in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        found = {title: rows for (part, title), rows in curves_of(run).items() if part == panel}
+        sizes = sorted({row["size"] for rows in found.values() for row in rows})
+        places = {size: size or min(sizes[1:], default=1) / 10 for size in sizes}  # 0 is one step below the next size
+        for (title, rows), colour in zip(found.items(), (BLUE, ORANGE), strict=False):
+            at, costs = [places[row["size"]] for row in rows], [row["cpu_us"] for row in rows]
+            axes.fill_between(at, costs[0], costs[0] * FLAT, color=colour, alpha=0.12, linewidth=0)
+            axes.plot(at, costs, marker="o", color=colour, label=f"{title}: {verdict(rows)}")
+            spreads(axes, at, rows, "cpu_us", colour)
+        if sizes:
+            axes.set_xscale("log")
+            axes.set_xticks(list(places.values()), [f"{size:,}" for size in places], fontsize=8)
+            axes.minorticks_off()
+            axes.set_ylim(0, axes.get_ylim()[1] * 1.2)
+        plain(axes, _TITLES[panel], f"the band is {FLAT - 1:.0%} above the smallest size", "CPU-µs", legend=True)
+    return bool(run.rows(*PANELS))
+
+
+SUITE: Final = Suite(
+    name="growth",
+    about=__doc__,
+    parts={"fairness": sharing.measure, **{panel: partial(curves.measure, panel=panel) for panel in PANELS}},
+    full=Plan(),
+    quick=QUICK,
+    limit_s=660.0,  # a measurement that runs then may finish: under twelve minutes in all
+    tables={"cost": _costs, "light": _light, "silent": _silent},
+    printed=("cost", "light", "silent"),
+    mark="growth",
+    pictures={"growth": ((11, 8), _draw)},
+)

@@ -1,0 +1,117 @@
+"""The light client: sends one message now and then, and measures its latency."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+from broker.perf import wire
+from broker.perf.faults import Refusal, Stalled
+from broker.perf.histogram import Histogram
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.scanner import Scanner
+from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
+
+EVERY_S = 0.005
+QUEUE = "bench-light"
+_STALL_S = 20.0
+_READ_BYTES = 4096
+_PROBE_S = 0.05
+_QUIET_S = 0.5
+
+
+def await_route(publisher: PeerConnection, consumer: PeerConnection, message: bytes) -> None:
+    """Publish a message again and again until the consumer has something to read. Raises: Stalled, OSError."""
+    poller = select.poll()
+    poller.register(consumer.socket, select.POLLIN)
+    stop_at = time.monotonic() + _STALL_S
+    while not consumer.received:
+        publisher.socket.sendall(message)
+        if poller.poll(_PROBE_S * 1000):
+            return
+        if time.monotonic() > stop_at:
+            raise Stalled(f"no message came through within {_STALL_S:.0f} s")
+
+
+class LightClient:
+    """A publisher and a consumer, each with its own connection, and a queue of their own."""
+
+    def __init__(
+        self, address: Address, exchange: str, consume_at: Address | None = None, *, every_s: float = EVERY_S
+    ) -> None:
+        """Connect, and start to consume, at another broker if one is given. Raises: Refusal, OSError."""
+        self._every_s = every_s
+        self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
+        self._publisher, self._consumer = (
+            PeerConnection(address, PUBLISH_CHANNEL),
+            PeerConnection(consume_at or address, CONSUME_CHANNEL),
+        )
+        self._consumer.declare_queue(QUEUE, durable=False)
+        self._consumer.bind(QUEUE, exchange, "light")
+        self._consumer.consume(QUEUE, "light", auto_ack=True, prefetch=0)
+
+    def await_route(self) -> None:
+        """Publish until messages arrive, and discard them. Raises: Refusal, Stalled, OSError."""
+        await_route(self._publisher, self._consumer, self._message)
+        poller = select.poll()
+        poller.register(self._consumer.socket, select.POLLIN)
+        while poller.poll(_QUIET_S * 1000):
+            if not self._consumer.socket.recv(_READ_BYTES):
+                raise Refusal("the broker closed the light client's connection")
+
+    def watch(self, seconds: float) -> dict[str, Any]:
+        """Publish on a schedule, and return the percentiles of the latency from when each message was due.
+
+        Raises: Stalled, Refusal, OSError.
+        """
+        times = self.exchange(int(seconds / self._every_s))
+        return {
+            "messages": times.count,
+            "p50_ms": times.percentile(50) / 1e6,
+            "p99_ms": times.percentile(99) / 1e6,
+            "max_ms": times.percentile(100) / 1e6,
+        }
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._publisher.close()
+        self._consumer.close()
+
+    def exchange(self, total: int, stopped: Callable[[], bool] = lambda: False) -> Histogram:
+        """Send messages when they are due, until all or until stopped, and record the latency of each.
+
+        Messages of one publisher arrive in order, so the number of a delivery determines when it was due.
+
+        Raises: Stalled when one does not arrive; Refusal, OSError.
+        """
+        times, scanner = Histogram(), Scanner()
+        buffer, fill = bytearray(_READ_BYTES), 0
+        poller = select.poll()
+        poller.register(self._consumer.socket, select.POLLIN)
+        sent = counted = 0
+        begun = moved_at = time.monotonic()
+        while counted < total:
+            now = time.monotonic()
+            total = sent if stopped() else total
+            if sent < total and now >= begun + sent * self._every_s:
+                self._publisher.socket.sendall(self._message)
+                sent += 1
+                continue
+            if now > moved_at + _STALL_S:
+                raise Stalled(f"the light client's message was not delivered within {_STALL_S:.0f} s")
+            wait_s = begun + sent * self._every_s - now if sent < total else _STALL_S
+            if not poller.poll(max(0.0, wait_s) * 1000):
+                continue
+            count = self._consumer.socket.recv_into(memoryview(buffer)[fill:])
+            if not count:
+                raise Refusal("the broker closed the light client's connection")
+            done = scanner.scan(buffer, fill + count)
+            buffer[: fill + count - done] = buffer[done : fill + count]
+            fill += count - done
+            moved_at = time.monotonic()
+            while counted < scanner.deliveries:
+                times.record(int((moved_at - begun - counted * self._every_s) * 1e9))
+                counted += 1
+        return times

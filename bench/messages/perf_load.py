@@ -1,0 +1,222 @@
+"""The loads that `slotmq perf` runs: S1 to S6, S8 to S10, bindings, full speed, TLS beside plain."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Final
+
+from bench.brokers import Broker
+from bench.machine import fdatasync_us
+from bench.messages.bare_relay import relayed
+from bench.messages.limits import Limits, size_text
+from bench.perf_run import perf
+from bench.run import Figures
+from bench.stage import NotOffered
+from broker.perf.peer import PeerConnection
+from broker.perf.wire import PUBLISH_CHANNEL
+
+FANOUT: Final = 50  # queues
+FRAME_BYTES: Final = 131_064  # of a body; a larger one takes several frames
+_PAIRS: Final = 8
+_FLIGHT_BYTES: Final = 20 << 20  # large bodies have a smaller window
+_LEAST_WINDOW: Final = 4
+_ACKS: Final = ("-c", "{window}", "-q", "{prefetch}", "-A", "{ack_every}")
+_UNBOUNDED: Final = ("-c", "1000000", "-q", "1000", "-A", "100")  # more unconfirmed messages than any run has
+_UNSENT: Final = ("--unsent", "16KiB")  # what waits in the publisher's own kernel says nothing about the broker
+_EXTRA: Final = {
+    "queued_at_end": ("queued", 1.0),
+    "declare_bindings": ("declare_s", 1.0),
+    "memory_per_binding": ("each_bytes", 1.0),
+    "memory_per_connection": ("each_bytes", 1.0),
+    "open_mean": ("open_ms", 1e-3),
+    "broker_cpu_per_open": ("open_cpu_ms", 1e-3),
+}
+"""Figures of single scenarios of `slotmq perf`, with our names and units."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerfLoad:
+    """A scenario of `slotmq perf`.
+
+    Shapes: `words` are its name and flags, in which the fields of the limits stand in braces; `seconds` is the field
+    with the length of a run; `copies` are the deliveries of a message. A load of the `queue` is published before the
+    run, too, so that a run finds every route in the cache; the queue is deleted after it. The bare relay runs it with
+    these `consumers`, the `relay_window`, and at the rate if it is `paced`. Of a load that is `only_setup` no message
+    counts.
+    """
+
+    name: str
+    title: str
+    words: tuple[str, ...]
+    body_bytes: int = 16
+    seconds: str = "seconds"
+    copies: int = 1
+    queue: str = ""
+    stage: str = "flow"
+    rounds: int = 99
+    relayed: bool = True
+    paced: bool = False
+    relay_window: int = 0
+    consumers: int = 1
+    beside_disk: bool = False
+    over_tls: bool = False
+    only_setup: bool = False
+
+    def measure(self, broker: Broker, limits: Limits) -> Figures:
+        """Run the scenario once; TLS once over each port. Raises: RunFailed, Fault, OSError; NotOffered without TLS."""
+        if broker.relay:
+            per_s, seconds = limits.rate if self.paced else None, getattr(limits, self.seconds)
+            return relayed(self.body_bytes, seconds, consumers=self.consumers, per_s=per_s, window=self.relay_window)
+        if not self.over_tls:
+            return self._run(broker, limits)
+        if not broker.tls:
+            raise NotOffered
+        plain, over_tls = (self._run(one, limits) for one in (broker, replace(broker, address=broker.tls)))
+        return over_tls | {f"plain_{name}": plain[name] for name in ("cpu_us", "per_s") if name in plain}
+
+    def _run(self, broker: Broker, limits: Limits) -> Figures:
+        """Return the figures of one run.
+
+        Units: latencies are from when a message was due, at full speed from when it was sent, without consumers until
+        its confirm; `queued` counts the messages in the queues when the publisher ended; `fdatasync_us` is one append
+        and sync on the broker's disk, and `beyond_us` what a confirm takes beyond it, both medians; `held_bytes` is
+        what the broker's memory grew by at its peak, `flight_bytes` the bodies on their way.
+        """
+        seconds = getattr(limits, self.seconds)
+        window = min(limits.window, max(_LEAST_WINDOW, _FLIGHT_BYTES // self.body_bytes))
+        paced = replace(limits, window=window, prefetch=window, ack_every=min(limits.ack_every, max(1, window // 10)))
+        scenario, *flags = (word.format(**asdict(paced)) for word in self.words)
+        synced_us = fdatasync_us(broker.folder or Path(gettempdir())) if self.beside_disk else 0.0
+        try:
+            if self.queue:
+                perf(broker, scenario, *flags, "-z", f"{limits.warm_up_seconds}s", limit_s=limits.stall_s)
+            result, used = perf(broker, scenario, *flags, "-z", f"{seconds}s", limit_s=seconds + limits.bind_seconds)
+        finally:
+            if self.queue:
+                _delete(broker, self.queue)
+        totals, times = result.totals, result.latency_us or result.confirm_latency_us
+        messages = totals.delivered or totals.published
+        used.pop("cpu_us", None)  # what a message is depends on the load
+        figures = used | {"messages": messages, "seconds": result.seconds}
+        if scenario == "routing":
+            messages = 0 if self.only_setup else totals.published
+        if self.copies > 1 or self.stage == "full":
+            figures |= {"published_per_s": totals.publish_per_s * self.copies, "queued": 0.0}
+        if "cpu_s" in used and messages:
+            figures["cpu_us"] = used["cpu_s"] / messages * 1e6
+        if not self.paced and messages:
+            figures["per_s"] = messages / result.seconds
+        if times:
+            figures |= {"p50_us": times.p50, "p99_us": times.p99}
+        if times and self.beside_disk:
+            figures |= {"fdatasync_us": synced_us, "beyond_us": times.p50 - synced_us}
+        if used and self.body_bytes > FRAME_BYTES:
+            held_bytes, flight_bytes = used["peak_rss_bytes"] - broker.idle_bytes, window * self.body_bytes
+            figures |= {"held_bytes": held_bytes, "flight_bytes": flight_bytes, "held_times": held_bytes / flight_bytes}
+        for name, (ours, factor) in _EXTRA.items():
+            if name in result.figures:
+                figures[ours] = result.figures[name].value * factor
+        return figures
+
+
+def _delete(broker: Broker, queue: str) -> None:
+    control = PeerConnection(broker.address, PUBLISH_CHANNEL)
+    control.delete(queue, queue)
+    control.close()
+
+
+def flow(kind: str, size: int, stage: str = "flow") -> PerfLoad:
+    """Return S1 to S3: one publisher, one queue, one consumer, at full speed, which differ in their guarantees."""
+    said, words = {
+        "S1": ("transient, auto-ack", ("-a",)),
+        "S2": ("transient, confirms, manual ack", _ACKS),
+        "S3": ("persistent, durable, confirms, manual ack", (*_ACKS, "--persistent")),
+    }[kind]
+    large = size > FRAME_BYTES
+    title = f"{said}, {size_text(size)}{', several frames' if large else ''}"
+    name = f"{kind}-{size}"
+    queue = f"bench-{name}"
+    words = ("throughput", "-s", str(size), *words, "-u", queue, "-e", queue, "-k", "bench.key")
+    words = (*words, "--keys", "10" if large else "{keys}")
+    window = 0 if kind == "S1" else max(_LEAST_WINDOW, min(1000, _FLIGHT_BYTES // size))
+    rounds = 2 if large else 99
+    return PerfLoad(name, title, words, size, queue=queue, stage=stage, rounds=rounds, relay_window=window)
+
+
+def large(kind: str, size: int) -> PerfLoad:
+    """Return a row with brokers of its own: memory that another row left free would hide what this one takes."""
+    return flow(kind, size, f"{kind}-{size}")
+
+
+def fanout(size: int) -> PerfLoad:
+    """Return S4: a publisher with confirms, which bound its lead, and consumers without acks; per delivery."""
+    title = f"fan-out into {FANOUT} queues, transient, auto-ack, {size_text(size)}, per delivery"
+    words = ("fanout", "-y", str(FANOUT), "-s", str(size), "-c", "{window}", "-a", "--keys", "{keys}")
+    return PerfLoad(f"S4-{size}", title, words, size, "fanout_seconds", FANOUT, relayed=False)
+
+
+def routing(name: str, bindings: int) -> PerfLoad:
+    """Return S5: keys that were never published before, of which one in a hundred matches a wildcard binding."""
+    title = f"{bindings:,} wildcard bindings, 1 % match, ever new keys, transient, 16 B, per publish"
+    words = ("routing", "--bindings", str(bindings), "-s", "16", "-c", "{window}")
+    return PerfLoad(name, title, words, stage="routing", rounds=2, consumers=0)
+
+
+def declared(bindings: int) -> PerfLoad:
+    """Return the declaration of bindings in a fresh broker: memory that it has freed before would hide theirs."""
+    words = ("routing", "--bindings", str(bindings), "-C", "100")
+    title = f"{bindings:,} wildcard bindings: declare, memory"
+    return PerfLoad("bindings", title, words, stage="bindings", rounds=1, relayed=False, only_setup=True)
+
+
+def latency(size: int) -> PerfLoad:
+    """Return S6: a steady rate on a fixed schedule, and the time of each message from when it was due."""
+    title = f"latency at 1,000 messages/s, transient, auto-ack, {size_text(size)}"
+    words = ("latency", "-s", str(size), "-r", "{rate}", "-a", "-e", "bench-latency", "-k", "bench.latency")
+    return PerfLoad(f"S6-{size}", title, (*words, "--keys", "{keys}"), size, "latency_seconds", paced=True)
+
+
+def connections() -> PerfLoad:
+    """Return S8: idle connections, in a fresh broker: the cost of opening and of keeping one."""
+    words = ("connections", "-n", "{connections}", "-w", "1")
+    title = "idle connections with one channel each: open, memory"
+    return PerfLoad("S8", title, words, stage="connections", rounds=1, relayed=False)
+
+
+def pingpong() -> PerfLoad:
+    """Return S9: pairs of clients that each wait for every single message, which rules out batching."""
+    title = f"{_PAIRS} pairs, one unconfirmed message each way at a time, per message"
+    return PerfLoad("S9", title, ("pingpong", "-x", str(_PAIRS)), relayed=False)
+
+
+def lone_confirm() -> PerfLoad:
+    """Return S10: one publisher of persistent messages that waits for the confirm of each."""
+    title = "persistent, durable, 16 B, one at a time: publish until confirm"
+    words = ("throughput", "-y", "0", "-s", "16", "-c", "1", "--persistent")
+    return PerfLoad("S10", title, words, beside_disk=True, relay_window=1, consumers=0)
+
+
+def full_speed(kind: str, size: int) -> PerfLoad:
+    """Return one publisher that sends as fast as the broker reads, without waiting for consumers or confirms."""
+    said, words, copies = {
+        "S1": ("transient, no confirms, auto-ack", ("throughput", "-a"), 1),
+        "S2": ("transient, confirms that nothing waits for, manual ack", ("throughput", *_UNBOUNDED), 1),
+        "S4": (f"fan-out into {FANOUT} queues, no confirms, auto-ack", ("fanout", "-y", str(FANOUT), "-a"), FANOUT),
+    }[kind]
+    title = f"a publisher at full speed, {said}, {size_text(size)}, per delivery"
+    words = (*words, "-s", str(size), *_UNSENT)
+    name = f"{kind}-{size}-full"
+    return PerfLoad(name, title, words, size, "full_seconds", copies, stage="full", rounds=2, relayed=False)
+
+
+def over_tls(kind: str, size: int) -> PerfLoad:
+    """Return the same load over both ports of a broker, one after the other."""
+    said, words = {
+        "S2": ("transient, confirms, manual ack", ("throughput", *_ACKS)),
+        "S9": (f"{_PAIRS} pairs, one unconfirmed message each way at a time", ("pingpong", "-x", str(_PAIRS))),
+    }[kind]
+    title = f"TLS beside plain: {said}, {size_text(size)}"
+    words = (*words, "-s", str(size))
+    return PerfLoad(f"{kind}-{size}-tls", title, words, size, rounds=2, relayed=False, over_tls=True)

@@ -1,0 +1,170 @@
+"""The four experiments of the Gryphon paper on an overlay, and what a forwarded message costs beside S1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bench.overlay import cost, crashes, hops, leaves, load, paper
+from bench.overlay.load import SCHEMES
+from bench.overlay.plan import FULL, QUICK
+from bench.picture import BLUE, GREEN, ORANGE, RED, line, plain
+from bench.run import Row, Run
+from bench.suites import Suite
+from bench.tables import Column, machine_text, share, table, table_of
+
+_COLOURS: Final = dict(zip(SCHEMES, (BLUE, ORANGE), strict=True))
+_MIDDLE: Final = {"ib1": BLUE, "ib2": ORANGE, "ib3": GREEN}
+_LATENCIES: Final = {
+    "delivery_ms": ("delivery", GREEN),
+    "local_ms": ("start under a cover", BLUE),
+    "global_ms": ("start without", RED),
+}
+_CPU_TOP: Final = 3.0  # times the median: a start takes a whole core for a moment
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _one(value: float) -> str:
+    return f"{value:.1f}"
+
+
+_COST: Final = (
+    Column("", "form", str),
+    Column("bytes", "size", "{:,}".format),
+    Column("S1, CPU-µs", "s1_us", _two),
+    Column("middle broker", "middle_us", _two),
+    Column("times S1", "times", _one),
+    Column("publishing leaf", "publishing_us", _one),
+    Column("subscribing leaf", "subscribing_us", _one),
+    Column("messages/s", "per_s"),
+)
+_LOAD: Final = (
+    Column("publishers", "publishers", "{:,}".format),
+    Column("scheme", "scheme", str),
+    Column("published/s", "published_per_s"),
+    Column("delivered/s", "delivered_per_s"),
+    Column("CPU of pb1 to pb4, mean", lambda row: share(row["pb_cpu"]) + (", saturated" if row["saturated"] else "")),
+    Column("CPU of sb", "sb_cpu", share),
+)
+_HOPS: Final = (
+    Column("hops", "hops", str),
+    Column("delivery", "delivery_ms", _two),
+    Column("delivery, p99", "delivery_p99_ms", _one),
+    Column("start under a cover", "local_ms", _one),
+    Column("start without", "global_ms", _one),
+    Column("difference", lambda row: _one(row["global_ms"] - row["local_ms"])),
+    Column("the paper's", lambda row: _theirs(row["hops"])),
+)
+
+
+def _theirs(count: int) -> str:
+    at = paper.HOPS.index(count) if count in paper.HOPS else None
+    return "-" if at is None else ", ".join(f"{values[at]:g}" for values in paper.HOPS_MS.values())
+
+
+def _of(part: str, columns: tuple[Column, ...]) -> Callable[[Run], str]:
+    return lambda run: table_of(run.rows(part), columns)
+
+
+def _leaves(run: Run) -> str:
+    found = {(row["leaves"], row["scheme"]): row for row in run.rows("leaves")}
+    cells = []
+    for count in dict.fromkeys(count for count, _ in found):
+        rows = [found.get((count, scheme), Row("leaves", {})) for _ in ("pb", "ib", "sb") for scheme in SCHEMES]
+        brokers = [broker for broker in ("pb", "ib", "sb") for _ in SCHEMES]
+        cells.append(
+            [str(count), *(Column("", name, share).cell(row) for name, row in zip(brokers, rows, strict=True))]
+        )
+    head = ["leaves", *(f"{broker}, {scheme}" for broker in ("pb", "ib", "sb") for scheme in SCHEMES)]
+    return table(head, cells)
+
+
+def _failure(run: Run) -> str:
+    cells = [
+        (
+            phase["phase"],
+            f"{phase['at_s']:.0f} s",
+            f"{phase['first']:,.0f}/s",
+            f"{phase['fourth']:,.0f}/s",
+            *(share(phase[broker]) for broker in _MIDDLE),
+        )
+        for row in run.rows("failure")
+        for phase in paper.phases_of(row)
+    ]
+    return table(("from", "at", "first group", "fourth group", *_MIDDLE), cells)
+
+
+def _machine(run: Run) -> str:
+    failed = f" Not measured: {'; '.join(run.failures)}." if run.failures else ""
+    return machine_text(run.facts) + failed
+
+
+def _draw(figure: Any, run: Run) -> bool:
+    """Draw the experiments; stars and dotted lines are what the paper's text says."""
+    (loads, latencies), (shares, rates), (cpu, unused) = figure.subplots(3, 2)
+    unused.set_axis_off()
+    for scheme, colour in _COLOURS.items():
+        rows = run.rows("load", scheme=scheme)
+        line(loads, rows, "publishers", "pb_cpu", times=100, color=colour, label=f"pb (mean), {scheme}")
+        style: dict[str, Any] = {"color": colour, "linestyle": "--", "marker": "s"}
+        line(loads, rows, "publishers", "sb_cpu", times=100, label=f"sb, {scheme}", **style)
+        at, part = paper.LOAD_PB_CPU[scheme]
+        loads.plot([0, at], [0, part * 100], "*:", markersize=9, color=colour, label=f"paper: pb, {scheme}")
+        for broker, mark in (("pb", "o-"), ("ib", "^:"), ("sb", "s--")):
+            style = {"marker": mark[0], "linestyle": mark[1:], "color": colour, "label": f"{broker}, {scheme}"}
+            line(shares, run.rows("leaves", scheme=scheme), "leaves", broker, times=100, **style)
+    for name, (title, colour) in _LATENCIES.items():
+        line(latencies, run.rows("hops"), "hops", name, color=colour, label=title)
+        latencies.plot(paper.HOPS, paper.HOPS_MS[name], "*:", markersize=9, color=colour, label=f"paper: {title}")
+    for row in run.rows("failure"):
+        for (group, values), colour in zip(row["rates"].items(), (BLUE, RED), strict=True):
+            rates.plot(range(len(values)), values, color=colour, label=f"{group} group")
+        for broker, values in row["cpu"].items():
+            cpu.plot(
+                [at + 0.5 for at in range(len(values))], [100 * v for v in values], color=_MIDDLE[broker], label=broker
+            )
+        ordinary = sorted(value for values in row["cpu"].values() for value in values)
+        cpu.set_ylim(0, max(1.0, _CPU_TOP * 100 * ordinary[len(ordinary) // 2]))
+        for axes in (rates, cpu):
+            for at_s, _ in row["events"]:
+                axes.axvline(at_s, color="#999999", linewidth=0.6, linestyle=":")
+    plain(loads, "load, 2,000 subscriptions", "publishers, 2 messages/s each", "CPU, % of a core", legend=True)
+    plain(latencies, "latency over hops, medians", "hops", "ms", legend=True)
+    plain(shares, "leaves whose subscriptions change", "leaves", "CPU, % of a core", legend=True)
+    plain(rates, "ib1, ib2 killed; a new group; ib1, ib2 back", "s", "messages/s", legend=True)
+    plain(cpu, "CPU of the brokers in the middle (a start exceeds the picture)", "s", "CPU, % of a core", legend=True)
+    for axes in (loads, latencies, shares, rates):
+        axes.set_ylim(0)
+    return bool(run.rows())
+
+
+SUITE: Final = Suite(
+    name="overlay",
+    about=__doc__,
+    parts={
+        "cost": cost.measure,
+        "load": load.measure,
+        "hops": hops.measure,
+        "failure": crashes.measure,
+        "leaves": leaves.measure,
+    },
+    full=FULL,
+    quick=QUICK,
+    limit_s=660.0,
+    tables={
+        "cost": _of("cost", _COST),
+        "load": _of("load", _LOAD),
+        "hops": _of("hops", _HOPS),
+        "leaves": _leaves,
+        "failure": _failure,
+        "verdicts": paper.verdicts,
+        "machine": _machine,
+    },
+    printed=("cost", "load", "hops", "leaves", "failure", "verdicts"),
+    mark="bench-overlay",
+    pictures={"overlay-figures": ((11, 11), _draw)},
+    part_limits_s={"cost": 200.0, "load": 180.0, "hops": 150.0, "failure": 150.0, "leaves": 200.0},
+)

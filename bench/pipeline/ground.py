@@ -1,0 +1,123 @@
+"""What the parts share: one Spark session, the slots, the lake, and contestants that run in turn."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.pipeline.slot_store import SlotStore
+from bench.run import Figures
+from bench.stage import Stage, WrongResult
+from bench.topics import workload
+from broker.perf.process_tree import ProcessTree
+from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
+from broker.pipeline.lake import Lake
+from broker.pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CURSOR = "bench"
+Work = Callable[[Path], int]
+"""Performs a task once, with an empty folder of its own, and returns the number of rows."""
+
+
+class Ground:
+    """The circumstances of a run. Shapes: slots and lake are made when a part first needs them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.plan: Any = stage.plan
+        self.folder = stage.folder
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session that all contestants share."""
+        from broker.pipeline.spark.session import session
+
+        return session(conf={"spark.driver.memory": self.plan.driver_memory}, app="slotmq-bench")
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The routing keys of all messages."""
+        return workload.keys(self.plan.keys)
+
+    def new_store(self, name: str) -> SlotStore:
+        """Return an empty data folder, named as `brokers.slotmq` names one."""
+        plan, now_ms = self.plan, time.time_ns() // 1_000_000
+        path = self.folder / name / "slotmq"
+        return SlotStore(path, self.keys, body_bytes=plan.body_bytes, slot_rows=plan.slot_rows, now_ms=now_ms)
+
+    @cached_property
+    def slots(self) -> Path:
+        """The data folder with the plan's rows in slots."""
+        store = self.new_store("slots")
+        store.add(self.plan.rows)
+        store.close()
+        return store.path
+
+    @cached_property
+    def lake(self) -> Path:
+        """The lake with the plan's rows."""
+        path = self.folder / "lake"
+        self.archive(self.slots, path, self.plan.rows)
+        return path
+
+    def archive(self, data: Path, lake: Path, rows: int) -> int:
+        """Archive a data folder's slots into a lake with the job itself; return the number of rows.
+
+        Raises: WrongResult when the number of rows is wrong.
+        """
+        options = ArchiveOptions(spark=lambda: self.spark, lake=lake, path=str(data), cursor=CURSOR, seal=False)
+        values = run_archive(options, quiet("archive")).values
+        if values["rows"] != rows or values["bad"]:
+            raise WrongResult(f"archive: {values['rows']:,} of {rows:,} rows, {values['bad']:,} bad ones")
+        return rows
+
+    def lake_files(self) -> list[str]:
+        """Return the Parquet files of the lake."""
+        lake = Lake(self.lake)
+        return [str(lake.message_table.folder / file.path) for file in lake.files()]
+
+    def race(self, part: str, contestants: Mapping[str, Work], rounds: int) -> None:
+        """Measure contestants that run in turn; a round before the first one warms up the JVM and does not count."""
+
+        def measured(name: str) -> Callable[[int], None]:
+            def work(number: int) -> None:
+                figures = self.lap(contestants[name])
+                if number:
+                    self.stage.add(part, figures, name=name)
+
+            return work
+
+        self.stage.in_turn({name: measured(name) for name in contestants}, rounds + 1)
+
+    def lap(self, work: Work) -> Figures:
+        """Return the figures of some work by the process tree: this process, the JVM, and its Python workers.
+
+        Creating its folder and removing the files does not count.
+        """
+        folder = self.stage.new_folder()
+        folder.mkdir()
+        tree = ProcessTree(os.getpid())
+        tree.reset_peak()
+        used, begun = tree.usage().cpu_s, time.perf_counter()
+        try:
+            rows = work(folder)
+            wall_s, after = time.perf_counter() - begun, tree.usage()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        cpu_s = after.cpu_s - used
+        each = {"rows_per_s": rows / wall_s, "cpu_s_per_million": cpu_s / rows * 1e6}
+        return each | {"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": after.peak_rss_bytes}
+
+
+def quiet(job: str) -> Progress:
+    """Return a progress that shows nothing."""
+    return Progress(job, quiet=True, stream=io.StringIO())

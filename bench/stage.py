@@ -1,0 +1,136 @@
+"""The circumstances of a run, and its loop over contestants in turn."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+from uuid import uuid4
+
+from bench.run import Run
+from bench.service import NotStarted
+from bench.tables import shown
+from broker.perf.crew import RunFailed
+from broker.perf.faults import Fault
+
+COMPILED, INTERPRETED = "compiled", "interpreted"
+_TOLD_FIGURES = 4
+_TOLD_FIRST = ("per_s", "cpu_us", "p50_us", "p99_us")
+
+
+class WrongResult(Exception):
+    """A measured program did the wrong thing, which makes its figures worthless."""
+
+
+class NotOffered(Exception):
+    """A contestant lacks a feature that a measurement needs: it has no figures there, and nothing has failed."""
+
+
+EXPECTED = (NotStarted, RunFailed, Fault, WrongResult, OSError)
+"""What a measurement may raise; the other measurements go on."""
+
+
+def tell(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the parts of a run share.
+
+    Shapes: `packages` has the folder of the broker's package by form; the first one is the product.
+    Units: nothing long begins after the `deadline` of the monotonic clock.
+    """
+
+    plan: Any
+    packages: Mapping[str, Path]
+    folder: Path
+    run: Run
+    deadline: float = inf
+    tell: Callable[[str], None] = tell
+
+    @property
+    def package(self) -> Path:
+        """The folder of the measured package."""
+        return next(iter(self.packages.values()))
+
+    def new_folder(self) -> Path:
+        """Return a folder that does not exist yet."""
+        return self.folder / uuid4().hex[:8]
+
+    def late(self) -> bool:
+        """Return whether the time of the run is used up."""
+        return time.monotonic() > self.deadline
+
+    def add(self, part: str, figures: Mapping[str, Any], **key: Any) -> None:
+        """Add the figures of one round to a cell of the run, and print the first ones."""
+        self.run.add(part, figures, **key)
+        names = [name for name, value in figures.items() if isinstance(value, (int, float))]
+        names.sort(key=lambda name: _TOLD_FIRST.index(name) if name in _TOLD_FIRST else len(_TOLD_FIRST))
+        told = ", ".join(f"{name} {shown(name, figures[name])}" for name in names[:_TOLD_FIGURES])
+        self.tell(f"{part:14} {' '.join(str(value) for value in key.values()):32} {told}")
+
+    def fail(self, what: str, error: object) -> None:
+        """Record and print what could not be measured."""
+        text = f"{what}: {(str(error).strip() or type(error).__name__).splitlines()[-1]}"
+        self.run.failures.append(text)
+        self.tell(f"FAILED: {text}")
+
+    @contextmanager
+    def guarded(self, what: str, limit_s: float = 0.0) -> Iterator[None]:
+        """Record a failure of the block, or that it took longer than a limit, and go on."""
+        try:
+            with _limited(limit_s):
+                yield
+        except NotOffered:
+            return
+        except EXPECTED as error:
+            self.fail(what, error)
+        except Exception as error:  # noqa: BLE001 - a defect in one part must not cost the figures of the others
+            traceback.print_exc()
+            self.fail(what, f"{type(error).__name__}: {error}")
+
+    def in_turn(self, works: Mapping[str, Callable[[int], object]], rounds: int) -> None:
+        """Call each work with the number of each round, in an order that rotates: A B C, B C A.
+
+        So a change of the machine's speed meets all alike. One that fails is left out of the later rounds.
+        """
+        names = list(works)
+        for number in range(rounds):
+            first = number % len(works)
+            for name in [one for one in (*list(works)[first:], *list(works)[:first]) if one in names]:
+                if self.late():
+                    self.run.facts["cut_short"] = True
+                    return
+                failures = len(self.run.failures)
+                with self.guarded(name):
+                    works[name](number)
+                if len(self.run.failures) > failures:
+                    names.remove(name)
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    """Raise RunFailed in the block when it takes longer than this; 0 is no limit."""
+
+    def expire(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise RunFailed(f"stopped after {limit_s:.0f} s")
+
+    if not limit_s:
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, expire)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)

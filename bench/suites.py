@@ -1,0 +1,66 @@
+"""What a suite is: its parts, their extent, and how its figures are shown."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+from bench.page import Places
+from bench.picture import Draw
+from bench.run import Run
+from bench.stage import Stage
+
+NAMES: Final = ("messages", "topics", "growth", "cluster", "overlay", "pipeline")
+"""The suites by the first word of the command line; without one it is the first."""
+
+Part = Callable[[Any], None]
+
+
+def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> None:
+    """Measure part after part; one that fails or takes too long leaves the figures of the others alone."""
+    prepared = suite.prepare(stage)
+    for name in options.only:
+        if stage.late():
+            stage.fail(name, "the time of this run was used up")
+            continue
+        with stage.guarded(name, suite.part_limits_s.get(name, 0.0)):
+            suite.parts[name](prepared)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One suite.
+
+    Shapes: `parts` are what `--only` selects, each a function of what `prepare` makes of the stage; `tables` are the
+    places of its pages, of which `printed` are printed at the end of a run; `pictures` have a size and a function.
+    Units: `limit_s` is the usual time limit of a run.
+    """
+
+    name: str
+    about: str
+    parts: Mapping[str, Part]
+    full: Any
+    quick: Any
+    limit_s: float
+    tables: Mapping[str, Callable[[Run], str]]
+    printed: Sequence[str]
+    mark: str
+    pictures: Mapping[str, tuple[tuple[float, float], Draw]] = field(default_factory=dict)
+    part_limits_s: Mapping[str, float] = field(default_factory=dict)
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None
+    prepare: Callable[[Stage], Any] = lambda stage: stage
+    measure: Callable[[Stage, argparse.Namespace, Suite], None] = _measure_parts
+
+    @property
+    def places(self) -> Places:
+        """The places on its pages."""
+        return Places(self.mark, self.name, self.tables)
+
+
+def suite_of(name: str) -> Suite:
+    """Return a suite; only its own module is imported, because suites need different packages."""
+    found: Suite = import_module(f"bench.{name}.suite").SUITE
+    return found
