@@ -1,10 +1,10 @@
-"""Changes of parameters: those of a vhost, and those of the broker."""
+"""Set and clear parameters of vhosts and of the broker; paused queues are parameters, too."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.definitions import VHOST_LIMITS, limits_key
+from broker.administration.definitions import PAUSED_QUEUE, VHOST_LIMITS, limits_key
 from broker.core.definitions.reading import OPERATOR_POLICY, check_depth
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.administration.definitions import Draft
 
-__all__ = ["ParameterChanges"]
+__all__ = ["ParameterChanges", "QueuePauses"]
 
 POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components that RabbitMQ keeps policies as
 OWN: Final = "slotmq-"  # the beginning of the components that only this broker has
@@ -24,7 +24,7 @@ _log = get_logger()
 class ParameterChanges:
     """Sets and clears parameters. Raises: what Administration raises.
 
-    A component that nothing here reads is kept and exported again, as it is by an import; the log says so.
+    A component that the broker does not use is stored and exported all the same; the log has a warning.
     """
 
     def __init__(self, administration: Administration) -> None:
@@ -86,3 +86,37 @@ class ParameterChanges:
                 raise ValueError(f"Global parameter '{name}' does not exist")
 
         await self._administration.change(change, "global_parameter.cleared", name=name)
+
+
+class QueuePauses:
+    """Pauses and resumes the deliveries of queues. Raises: what Administration raises.
+
+    A parameter of the vhost keeps each pause, so that it outlives restarts and holds on all nodes of a cluster.
+    """
+
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+
+    async def pause(self, vhost: str, name: str) -> None:
+        """Pause the queue of this name, which may be declared later; does nothing for a paused queue."""
+        key = (vhost, PAUSED_QUEUE, name)
+        if key in self._administration.parameters:
+            return
+
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.set_parameter(key, {})
+
+        await self._administration.change(change, "queue.paused", vhost=vhost, queue=name)
+
+    async def resume(self, vhost: str, name: str) -> None:
+        """Resume the queue of this name; does nothing for a queue that is not paused."""
+        key = (vhost, PAUSED_QUEUE, name)
+        if key not in self._administration.parameters:
+            return
+
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.drop_parameter(key)
+
+        await self._administration.change(change, "queue.resumed", vhost=vhost, queue=name)

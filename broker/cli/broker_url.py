@@ -1,4 +1,4 @@
-"""Which broker a command talks to: that of a data folder, or one on another machine over its HTTP API."""
+"""The broker that a command talks to: by its data folder, or over its HTTP API on another machine."""
 
 from __future__ import annotations
 

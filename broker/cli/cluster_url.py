@@ -1,4 +1,4 @@
-"""What `slotmq serve` needs before it can be a node of a cluster: the database driver, and the URL out of its file."""
+"""The preconditions of a cluster node: the database driver, and the URL read from its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may follow the words of a command line, read from the parsers of the commands."""
+"""Completions of an incomplete command line, read from the parsers of the commands."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def add_completion(commands: Any, all_commands: Callable[[], argparse.ArgumentPa
         command = add_command(kinds, shell, f"print the script for {shell}; its first lines say where it goes")
         command.set_defaults(run=_print, script=script)
     command = add_command(kinds, "words", "print what may follow; the scripts call it")
-    command.add_argument("words", metavar="WORD", nargs="*", help="the words behind slotmq, the last one incomplete")
+    command.add_argument("words", metavar="WORD", nargs="*", help="the words after slotmq, the last one incomplete")
     command.set_defaults(run=_words, all_commands=all_commands)
 
 

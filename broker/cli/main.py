@@ -141,7 +141,7 @@ def _run(words: Sequence[str]) -> int:
         return _say(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
         leave(1)
-    except OSError as error:  # a full disk behind `>`; commands report their own files themselves
+    except OSError as error:  # a full disk after `>`; commands report their own files themselves
         _say(f"cannot write: {error.strerror or error}", 1)
         leave(1)
     return code

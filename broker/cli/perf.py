@@ -1,12 +1,15 @@
-"""`slotmq perf`: load for any AMQP broker. A scenario's module is imported only when it is used."""
+"""`slotmq perf`: generate load for any AMQP broker, and compare results.
+
+A scenario's module is imported only when the scenario is used.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.parser import BadUsage, OneLineParser, add_command
-from broker.cli.perf_compare import add_compare
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +30,7 @@ def add_perf(commands: Any) -> None:
     scenarios = perf.add_subparsers(title="scenarios", metavar="SCENARIO", required=True, parser_class=LazyScenario)
     for name, summary in SCENARIOS.items():
         scenarios.add_parser(name, help=summary, add_help=False).scenario = name
-    add_compare(scenarios)
+    _add_compare(scenarios)
 
 
 class LazyScenario(OneLineParser):
@@ -48,7 +51,7 @@ class LazyScenario(OneLineParser):
         return parser.parse_known_args(args, namespace)
 
     def own_parser(self) -> argparse.ArgumentParser:
-        """Return the scenario's own parser; one that is no scenario is its own."""
+        """Return the scenario's own parser, or this parser if it is not a scenario."""
         if not self.scenario:
             return self
         own = OneLineParser(prog="slotmq perf").add_subparsers(prog="slotmq perf")
@@ -60,7 +63,7 @@ class LazyScenario(OneLineParser):
 def run_scenario(arguments: argparse.Namespace) -> int:
     """Run a scenario, show its result, and return the exit code.
 
-    Raises: BadUsage for options that do not go together, or a file that cannot be written.
+    Raises: BadUsage for options that exclude each other, or a file that cannot be written.
     """
     from broker.perf.crew import RunFailed
     from broker.perf.faults import BadOptions, Fault
@@ -117,3 +120,43 @@ def _say(problem: str) -> int:
 
     print(f"slotmq: {cell(problem)}", file=sys.stderr)
     return FAILED
+
+
+def _add_compare(commands: Any) -> None:
+    """Add `slotmq perf compare`, which shows the results that `--json FILE` wrote."""
+    command = add_command(commands, "compare", "show results of earlier runs side by side, with ratios to the first")
+    command.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what --json FILE wrote")
+    command.add_argument("--plot", metavar="FILE", type=Path, help="draw all of them as one HTML page")
+    command.set_defaults(run=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Show results side by side, with ratios to the first, and return the exit code.
+
+    Raises: BadUsage for a file without a result, or a page that cannot be written.
+    """
+    from broker.perf.page import page
+    from broker.perf.table import compared
+
+    results = [_read(path) for path in arguments.files]
+    if arguments.plot is not None:
+        try:
+            arguments.plot.write_text(page(results), encoding="utf-8")
+        except OSError as error:
+            raise BadUsage(f"cannot write {arguments.plot}: {error.strerror or error}") from None
+    print(compared(results), end="")
+    return 0
+
+
+def _read(path: Path) -> Result:
+    from broker.perf.document import BadDocument
+    from broker.perf.result import Result
+
+    try:
+        return Result.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadUsage(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise BadUsage(f"{path}: not JSON: not UTF-8") from None
+    except BadDocument as error:
+        raise BadUsage(f"{path}: {error}") from None

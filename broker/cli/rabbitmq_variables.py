@@ -1,14 +1,17 @@
-"""The variables that set up RabbitMQ's image, each also by a file of that name: `RABBITMQ_DEFAULT_USER`, `_PASS` and
-`_VHOST`. `SLOTMQ_DEFAULT_USER` and so on mean the same, and win.
+"""The variables of RabbitMQ's image and of its nodes as settings.
+
+Those of the image name the first user: `RABBITMQ_DEFAULT_USER`, `_PASS` and `_VHOST`, each also as a file that a
+variable with `_FILE` names. `SLOTMQ_DEFAULT_USER` and so on mean the same, and win.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["VARIABLES", "rabbitmq_layer", "variable_of"]
+__all__ = ["VARIABLES", "ignored_variables", "rabbitmq_layer", "read", "variable_of"]
 
 KEYS: Final = {"USER": "default_user", "PASS": "default_pass", "VHOST": "default_vhost"}
 PREFIXES: Final = ("RABBITMQ_", "SLOTMQ_")
@@ -19,14 +22,37 @@ VARIABLES: Final = frozenset(
     f"{prefix}DEFAULT_{name}{file}" for prefix in PREFIXES for name in KEYS for file in ("", FILE)
 )
 
+WATERMARK: Final = "RABBITMQ_VM_MEMORY_HIGH_WATERMARK"
+NODE_KEYS: Final = {"RABBITMQ_NODE_PORT": "server.port", "RABBITMQ_NODE_IP_ADDRESS": "server.host"}
+# Erlang, RabbitMQ's own files and logs, its plugins, and variables that only images before 3.9 read.
+WITHOUT_MEANING: Final = frozenset(
+    "ADVANCED_CONFIG_FILE BASE CONFIG_FILE CONFIG_FILES CONF_ENV_FILE CTL_DIST_PORT_MAX CTL_DIST_PORT_MIN CTL_ERL_ARGS "
+    "DEFAULT_USER_TAGS DIST_PORT ENABLED_PLUGINS ENABLED_PLUGINS_FILE ERLANG_COOKIE FEATURE_FLAGS "
+    "FEATURE_FLAGS_FILE FORCED_FEATURE_FLAGS_ON_INIT GENERATED_CONFIG_DIR HIPE_COMPILE HOME IO_THREAD_POOL_SIZE "
+    "KEEP_PID_FILE_ON_EXIT LOG LOGS LOG_BASE MANAGEMENT_ALLOW_WEB_ACCESS MANAGEMENT_SSL_CACERTFILE "
+    "MANAGEMENT_SSL_CERTFILE MANAGEMENT_SSL_DEPTH MANAGEMENT_SSL_FAIL_IF_NO_PEER_CERT MANAGEMENT_SSL_KEYFILE "
+    "MANAGEMENT_SSL_VERIFY MAX_NUMBER_OF_ATOMS MAX_NUMBER_OF_PROCESSES MNESIA_BASE MNESIA_DIR NODENAME PID_FILE "
+    "PLUGINS_DIR PLUGINS_EXPAND_DIR QUORUM_DIR SASL_LOGS SCHEDULER_BIND_TYPE SCHEMA_DIR SERVER_ADDITIONAL_ERL_ARGS "
+    "SERVER_CODE_PATH SERVER_ERL_ARGS SERVER_START_ARGS SERVICENAME SSL_CACERTFILE SSL_CERTFILE SSL_DEPTH "
+    "SSL_FAIL_IF_NO_PEER_CERT SSL_KEYFILE SSL_VERIFY STREAM_DIR UPGRADE_LOG USE_LONGNAME".split()
+)
+# RabbitMQ's sizes: kB, MB and GB are decimal, k, M, G and KiB, MiB, GiB are not.
+SIZE: Final = re.compile(r"(\d+)(?:([kKmMgG])(i[bB]|[bB])?)?")
+POWERS: Final = {"K": 1, "M": 2, "G": 3}
+
 
 def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the layer of settings from these variables, and a line for each that cannot be used.
 
-    An empty variable is ignored, because a compose file may pass on unset ones. The value may be a password: it is
-    never repeated. *Blocking.*
+    An empty variable is ignored, because a compose file may pass on unset ones. The value may be a password: no line
+    repeats it. *Blocking.*
     """
-    said: dict[str, Any] = {}
+    layer: dict[str, dict[str, Any]] = {}
+    for variable, key in _node_variables(environ).items():
+        section, _, name = key.partition(".")
+        given = environ[variable]
+        layer.setdefault(section, {})[name] = _size(given) if key == "memory.alarm_bytes" else given
+    first_user: dict[str, Any] = {}
     problems: list[str] = []
     for prefix in PREFIXES:
         for name, key in KEYS.items():
@@ -36,23 +62,54 @@ def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]
                 problems.append(f"{variable} and {variable}{FILE}: only one of them can be set")
             elif path:
                 try:
-                    said[key] = read(Path(path))
+                    first_user[key] = read(Path(path))
                 except ValueError as error:
                     problems.append(f"{variable}{FILE}: {path}: {error}")
             elif value:
-                said[key] = value
-    return ({"auth": said} if said else {}), problems
+                first_user[key] = value
+    if first_user:
+        layer["auth"] = first_user
+    return layer, problems
 
 
 def variable_of(key: str, environ: Mapping[str, str]) -> str:
     """Return the variable that set a key of the layer."""
+    for variable, meant in _node_variables(environ).items():
+        if meant == key:
+            return variable
     name = next((name for name, field in KEYS.items() if key == f"auth.{field}"), "")
     candidates = [f"{prefix}DEFAULT_{name}{file}" for prefix in reversed(PREFIXES) for file in (FILE, "")]
     return next((variable for variable in candidates if name and environ.get(variable)), key)
 
 
+def ignored_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables of a node that are set and have no effect here."""
+    return sorted(f"RABBITMQ_{name}" for name in WITHOUT_MEANING if environ.get(f"RABBITMQ_{name}"))
+
+
+def _node_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a node that are set, each with the key that it sets."""
+    found = {variable: key for variable, key in NODE_KEYS.items() if environ.get(variable)}
+    watermark = environ.get(WATERMARK)
+    if watermark:  # a fraction of the memory, or a size
+        found[WATERMARK] = "memory.alarm_ratio" if "." in watermark or watermark == "1" else "memory.alarm_bytes"
+    return found
+
+
+def _size(value: str) -> str | int:
+    """Return RabbitMQ's size in bytes; a malformed one stays text, which the settings refuse."""
+    found = SIZE.fullmatch(value)
+    if found is None:
+        return value
+    number, unit, kind = found.groups()
+    if unit is None:
+        return int(number)
+    step = 1000 if kind in ("b", "B") else 1024
+    return int(number) * int(step ** POWERS[unit.upper()])
+
+
 def read(path: Path) -> str:
-    """Return a file's text without the line end behind it. Raises: ValueError with the reason."""
+    """Return a file's text without the line end after it. Raises: ValueError with the reason."""
     try:
         with path.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

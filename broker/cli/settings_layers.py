@@ -1,5 +1,6 @@
-"""The layers of settings, the later one wins: a TOML file, the variables of RabbitMQ's node and of its image,
-`SLOTMQ_SECTION__KEY` in the environment, flags.
+"""The layers of settings, of which a later one overrides an earlier one.
+
+A TOML file, RabbitMQ's variables, `SLOTMQ_SECTION__KEY` in the environment, flags.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, Final, get_origin
 from pydantic import SecretStr, ValidationError
 
 from broker.cli.client_variables import CLIENT_VARIABLES
-from broker.cli.rabbitmq_node import node_layer, node_variable_of
 from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
 from broker.settings import PREFIX, Settings, sections
 from broker.settings.problem import nearest, problem_lines
@@ -40,21 +40,20 @@ class SettingsError(ValueError):
 def load(
     file: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None, *, environment: bool = True
 ) -> Settings:
-    """Return the settings of file, environment and flags, each over the one before.
+    """Return the settings of file, environment and flags; each overrides those before.
 
     Raises: SettingsError with one line for each problem: the layer, the key, the range or the nearest known key.
     """
     from_file = read_file(file) if file else {}
-    first_user: Mapping[str, Any] = {}
+    from_rabbitmq: Mapping[str, Any] = {}
     if environment:
         check_environment(os.environ)
-        first_user, problems = rabbitmq_layer(os.environ)
+        from_rabbitmq, problems = rabbitmq_layer(os.environ)
         if problems:
             raise SettingsError(problems)
     layers: list[tuple[Callable[[str], str], Mapping[str, Any]]] = [
         (lambda key: f"{file}: {key}", from_file),
-        (lambda key: node_variable_of(key, os.environ), node_layer(os.environ) if environment else {}),
-        (lambda key: variable_of(key, os.environ), first_user),
+        (lambda key: variable_of(key, os.environ), from_rabbitmq),
         (lambda key: _variable(key) if "." in key else key, read_environment(os.environ) if environment else {}),
         (_flag, flags or {}),
     ]
@@ -68,8 +67,8 @@ def load(
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """Read a TOML file. Raises: SettingsError when it cannot be read, is no TOML, or is over FILE_BYTES_MAX."""
-    import tomllib  # a broker without a file starts without
+    """Read a TOML file. Raises: SettingsError when it cannot be read, is not TOML, or exceeds FILE_BYTES_MAX."""
+    import tomllib  # a broker without a settings file starts sooner without it
 
     try:
         with file.open("rb") as stream:
@@ -85,9 +84,9 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
-    """Refuse SLOTMQ_ variables that are no setting; `read_environment` passes over them in silence.
+    """Refuse SLOTMQ_ variables that are not settings, which `read_environment` ignores.
 
-    Raises: SettingsError naming each and the nearest known one. A value may be a password: it is never repeated.
+    Raises: SettingsError that names each and the nearest known one. A value may be a password: no text repeats it.
     """
     known = {
         _variable(f"{section}.{key}"): field for section, _model, fields in sections() for key, field in fields.items()
@@ -111,7 +110,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
 def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the settings of the environment that `check_environment` has passed, by section and key.
 
-    Tables and lists are JSON. One entry of a table may be said by itself, over what the JSON of the table says.
+    Tables and lists are JSON. A variable may set one entry of a table, and overrides the JSON of the table.
     """
     fields = {section: fields for section, _model, fields in sections()}
     said: dict[str, dict[str, Any]] = {}
@@ -124,7 +123,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         inner: Any = said.setdefault(section, {})
         for table in path[:-1]:
             inner = inner.setdefault(table, {})
-            if not isinstance(inner, dict):  # what was to be a table is none, and refused for it
+            if not isinstance(inner, dict):  # not a table: the model refuses it
                 break
         else:
             inner[path[-1]] = json.loads(value) if is_json else value
@@ -140,7 +139,7 @@ def _flag(key: str) -> str:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Tell what Kubernetes puts into a pod beside a service called slotmq; none of it is a setting."""
+    """Return whether Kubernetes sets this variable in a pod because there is a service called slotmq."""
     if name.endswith("_PORT"):
         return value.startswith(("tcp://", "udp://"))
     return SERVICE_LINK.fullmatch(name) is not None

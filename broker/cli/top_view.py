@@ -1,4 +1,4 @@
-"""What `slotmq top` shows, as lines of text, and what its keys do."""
+"""The screen of `slotmq top` as lines of text, and its keys."""
 
 from __future__ import annotations
 

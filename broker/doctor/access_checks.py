@@ -1,4 +1,4 @@
-"""Who can reach the broker: ports, certificates, and the user guest."""
+"""Checks of access to the broker: ports, certificates, and the user guest."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from broker.manage.gradual import pause
 
-__all__ = ["JSON", "PieceResponse", "created", "encoded", "json_answer", "no_content", "object_answer", "rows_answer"]
+__all__ = ["JSON", "PieceResponse", "created", "encoded", "json_answer", "no_content", "rows_answer"]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode
@@ -67,11 +67,6 @@ def rows_answer(
     return PieceResponse(pieces(iter(rows), before, after, at_once), media_type=JSON)
 
 
-def object_answer(value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with a JSON object whose values may be long lists: it is encoded in pieces."""
-    return PieceResponse(object_pieces(value), headers=headers, media_type=JSON)
-
-
 def created() -> Response:
     """Return the answer to a PUT that has made something."""
     return Response(status_code=201)
@@ -103,17 +98,3 @@ async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int)
             piece.clear()
         await pause()
     yield bytes(piece + after)
-
-
-async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-    """Yield an object in pieces, a long list among its values in several."""
-    before = b"{"
-    for name, inner in value.items():
-        head = before + encoded(name) + b":"
-        if isinstance(inner, list):
-            async for piece in pieces(iter(inner), head + b"[", b"]", ROWS_AT_ONCE):
-                yield piece
-        else:
-            yield head + encoded(inner)
-        before = b","
-    yield b"}\n" if before == b"," else b"{}\n"

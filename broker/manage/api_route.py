@@ -34,7 +34,7 @@ Branches = dict[str, "Branch"]
 
 
 class Branch:
-    """The routes behind the same beginning of a path. Invariant: a literal word wins over a word in braces."""
+    """The routes that share the beginning of a path. Invariant: a literal word wins over a word in braces."""
 
     __slots__ = ("any_word", "routes", "words")
 
@@ -78,7 +78,7 @@ class RouteTable:
 
 
 def _grown(branch: Branch, word: str) -> Branch:
-    """Return the branch behind a word of a route's path, a new one if needed."""
+    """Return the branch after a word of a route's path; add it if there is none."""
     if not word.startswith("{"):
         return branch.words.setdefault(word, Branch())
     if branch.any_word is None:

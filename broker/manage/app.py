@@ -47,7 +47,9 @@ from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
 from broker.manage.request_target import only, path_words, query_of
 from broker.manage.response import answering, refusal_response
 from broker.manage.sessions import LoginSessions
-from broker.manage.v1.routes import v1_routes
+from broker.manage.v1.slot_routes import slot_routes
+from broker.manage.v1.snapshot_routes import snapshot_routes
+from broker.manage.v1.tap_routes import tap_routes
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
@@ -76,9 +78,12 @@ _log = get_logger()
 
 def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
     """Return the routes of the HTTP API."""
+    taps, vhosts = broker.taps, broker.administration.vhosts
     return [
         *probe_routes(),
-        *v1_routes(broker, reads),
+        *slot_routes(taps, broker.incarnation, reads),
+        *tap_routes(taps, vhosts),
+        *snapshot_routes(taps, vhosts, reads),
         *control_routes(),
         *api_routes(),
         *page_routes(),

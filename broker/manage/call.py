@@ -37,7 +37,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 class Call:
     """A request of a known user.
 
-    Shapes: `words` are the values of the names in the route's path, `query` the parameters behind the question mark;
+    Shapes: `words` are the values of the names in the route's path, `query` the parameters after the question mark;
     `needs` is what the route asked of the user; `lasts` tells a long answer whether the login still holds. A route that
     needs no login gets a user without a name.
     """

@@ -41,7 +41,7 @@ __all__ = ["control_routes"]
 
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
-ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines behind a request
+ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines after a request
 WAITING_MAX_BYTES: Final = 256 << 10  # of an answer that the client has not taken
 
 Conversations = dict["ControlConversation", tuple[str, "ApiClient"]]  # with user and client, oldest first

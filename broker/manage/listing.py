@@ -113,7 +113,7 @@ class PageQuery:
         )
 
     def page_count(self, rows: int) -> int:
-        """Return how many pages a number of rows fills. Raises: HttpRefused 400 when `page` is behind the last."""
+        """Return how many pages a number of rows fills. Raises: HttpRefused 400 when `page` is after the last."""
         pages = max(1, -(-rows // self.page_rows))
         if self.page is not None and self.page > pages:
             raise HttpRefused(

@@ -1,4 +1,4 @@
-"""Who sends a request: HTTP's Basic authentication or the page's session, against the broker's users."""
+"""Authentication of a request as a user of the broker, by HTTP Basic or by a session of the page."""
 
 from __future__ import annotations
 

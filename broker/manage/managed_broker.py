@@ -1,4 +1,4 @@
-"""What the HTTP API reads and changes: the parts of a running broker."""
+"""The parts of a running broker that the HTTP API reads and changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller needs at least to use a route."""
+"""The login or tag that a route requires of its caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Needs", "tags_suffice"]
 
 
 class Needs(Enum):
-    """The least that a caller needs. NOTHING is not even a login, LOGIN no tag; the others are a user's tags."""
+    """The requirement of a route: NOTHING takes no login, LOGIN any user; each other one takes a tag."""
 
     NOTHING = "nothing"
     LOGIN = "login"
@@ -26,10 +26,10 @@ SUFFICIENT: Final = {
     Needs.MONITORING: {"monitoring", "administrator"},
     Needs.ADMINISTRATOR: {"administrator"},
 }
-"""The tags each of which is enough. Source: RabbitMQ's table of management permissions."""
+"""The tags of which any one meets the requirement. Source: RabbitMQ's table of management permissions."""
 
 
 def tags_suffice(tags: Collection[str], needs: Needs) -> bool:
-    """Return whether a user with these tags has what is needed."""
+    """Return whether a user with these tags meets the requirement."""
     sufficient = SUFFICIENT.get(needs)
     return sufficient is None or not sufficient.isdisjoint(tags)

@@ -1,8 +1,8 @@
-"""Where a browser's request comes from: pages of other sites can do nothing here.
+"""Checks of Origin and Host, so that pages of other sites cannot act through a user's browser.
 
-A browser sends stored passwords and cookies also with requests that a foreign page makes. What changes something must
-therefore come from the broker's own page. And a foreign site can give its own name the address of this machine (DNS
-rebinding): then the browser takes the broker for that site, so a browser on this machine must use a known name.
+A browser sends stored passwords and cookies with requests of foreign pages, too. A request that changes something must
+therefore come from the broker's own page. A foreign site can also resolve its name to the address of this machine (DNS
+rebinding), and the browser then takes the broker for that site; so the Host of a request must be a known name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who pays when a limit is reached that several users spend."""
+"""Fair sharing of a limit: when it is reached, the user with the most gives up one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ T = TypeVar("T", bound=Hashable)
 
 
 def payer(holders: Iterable[T], newcomer: T) -> T:
-    """Return the holder of most, the newcomer counted with one more; among equals it is the newcomer."""
+    """Return the holder of the most, with one more counted for the newcomer, who is chosen among equals."""
     counts = Counter([*holders, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

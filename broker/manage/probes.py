@@ -1,27 +1,32 @@
-"""Probes for a supervisor, without a login: whether the broker lives, and whether it is ready."""
+"""Liveness and readiness probes, without a login; they are answered from the start of the recovery on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.answers import json_answer
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
-from broker.manage.refusal import bad_request
+from broker.manage.refusal import HttpRefused, bad_request
+from broker.manage.request_target import query_of
+from broker.manage.response import answering, refusal_response
 
 if TYPE_CHECKING:
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from broker.manage.call import Call
 
-__all__ = ["PROBES", "UNREADY", "probe_routes"]
+__all__ = ["PROBES", "Gate", "probe_routes"]
 
 PROBES: Final = ("/healthz", "/readyz")
 UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
+RECOVERING: Final = "recovering"
 
 
 def probe_routes() -> list[ApiRoute]:
-    """Return the routes."""
+    """Return the routes of the probes of a broker that serves."""
     return [
         ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
         ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
@@ -29,12 +34,12 @@ def probe_routes() -> list[ApiRoute]:
 
 
 async def alive(_call: Call) -> Response:
-    """Say that the broker answers."""
+    """Answer the liveness probe."""
     return json_answer({"status": "ok"})
 
 
 async def ready(call: Call) -> Response:
-    """Say whether the broker takes work, without details that are not for clients without a login."""
+    """Answer the readiness probe; details are left out, because the client has no login."""
     status = call.query.get("unready", "503")
     if status not in UNREADY:
         raise bad_request(f"unready should be one of {', '.join(UNREADY)}")
@@ -45,3 +50,36 @@ async def ready(call: Call) -> Response:
     if vhosts := list(call.broker.down()):
         answer["vhosts_down"] = vhosts
     return json_answer(answer)
+
+
+class Gate:
+    """The ASGI application of an HTTP port: answers probes while the broker recovers, then passes requests on."""
+
+    def __init__(self, progress: Callable[[], Mapping[str, Any]]) -> None:
+        """`progress` returns the progress of the recovery."""
+        self._progress = progress
+        self._app: ASGIApp | None = None
+
+    def open(self, app: ASGIApp) -> None:
+        """Pass all further requests to this application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if self._app is not None:
+            await self._app(scope, receive, send)
+            return
+        async with answering(scope, send) as sending:
+            await self._early(scope)(scope, receive, sending)
+
+    def _early(self, scope: Scope) -> Response:
+        if scope["path"] == "/healthz":
+            return json_answer({"status": "ok"})
+        if scope["path"] == "/readyz":
+            try:
+                status = query_of(scope["query_string"]).get("unready", "503")
+            except HttpRefused as refused:
+                return refusal_response(refused)
+            told = {"status": "unready", "reasons": [RECOVERING], "progress": dict(self._progress())}
+            return json_answer(told, int(status) if status in UNREADY else 503)
+        return refusal_response(HttpRefused(503, "the broker is recovering its data and does not serve yet"))

@@ -1,4 +1,4 @@
-"""What a client is refused with: a status, a word that programs read, and a line for people."""
+"""Refusals of requests: a status, a word for programs, and a line for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an answer is sent: with the headers that every answer has, and with a deadline for each piece."""
+"""Sends an answer, with the headers that all answers have and a deadline for each piece."""
 
 from __future__ import annotations
 

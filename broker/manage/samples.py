@@ -1,20 +1,28 @@
-"""Samples of the broker's numbers: an hour of its totals always, and of single objects while somebody looks at them."""
+"""Samples of the broker's numbers, and rates of counters.
+
+The last hour of the broker's totals is always kept, that of a single object while somebody asks for it. Rates come from
+the readings of API callers: nothing is measured while nobody calls.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from operator import gt
 from typing import Final
 
 from broker.manage.columns import Row
 from broker.manage.history import History, sample_range
-from broker.manage.rates import AskedRates
 from broker.tasks import Tasks
 
-__all__ = ["Read", "Sampled", "Samples", "Watched"]
+__all__ = ["AskedRates", "Read", "Sampled", "Samples", "Watched"]
 
 WATCHED_MAX: Final = 50  # objects with a history
 UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long
+FORGET_S: Final = 600.0  # an object's readings are dropped when nobody has asked for them for this long
+
+COUNTERS_MAX: Final = 100_000  # objects whose last readings are kept
+SWEPT_AT_ONCE: Final = 500
 
 Read = Callable[[], "Sequence[int] | None"]
 
@@ -30,15 +38,15 @@ class Watched:
         self.asked_s = asked_s
 
     def ask(self, at_s: float) -> None:
-        """Note that somebody looks."""
+        """Note that somebody asks for the history."""
         self.asked_s = at_s
 
 
 class Samples:
     """Takes a sample of everything that is watched at each interval.
 
-    Shapes: `totals` is the history of the broker as a whole; `rates` knows the numbers that callers of the API read.
-    Invariant: one sampling at a time; at most WATCHED_MAX objects have a history, those that were asked for last.
+    Shapes: `totals` is the history of the broker as a whole; `rates` has the numbers that callers of the API read.
+    Invariant: one sampling at a time; at most WATCHED_MAX objects have a history, the most recently requested ones.
     """
 
     def __init__(
@@ -51,7 +59,7 @@ class Samples:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`names` are those of the numbers that `read_totals` returns; the first `counters` of them only grow."""
+        """`names` names the numbers that `read_totals` returns; the first `counters` of them only grow."""
         self._interval_ms = interval_ms
         self._read_totals = read_totals
         self._clock = clock
@@ -68,7 +76,7 @@ class Samples:
         return int(self._wall() * 1000)
 
     def watch(self, key: Hashable, names: Sequence[str], counters: int, read: Read) -> History:
-        """Return the history of an object, which begins now if nobody has asked for it lately."""
+        """Return the history of an object; it begins now if nobody has asked for it lately."""
         now_s = self._clock()
         watched = self._watched.get(key)
         if watched is None:
@@ -80,12 +88,12 @@ class Samples:
         return watched.history
 
     def tick(self) -> None:
-        """Begin to take a sample, unless the last one is still being taken."""
+        """Start taking a sample, unless the previous one is still in progress."""
         if not self._closed and not self._tasks.busy:
             self._tasks.start(self.sample())
 
     async def sample(self) -> None:
-        """Take a sample of everything."""
+        """Take a sample of the totals and of each watched object."""
         self.totals.add(self.now_ms, await self._read_totals())
         last_s = self._clock() - UNWATCHED_S
         for key, watched in list(self._watched.items()):
@@ -109,10 +117,10 @@ class Samples:
 
 
 class Sampled:
-    """An object of which samples can be asked for: its history begins then.
+    """An object whose history begins when its samples are first requested.
 
-    Shapes: `names` are those of the numbers that `read` returns, the first `counters` of which only grow; `key` names
-        the object among all others.
+    Shapes: `names` names the numbers that `read` returns, the first `counters` of which only grow; `key` identifies the
+        object among all others.
     """
 
     __slots__ = ("_counters", "_key", "_names", "_read")
@@ -131,3 +139,83 @@ class Sampled:
         history = samples.watch(self._key, self._names, self._counters, self._read)
         for name in names:
             table[f"{name}_details"] = history.details(name, wanted, samples.now_ms)
+
+
+class Reading:
+    """The last two readings of an object's counters that are an interval apart, and when they last changed.
+
+    Units: moments are in seconds; ``changed_s`` is one of the wall clock.
+    """
+
+    __slots__ = ("at_s", "before", "before_s", "changed_s", "counts")
+
+    def __init__(self, at_s: float, counts: Sequence[int], changed_s: float) -> None:
+        self.at_s = self.before_s = at_s
+        self.counts = self.before = counts
+        self.changed_s = changed_s
+
+
+class AskedRates:
+    """Remembers readings by key.
+
+    A rate is measured since a reading that is one to two intervals old if callers ask that often, otherwise since the
+    last one. The first caller gets none.
+    Invariant: at most COUNTERS_MAX readings are kept, each for FORGET_S after its last request.
+    """
+
+    def __init__(
+        self, interval_s: float, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.interval_s = interval_s
+        self._clock = clock
+        self._wall = wall
+        self._readings: dict[Hashable, Reading] = {}
+        self._sweep: list[Hashable] = []
+
+    def __len__(self) -> int:
+        """Return how many objects are remembered."""
+        return len(self._readings)
+
+    def of(self, key: Hashable, counts: Sequence[int], counters: int) -> list[float] | None:
+        """Return the rates of an object's numbers, which are `counts` now; None when all rates are 0.
+
+        The first `counters` of them never fall unless another object has the key now; the others may fall.
+        Units: per second.
+        """
+        now_s = self._clock()
+        known = self._readings.get(key)
+        if known is None or now_s - known.at_s > FORGET_S or _fell(known.counts, counts, counters):
+            self.sweep(2)
+            if len(self._readings) < COUNTERS_MAX:
+                self._readings[key] = Reading(now_s, counts, self._wall())
+            return None
+        if counts != known.counts:
+            known.changed_s = self._wall()
+        if now_s - known.at_s >= self.interval_s:
+            known.before, known.before_s = known.counts, known.at_s
+            known.counts, known.at_s = counts, now_s
+        before = known.before
+        if before == counts or now_s <= known.before_s:
+            return None
+        window_s = now_s - known.before_s
+        return [round((count - earlier) / window_s, 2) for count, earlier in zip(counts, before, strict=True)]
+
+    def changed_s(self, key: Hashable) -> float | None:
+        """Return when an object's counters changed last between two readings, None without readings."""
+        known = self._readings.get(key)
+        return None if known is None else known.changed_s
+
+    def sweep(self, most: int = SWEPT_AT_ONCE) -> None:
+        """Check some of the readings, and drop those that nobody has asked for lately. Cost: O(most)."""
+        now_s = self._clock()
+        if not self._sweep:
+            self._sweep = list(self._readings)
+        for key in self._sweep[-most:]:
+            known = self._readings.get(key)
+            if known is not None and now_s - known.at_s > FORGET_S:
+                del self._readings[key]
+        del self._sweep[-most:]
+
+
+def _fell(before: Sequence[int], counts: Sequence[int], counters: int) -> bool:
+    return any(map(gt, before[:counters], counts))

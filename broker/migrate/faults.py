@@ -1,4 +1,4 @@
-"""Why messages cannot be moved."""
+"""Errors that stop a migration."""
 
 from __future__ import annotations
 

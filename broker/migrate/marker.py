@@ -1,9 +1,9 @@
-"""What the source broker remembers of a queue that is being drained: one message in a queue of ours, the marker.
+"""The marker: one message at the source, in a queue of the migration, that names the batch being moved.
 
-Each batch is one AMQP transaction at the source: it acknowledges the batch before, and replaces the marker by one that
-names the messages of the next batch, each by fingerprint and number. Only then are they published at the target. So
-whatever stops the migration, the source knows which messages may be in both brokers, and under which numbers: published
-again with its number, a message is dropped by the target if it is there.
+Each batch is one AMQP transaction at the source: it acknowledges the previous batch, and replaces the marker by one
+that names the messages of the next batch, each by fingerprint and number. Only then are they published at the target.
+So after any failure the source knows which messages may be in both brokers, and their numbers: when such a message is
+published again with its number, the target drops it if it already has it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""The listener: accepts sockets and makes a transport, a connection machine and a session of each."""
+"""The listener: accepts sockets and makes a transport, a connection and a session for each."""
 
 from __future__ import annotations
 
 import asyncio
+import platform
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pamqp import commands
 
+from broker import __version__
 from broker.amqp.codec import encode_method
 from broker.amqp.connection import Connection
 from broker.amqp.connection_limits import ConnectionLimits
@@ -18,7 +20,6 @@ from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Ref
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close, close_servers, listening
-from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.handshakes import Handshakes
 from broker.net.stop import Stop
@@ -44,12 +45,16 @@ _log = get_logger()
 FORCED: Final = 320  # connection-forced
 QUIET_S: Final = 0.5  # a stopping broker drops a client that has been silent for this long
 STEPS: Final = 10  # each second's checks of all connections are spread over this many steps
+# A release of 3.x and the Erlang that it ran on. kombu does not ask RabbitMQ 4 for the prefetch of a whole channel,
+# which Celery's countdown needs.
+RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
+NUMBERS: Final = 3
 
 
 class Listener:
     """Holds the connected clients.
 
-    Shapes: `transports` has the clients in the order of their arrival.
+    Shapes: `transports` has the clients in the order in which they connected.
     Raises: OSError from `start` when the address cannot be listened on.
     """
 
@@ -344,3 +349,14 @@ def limits_of(settings: Settings) -> ConnectionLimits:
         table_depth_max=amqp.table_depth_max,
         table_entries_max=amqp.table_entries_max,
     )
+
+
+def server_properties(product: Literal["SlotMQ", "RabbitMQ"]) -> dict[str, Any]:
+    """Return the server properties of connection.start, with the product name of the settings.
+
+    Shapes: a version has three numbers, because some clients cannot parse more.
+    """
+    version = ".".join(__version__.split(".")[:NUMBERS])
+    ours = {"version": version, "platform": f"Python {platform.python_version()}"}
+    chosen = RABBITMQ if product == "RabbitMQ" else ours
+    return {"product": product, **chosen, "copyright": "", "information": "AMQP 0-9-1 topic broker"}

@@ -1,1 +1,1 @@
-"""What an operator asks of a broker: one table of operations, and one row per object, for the socket and HTTP."""
+"""The operations of an operator: one table of them, and one row per object, for the control socket and HTTP."""

@@ -1,4 +1,4 @@
-"""How long the message at the head of a queue has been there."""
+"""The age of the message at the head of a queue."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import decided
-from broker.administration.queue_pauses import QueuePauses
+from broker.administration.parameter_changes import QueuePauses
 from broker.amqp.table_writer import encode_table
 from broker.core.names import is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type

@@ -1,4 +1,4 @@
-"""What a user may do to messages, taps and cursors: what AMQP's permissions allow, whatever the tags."""
+"""Rights to messages, taps and cursors: AMQP's permissions decide, not the user's tags."""
 
 from __future__ import annotations
 

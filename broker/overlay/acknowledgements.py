@@ -1,15 +1,19 @@
-"""How far the leaves behind a broker have a stream."""
+"""The positions up to which leaves have acknowledged a stream, and streams whose acknowledgements stand still."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broker.overlay.packets import Space
+
+__all__ = ["Acknowledgements", "LagWatch"]
+
 
 class Acknowledgements:
     """The positions of leaves in one stream: each has all numbers up to its position.
 
-    A position only grows, and only when an ack that counts for the leaf arrives. Two acks never stand for a leaf that
-    none of them counted, and a leaf without a position holds everything back.
+    A position only grows, and only by an ack that counts for the leaf. A leaf without a position counts as 0, so
+    nothing of the stream is dropped before it has acknowledged something.
     """
 
     __slots__ = ("_positions",)
@@ -22,21 +26,50 @@ class Acknowledgements:
         return len(self._positions)
 
     def credit(self, leaves: Iterable[str], number: int) -> None:
-        """Note that these leaves have the stream up to a number. Cost: the leaves."""
+        """Raise the positions of these leaves to a number. Cost: O(leaves)."""
         positions = self._positions
         for leaf in leaves:
             if positions.get(leaf, 0) < number:
                 positions[leaf] = number
 
     def position(self, leaf: str) -> int:
-        """Return up to which number a leaf has the stream, 0 if nothing is known of it."""
+        """Return the position of a leaf, 0 if it has acknowledged nothing."""
         return self._positions.get(leaf, 0)
 
     def least(self, leaves: Iterable[str]) -> int | None:
-        """Return up to which number all these leaves have the stream, None without leaves. Cost: the leaves."""
+        """Return the lowest position of these leaves, None without leaves. Cost: O(leaves)."""
         positions = self._positions
         return min((positions.get(leaf, 0) for leaf in leaves), default=None)
 
     def retain(self, leaves: frozenset[str]) -> None:
-        """Forget all other leaves."""
+        """Drop the positions of all other leaves."""
         self._positions = {leaf: number for leaf, number in self._positions.items() if leaf in leaves}
+
+
+class LagWatch:
+    """Finds streams whose acks have stood still for `stall_ms`, and reports each again after every further `tip_ms`."""
+
+    __slots__ = ("_due", "_stall_ms", "_tip_ms")
+
+    def __init__(self, stall_ms: int, tip_ms: int) -> None:
+        self._stall_ms = stall_ms
+        self._tip_ms = tip_ms
+        self._due: dict[Space, tuple[int, int]] = {}  # the first number that is not acknowledged, and when to report it
+
+    def stands(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
+        """Return whether to report a stream as stuck. `needed` is the first number that a leaf lacks."""
+        if needed > sent:
+            self._due.pop(space, None)
+            return False
+        known, due_ms = self._due.get(space, (0, 0))
+        if known != needed:
+            self._due[space] = (needed, now_ms + self._stall_ms)
+            return False
+        if now_ms < due_ms:
+            return False
+        self._due[space] = (needed, now_ms + self._tip_ms)
+        return True
+
+    def forget(self, space: Space) -> None:
+        """Drop a stream that no leaf needs any more."""
+        self._due.pop(space, None)

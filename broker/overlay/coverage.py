@@ -1,4 +1,4 @@
-"""Which numbers of a stream have arrived: all up to one, and ranges beyond."""
+"""The numbers of a stream that have arrived: all up to one, and ranges above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the direction of one tree node: the replicas of its brokers, and the union of what they announced."""
+"""The direction of one tree node: the replicas of its brokers, and the union of their announcements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one broker of the overlay knows of the interest of others, and what it tells each of its neighbours."""
+"""The interest of other brokers as one broker of the overlay knows it, and its announcements to each neighbour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both schemes of subscription propagation have in common: tables of patterns, virtual times, and questions."""
+"""The common part of both schemes of subscription propagation: pattern tables, virtual times, and queries."""
 
 from __future__ import annotations
 

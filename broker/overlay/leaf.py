@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import partial
 
+from broker.overlay.acknowledgements import LagWatch
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.lag_watch import LagWatch
 from broker.overlay.leaf_state import LeafState
 from broker.overlay.logical_broker import LogicalBroker
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck

@@ -1,4 +1,4 @@
-"""What a leaf broker must find again after a crash."""
+"""The state of a leaf broker that outlives a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaf and inner brokers have in common: link sessions with their neighbours, and what is known of interest."""
+"""The common part of leaf and inner brokers: link sessions with their neighbours, and their known interest."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from broker.overlay.packets import Conjunction, Data, Element, Space, StreamName
 __all__ = ["PACKET_HEAD", "DamagedPacket", "PacketReader", "PacketWriter"]
 
 PACKET_HEAD: Final = Struct(">IB")  # bytes after this field, kind
-_U8: Final = Struct(">B")
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")

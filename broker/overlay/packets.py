@@ -1,4 +1,4 @@
-"""What the brokers of an overlay send each other, as values.
+"""The packets between the brokers of an overlay, as values.
 
 A vector maps the names of leaf brokers to virtual times. Virtual times, serials and numbers begin with 1; 0 means none.
 """

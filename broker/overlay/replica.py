@@ -1,4 +1,4 @@
-"""What one broker of a neighbour tree node has announced."""
+"""The replica of the announcements of one broker of a neighbouring tree node."""
 
 from __future__ import annotations
 

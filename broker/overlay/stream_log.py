@@ -1,4 +1,4 @@
-"""What a publishing leaf asks of the storage of its own streams."""
+"""The port to the storage of a publishing leaf's own streams."""
 
 from __future__ import annotations
 

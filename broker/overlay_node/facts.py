@@ -1,4 +1,4 @@
-"""What the overlay's brokers of this process know and do, as JSON for an operator."""
+"""The state of the overlay's brokers of this process, as JSON for an operator."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def _expression(text: str) -> re.Pattern[str]:
 def _incarnation(bound: int) -> int:
     """Return how far above a bound the virtual times of this process begin: above those of all before, by the clock.
 
-    If the clock is behind the bound, or was ahead for another life of the leaf, the times are others at least.
+    If the clock is below the bound, or was ahead in an earlier incarnation of the leaf, the times differ at least.
     """
     by_clock = int(time.time()) << TIME_BITS
     return max(0, by_clock - bound) + secrets.randbits(TIME_BITS)

@@ -13,9 +13,9 @@ from broker.net.address import CannotListen, bind, close
 from broker.parts.part import Part, Shared
 
 if TYPE_CHECKING:
-    from broker.manage.gate import Gate
     from broker.manage.listener import ManageListener
     from broker.manage.managed_broker import ManagedBroker
+    from broker.manage.probes import Gate
     from broker.manage.samples import Samples
     from broker.manage.v1.file_reads import FileReads
     from broker.parts.ports import Ports
@@ -101,8 +101,8 @@ class Http(Part):
     async def _listen(self) -> None:
         if not self.is_on:
             return
-        from broker.manage.gate import Gate  # noqa: PLC0415 - a start without HTTP is shorter
         from broker.manage.listener import ManageListener  # noqa: PLC0415 - as above
+        from broker.manage.probes import Gate  # noqa: PLC0415 - a start without HTTP is shorter
 
         settings = self._shared.settings
         for name, bound in list(self._bound.items()):

@@ -135,7 +135,7 @@ class Gap(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Released(_QueueFact):
-    """The last seal of a queue's removed slot files, and the id behind the last message in them."""
+    """The last seal of a queue's removed slot files, and the id after the last message in them."""
 
     vhost: str
     queue: str

@@ -108,7 +108,7 @@ class SealView:
         return list(self._by_queue.get(key, ()))
 
     def ends(self, vhost: str) -> dict[int, int]:
-        """Return, by number of each queue of a vhost, the id behind the last message that a slot file had."""
+        """Return, by number of each queue of a vhost, the id after the last message that a slot file had."""
         found: dict[int, int] = {}
         known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
         for one in known:
@@ -117,7 +117,7 @@ class SealView:
         return found
 
     def after(self, seal: int, *, queues: Collection[QueueKey] | None = None, limit: int | None = None) -> list[Seal]:
-        """Return up to `limit` seals behind that one, in rising order, of all queues or of some."""
+        """Return up to `limit` seals after that one, in rising order, of all queues or of some."""
         order = self._order
         found: list[Seal] = []
         for at in range(bisect_right(order, seal), len(order)):
@@ -129,10 +129,10 @@ class SealView:
         return found
 
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
-        """Return the gaps behind a reader's seal, of all queues or of some: what the reader can no longer have.
+        """Return the gaps after a reader's seal, of all queues or of some: files that the reader can no longer get.
 
-        Shapes: a queue whose files were released behind the reader, and whose gaps are not kept any more, has one gap
-            up to the released seal, without ids and counts.
+        Shapes: a queue with released files after the reader's seal, whose gaps are no longer kept, has one gap up to
+            the released seal, without ids and counts.
         """
         found = [gap for gap in self.gaps if gap.seal > after and (queues is None or gap.key in queues)]
         noted = {gap.key for gap in found}
@@ -193,7 +193,7 @@ class SealView:
 
     def _fold_seal(self, seal: Seal) -> None:
         if self._order and seal.seal <= self._order[-1]:
-            raise BadSealLine(f"seal {seal.seal} comes behind seal {self._order[-1]}")
+            raise BadSealLine(f"seal {seal.seal} comes after seal {self._order[-1]}")
         self.starts.begin(seal.seal, seal.incarnation)
         self._seals[seal.seal] = seal
         self._by_queue.setdefault(seal.key, deque()).append(seal)

@@ -34,7 +34,7 @@ class SlotDraft:
         return cls(files, path, file, SlotFileWriter(file, meta))
 
     def complete(self, end: int) -> None:
-        """Write index, meta and tail behind the rows, unless it was done; otherwise `finish` does it.
+        """Write index, meta and tail after the rows, unless it was done; otherwise `finish` does it.
 
         After StoreFailed, as on a full disk, the draft may be abandoned and its messages may be written again.
         """

@@ -5,7 +5,7 @@
     snapshots/                see `snapshot_folder`
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
-every listed file exists, and the next start removes files that are not listed. Only a whole file behind the last seal
+every listed file exists, and the next start removes files that are not listed. Only a whole file after the last seal
 is listed instead of removed: a reader may have seen its line before a crash tore it, and no seal may name two files.
 """
 

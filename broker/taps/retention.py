@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.event_log import get_logger
-from broker.slot_files.slot_retention import Cap, plan_deletions
+from broker.slot_files.seal_log import Seal
+from broker.slot_files.seal_view import SealView
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Retention"]
+__all__ = ["Cap", "Retention", "plan_deletions"]
+
+TapKey = tuple[str, str]  # vhost and tap
+
+
+class Cap(NamedTuple):
+    """The limits of a tap: the size of all its slot files, and the age of the last message of a file."""
+
+    max_bytes: int
+    max_age_ms: int
+
 
 UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
 INTERVAL_S: Final = 10.0
@@ -29,7 +40,7 @@ _log = get_logger()
 
 
 class Retention:
-    """The removal of slot files and snapshots, every ten seconds."""
+    """Removes slot files and snapshots every ten seconds."""
 
     def __init__(
         self,
@@ -62,7 +73,7 @@ class Retention:
         return self._tasks.busy
 
     def start(self) -> None:
-        """Begin with a first run a second from now."""
+        """Schedule the first run a second from now."""
         self._next_s = asyncio.get_running_loop().time() + FIRST_S
 
     def soon(self) -> None:
@@ -82,7 +93,7 @@ class Retention:
         self._ends = True
 
     async def close(self) -> None:
-        """Return when the present run is over."""
+        """Wait for the current run."""
         await self._tasks.ended()
 
     async def _run(self) -> None:
@@ -108,3 +119,49 @@ class Retention:
             for engine in self._vhosts.engines.values()
             for queue in engine.vhost.queues.taps.values()
         }
+
+
+class Deletions(NamedTuple):
+    """The slot files to remove, in the order of their seals. Shapes: ``forced`` has the reason of each gap."""
+
+    passed: list[Seal]
+    forced: list[tuple[Seal, str]]
+
+
+def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now_ms: int) -> Deletions:
+    """Return the slot files to remove now; a tap without a cap of its own has the default cap.
+
+    Units: `now_ms` is on the broker's clock.
+    Shapes: of each queue a prefix of its seals, as `SlotFolder.remove` requires.
+    Invariant: a file that a cursor has not passed, or of a tap without cursors, is removed only by a cap.
+    Cost: O(seals), to add up their bytes.
+    """
+    passed: list[Seal] = []
+    forced: list[tuple[Seal, str]] = []
+    places: dict[TapKey, int] = {}
+    for cursor in view.cursors:
+        key = cursor.vhost, cursor.tap
+        places[key] = min(cursor.seal, places.get(key, cursor.seal))
+    for tap, seals in _by_tap(view).items():
+        cap = caps.get(tap, default)
+        place = places.get(tap, 0)
+        held_bytes = sum(seal.bytes for seal in seals)
+        for seal in seals:
+            if seal.seal <= place:
+                passed.append(seal)
+            elif held_bytes > cap.max_bytes:
+                forced.append((seal, "bytes"))
+            elif now_ms - seal.last_ts_ms - seal.ahead_ms > cap.max_age_ms:
+                forced.append((seal, "age"))
+            else:
+                break
+            held_bytes -= seal.bytes
+    return Deletions(sorted(passed, key=lambda seal: seal.seal), sorted(forced, key=lambda one: one[0].seal))
+
+
+def _by_tap(view: SealView) -> dict[TapKey, list[Seal]]:
+    """Return the seals of each tap in rising order; a tap that was removed and added again has several queues."""
+    found: dict[TapKey, list[Seal]] = {}
+    for seal in view.seals:
+        found.setdefault((seal.vhost, seal.queue), []).append(seal)
+    return found

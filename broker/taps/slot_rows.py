@@ -31,7 +31,7 @@ class Piece:
     """Some messages of one slot.
 
     Shapes: ``held`` are the messages, None when the slot lies on disk; then ``segments`` are pinned until `let_go`.
-        ``end`` is the id behind the range that the piece covers: messages of the range that are missing are settled.
+        ``end`` is the id after the range that the piece covers: messages of the range that are missing are settled.
     """
 
     slot: Slot
@@ -94,7 +94,7 @@ def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
 def copy_pieces(
     store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
 ) -> int:
-    """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id behind the last one.
+    """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id after the last one.
 
     *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock less `ahead_ms`.
     Raises: CorruptRecord, StoreFailed.

@@ -264,7 +264,7 @@ class Snapshots(Mapping[str, Snapshot]):
     def _writing(
         self, engine: Engine, stream: Stream, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
-        """Return a *blocking* function that writes one file; it returns the file and the id behind its last message."""
+        """Return a *blocking* function that writes one file; it returns the file and the id after its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, stream.queue.name
         store, number, most_bytes = engine.store, stream.number, self._settings.window_bytes
         keep_free_bytes, ahead_ms = self._keep_free_bytes, self._clock.ahead_ms

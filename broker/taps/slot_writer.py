@@ -197,7 +197,7 @@ class SlotWriter:
                 continue
             self._answer(queue)
             if queue in self._asked or self._is_due(queue):
-                self._due[queue] = engine  # behind the others
+                self._due[queue] = engine  # after the others
 
     async def _seal(self, engine: Engine, queue: TapQueue) -> None:
         """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
@@ -235,7 +235,7 @@ class SlotWriter:
             )
 
     def _write(self, vhost: str, queue: TapQueue, store: VhostStore, pieces: list[Piece]) -> tuple[Seal | None, int]:
-        """Write and seal one file; return its seal and the id behind its last message. *Blocking.*
+        """Write and seal one file; return its seal and the id after its last message. *Blocking.*
 
         Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
         """

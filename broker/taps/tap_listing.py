@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def end_of(view: SealView, vhost: str, tap: str) -> int:
-    """Return the id behind the last message that a slot file of a tap had, 0 for none."""
+    """Return the id after the last message that a slot file of a tap had, 0 for none."""
     known: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
     return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
 

@@ -1,11 +1,11 @@
-"""A bridge between one ØMQ socket and one exchange: how it connects to the broker, and again after a failure."""
+"""A bridge between one ØMQ socket and one exchange: its connection to the broker, and its topics."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -14,18 +14,19 @@ import zmq
 
 from broker.amqp.client import ClientConnection
 from broker.amqp.errors import BrokerError, NotNow
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.link import CallRefused, ClientEvents, ClientLink
 from broker.event_log import get_logger
+from broker.routing.pattern import HASH, STAR, split_words
 from broker.tasks import Tasks
 from broker.zeromq.loop_socket import LoopSocket
-from broker.zeromq.topic_form import TopicForm
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
     from broker.settings.zmq import ZmqEndpoint
 
-__all__ = ["Bridge", "BridgeContext"]
+__all__ = ["Bridge", "BridgeContext", "TopicForm"]
 
 _log = get_logger()
 
@@ -48,6 +49,8 @@ CLOSED: Final = "the bridge stops"
 CHANNELS: Final = 2
 DATA: Final = 1  # the channel of messages
 BINDINGS: Final = 2  # the channel on which bindings may be refused
+WILDCARDS: Final = (STAR, HASH)
+DOT: Final = b"."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +99,27 @@ class Bridge(ClientEvents):
         self._peers: set[int] = set()
 
     def received(self, frames: list[bytes]) -> None:
-        """Take a message of the ØMQ socket."""
+        """Handle a message of the ØMQ socket."""
         raise NotImplementedError
 
     def received_all(self) -> None:
-        """Take note that the messages that were there are received."""
+        """Handle the end of a batch of received messages."""
 
     async def set_up(self, connection: ClientLink) -> None:
-        """Prepare a new connection. Raises: CallRefused."""
+        """Set up a new connection. Raises: CallRefused."""
         raise NotImplementedError
 
     async def apply(self, connection: ClientLink) -> None:
-        """Pass on what has changed. Raises: CallRefused."""
+        """Send pending changes over the connection. Raises: CallRefused."""
 
     async def drain(self) -> None:
-        """Return when what has come so far is passed on."""
+        """Wait until all received messages are passed on."""
 
     def detached(self) -> None:
-        """Take note that the connection has ended."""
+        """Handle the end of the connection."""
 
     def tick(self) -> None:
-        """Look at what has changed in the last second."""
+        """Check once a second for changes."""
 
     def find(self) -> tuple[Vhost, Exchange]:
         """Return the vhost and the exchange. Raises: CallRefused when there is none."""
@@ -151,12 +154,12 @@ class Bridge(ClientEvents):
             raise kind(f"cannot {verb} {self.settings.endpoint}: {zmq.strerror(error.errno)}") from error
 
     def start(self) -> None:
-        """Begin to connect to the broker."""
+        """Start connecting to the broker."""
         self._monitor.resume()
         self._tasks.start(self._run())
 
     async def stop(self, timeout_s: float) -> None:
-        """Pass on what has come, and end."""
+        """Pass on the received messages, and stop."""
         self._stopping = True
         connection = self.connection
         if connection is not None:
@@ -237,3 +240,68 @@ class Bridge(ClientEvents):
             "problem": self.problem,
             "peers": len(self._peers),
         }
+
+
+class TopicForm:
+    """Translates between routing keys and ØMQ topics, and between binding keys and ØMQ prefixes, for one endpoint.
+
+    ØMQ matches the octets at the start of a message; AMQP matches words. With a dot after the routing key, the prefix
+    `a.b.` is exactly the binding key `a.b.#`, which matches the routing key `a.b` too.
+    Invariant: a translation matches all that the original matches, or more; the receiver of a message filters.
+    Shapes: `trailing_dot` says that a topic frame is the routing key and a dot, else it is the routing key alone.
+    Units: `words_max` is how many words a binding key can have.
+    """
+
+    def __init__(self, *, trailing_dot: bool, words_max: int) -> None:
+        self._end = DOT if trailing_dot else b""
+        self._words_max = words_max
+
+    def topic(self, key: str) -> bytes:
+        """Return the topic frame of a routing key."""
+        return key.encode() + self._end
+
+    def key(self, topic: bytes) -> str:
+        """Return the routing key of a topic frame, whose dot at the end may be missing.
+
+        Raises: ValueError when it cannot be a routing key.
+        """
+        octets = topic.removesuffix(self._end)
+        if len(octets) > SHORT_STRING_MAX_BYTES:
+            raise ValueError(f"a topic of {len(topic)} bytes, a routing key has {SHORT_STRING_MAX_BYTES} at most")
+        try:
+            return octets.decode()
+        except UnicodeDecodeError:
+            raise ValueError("a topic that is not UTF-8") from None
+
+    def binding_key(self, prefix: bytes) -> str:
+        """Return the binding key that matches the routing keys of all topics with a prefix.
+
+        It ends with `#` in place of a word that is incomplete, a wildcard or not UTF-8, and where it would be too long.
+        """
+        if prefix == DOT:  # the topic of the empty routing key, which has no words
+            return HASH
+        words = list(self._words(prefix))
+        return ".".join([*words[: self._words_max - 1], HASH])
+
+    def _words(self, prefix: bytes) -> Iterator[str]:
+        left_bytes = SHORT_STRING_MAX_BYTES - len(HASH)
+        for octets in prefix.split(DOT)[:-1]:
+            left_bytes -= len(octets) + 1
+            try:
+                word = octets.decode()
+            except UnicodeDecodeError:
+                return
+            if word in WILDCARDS or left_bytes < 0:
+                return
+            yield word
+
+    def prefix(self, pattern: str) -> bytes:
+        """Return the longest common prefix of the topics of all routing keys that match a topic pattern."""
+        literal = []
+        for word in split_words(pattern):
+            if word in WILDCARDS:
+                break
+            literal.append(word.encode())
+        if not literal:  # the empty pattern matches the empty routing key alone
+            return b"" if pattern else self._end
+        return DOT.join(literal) + self._end

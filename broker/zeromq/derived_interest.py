@@ -1,4 +1,4 @@
-"""What one side asks of the other, derived from what it is asked for itself."""
+"""The interest that a bridge passes on to one side, derived from the other side's interest."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Asked = TypeVar("Asked", bound=Hashable)
 
 
 class DerivedInterest(Generic[Item, Asked]):
-    """Counts items and asks for what each of them derives, once, as long as there is an item that derives it.
+    """Derives an interest from each item, and asks for each derived interest once while any item derives it.
 
-    With more than `maximum` to ask for it asks for everything instead, until three quarters of that are left.
-    Invariant: an item counts once however often it is added, and removing one that is not there changes nothing.
-    Cost: O(changes), except when it turns to everything and back: O(items).
+    Above `maximum` derived interests it asks for everything instead, until their number falls to three quarters of it.
+    Invariant: an item counts once however often it is added; removing an unknown item changes nothing.
+    Cost: O(changes), except when it switches to everything and back: O(items).
     """
 
     def __init__(self, derive: Callable[[Item], Asked], everything: Asked, maximum: int) -> None:
@@ -58,18 +58,18 @@ class DerivedInterest(Generic[Item, Asked]):
             self.remove(item)
 
     def lift_limit(self) -> None:
-        """Ask for each item from now on, however many they are: everything cannot be had."""
+        """Ask for each derived interest from now on, however many there are: the other side refuses everything."""
         self._maximum = sys.maxsize
 
     def restart(self) -> None:
-        """Derive and ask for all again: the other side has forgotten what it was asked for. Cost: O(items)."""
+        """Derive and ask for all interests again, because the other side has lost them. Cost: O(items)."""
         self.asked.clear()
         self._counts = dict(Counter(map(self._derive, self._items)))
         self._changed = dict.fromkeys(self._counts)
         self.is_everything = False
 
     def take(self) -> tuple[list[Asked], list[Asked]]:
-        """Return what to ask for now, and what to withdraw after that, so that nothing is missed in between."""
+        """Return the interests to ask for now, and those to withdraw afterwards, so that no message is missed."""
         before = self.is_everything
         self.is_everything = len(self._counts) > (self._maximum * 3 // 4 if before else self._maximum)
         changed, self._changed = self._changed, {}

@@ -1,4 +1,4 @@
-"""What the bindings of one exchange want, and when the exchange is declared anew."""
+"""The interest of the bindings of one exchange, and the redeclaration of the exchange."""
 
 from __future__ import annotations
 

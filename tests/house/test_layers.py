@@ -20,8 +20,7 @@ MAY_CALL_FILES = {
     "cli/cluster_copy.py",  # writes and reads the backup that the user names
     "cli/definitions.py",  # reads and writes the document that the user names
     "cli/login_url.py",  # reads the files that variables name
-    "cli/perf.py",  # writes the result to the files that the user names
-    "cli/perf_compare.py",  # reads results and writes the page, where the user says
+    "cli/perf.py",  # reads and writes the results that the user names
     "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
     "cli/top.py",  # reads the keys of the terminal

@@ -9,7 +9,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.administration.queue_pauses import QueuePauses
+from broker.administration.parameter_changes import QueuePauses
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.server import BrokerServer

@@ -1,4 +1,4 @@
-"""Where dead letters end up: the queues that keep them, and the queues whose dead letters are lost."""
+"""The destinations of dead letters: the queues that keep them, and the queues whose dead letters are lost."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
 
 
 def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
-    """Yield everything that is bound to an exchange, or to exchanges behind it, whatever the keys."""
+    """Yield everything that is bound to an exchange, or to exchanges that it forwards to, whatever the keys."""
     reached = {exchange: None}
     pending = [exchange]
     for current in pending:  # grows during the loop

@@ -1,4 +1,4 @@
-"""What the API calls this broker towards tools that know RabbitMQ: versions, plugins, features."""
+"""The versions, plugins and feature flags that the API reports to tools written for RabbitMQ."""
 
 from __future__ import annotations
 

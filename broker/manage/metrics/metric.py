@@ -155,7 +155,7 @@ def head(name: str, kind: str, about: str) -> str:
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Return labels as they stand behind a name, nothing for none."""
+    """Return labels in braces, as they follow a metric's name; empty without labels."""
     inner = ",".join([f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in labels])
     return f"{{{inner}}}" if inner else ""
 

@@ -71,10 +71,10 @@ class FileResponse(PieceResponse):
 
 
 def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple[int, int] | None:
-    """Return the first byte and the one behind the last that is asked for, None for the whole.
+    """Return the first requested byte and the one after the last, None for the whole file.
 
     Several ranges, another unit, and what cannot be read ask for the whole, which RFC 9110 allows.
-    Raises: HttpRefused (416) for a range that begins behind the end.
+    Raises: HttpRefused (416) for a range that begins after the end.
     """
     found = ONE_RANGE.fullmatch(headers.get("range", ""))
     if found is None or headers.get("if-range", etag) != etag:

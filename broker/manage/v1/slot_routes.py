@@ -63,10 +63,9 @@ class SlotAnswers:
         )
 
     async def seals(self, call: Call) -> Response:
-        """List what is behind a seal, of the taps that the user may read: the slot files that are there, and what can
-        not be had any more.
+        """List the slot files after a seal, of the taps that the user may read, and the gaps among them.
 
-        "partial" says that there are slots of others beside those that were asked for.
+        "partial" says that slots of other taps exist besides those that were requested.
         Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
         """
         after = integer("after", call.query.get("after", "0"))

@@ -1,4 +1,4 @@
-"""What brokers with constraint vectors send each other, as values."""
+"""The packets between brokers with constraint vectors, as values."""
 
 from __future__ import annotations
 

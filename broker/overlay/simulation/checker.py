@@ -1,4 +1,4 @@
-"""What must hold in a simulated overlay, whatever happens to it."""
+"""The invariants of a simulated overlay, and their checks while it runs and at its end."""
 
 from __future__ import annotations
 

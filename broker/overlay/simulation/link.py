@@ -1,14 +1,34 @@
-"""A simulated link between two brokers: sessions, delays and faults."""
+"""A simulated link between two brokers: its sessions, delays and faults, and the packets that it carried."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from broker.overlay.message_limit import exceeds
 from broker.overlay.packets import Packet, StreamRun
 from broker.overlay.simulation.dice import Dice
-from broker.overlay.simulation.faults import NO_FAULTS
 from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.scheduler import Scheduler
-from broker.overlay.simulation.statistics import Statistics
+
+__all__ = ["NO_FAULTS", "LinkFaults", "SimulatedLink", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFaults:
+    """What may happen to a packet while its link is up, as probabilities, and the delay of the link."""
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    least_delay_ms: int = 1
+    most_delay_ms: int = 5
+    capacity_packets: int = 1_000_000
+    """Packets under way in one direction from which on the link is full, until half of them have arrived."""
+
+
+NO_FAULTS = LinkFaults()
 
 
 class Lane:
@@ -121,3 +141,35 @@ class SimulatedLink:
     def _notice(self, lane: Lane, session: int) -> None:
         if session == self._session:
             lane.receiver.lost(lane.sender)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Packets, and bytes if `size_bytes` measures them, by link and kind of packet."""
+
+    size_bytes: Callable[[Packet], int] | None = None
+    packets: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    bytes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    elements: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def count(self, sender: str, receiver: str, packet: Packet) -> None:
+        """Count a packet that was put on a link."""
+        kind = type(packet).__name__
+        self.packets[sender, receiver, kind] += 1
+        if self.size_bytes is not None:
+            self.bytes[sender, receiver, kind] += self.size_bytes(packet)
+
+    def by_kind(self) -> dict[str, tuple[int, int]]:
+        """Return packets and bytes by kind."""
+        packets: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for (_, _, kind), count in self.packets.items():
+            packets[kind] += count
+        for (_, _, kind), size in self.bytes.items():
+            sizes[kind] += size
+        return {kind: (count, sizes[kind]) for kind, count in sorted(packets.items())}
+
+    def lines(self) -> list[str]:
+        """Return a table of the kinds of packets, and of the elements of runs."""
+        rows = [f"{kind:10} {count:>10} packets {size:>12} bytes" for kind, (count, size) in self.by_kind().items()]
+        return [*rows, f"{'elements':10} {sum(self.elements.values()):>10} over {len(self.elements)} lanes"]

@@ -1,4 +1,4 @@
-"""What the bindings of one vhost want of the overlay: each binding of an overlay exchange asks for a conjunction."""
+"""The interest of one vhost: each binding of an overlay exchange asks the overlay for a conjunction."""
 
 from __future__ import annotations
 

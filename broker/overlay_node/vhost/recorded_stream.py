@@ -171,7 +171,7 @@ class RecordedStream:
         done()
 
     def _find_trimmed(self) -> int:
-        """Return up to which number the stream was trimmed before the start: up to the first gap behind a vector."""
+        """Return up to which number the stream was trimmed before the start: up to the first gap after a vector."""
         present = (number for slot in self._manager.slots.values() for number in _numbers(slot, slot.first, slot.end))
         first = next(present, self._manager.next_id)
         if first != (self.changes[0].number if self.changes else 0):

@@ -1,1 +1,1 @@
-"""Which queues a message reaches: bindings, matched by the broker's own index."""
+"""The queues that messages reach: bindings, matched by the broker's own index."""

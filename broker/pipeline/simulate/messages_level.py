@@ -12,8 +12,8 @@ from typing import Final
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Data, Packet, StreamRun
-from broker.overlay.simulation.faults import LinkFaults
 from broker.overlay.simulation.leaf_member import SimulatedBinding
+from broker.overlay.simulation.link import LinkFaults
 from broker.overlay.simulation.network import Network
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.rabbitmq_node import ignored_variables
+from broker.cli.rabbitmq_variables import ignored_variables
 from broker.cli.settings_layers import SettingsError, load
 
 

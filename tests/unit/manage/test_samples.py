@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.manage import rates as rates_module
+from broker.manage import samples as samples_module
 from broker.manage.history import History, SampleRange, sample_range
-from broker.manage.rates import FORGET_S, AskedRates
-from broker.manage.samples import UNWATCHED_S, WATCHED_MAX, Samples
+from broker.manage.samples import FORGET_S, UNWATCHED_S, WATCHED_MAX, AskedRates, Samples
 
 INTERVAL_S = 5.0
 
@@ -71,7 +70,7 @@ def test_counters_that_fall_belong_to_another_object(clock: Moment) -> None:
 
 def test_readings_are_forgotten(clock: Moment, monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody asks for goes after ten minutes, and there is a bound on their number."""
-    monkeypatch.setattr(rates_module, "COUNTERS_MAX", 3)
+    monkeypatch.setattr(samples_module, "COUNTERS_MAX", 3)
     rates = asked_rates(clock)
     for key in "abcde":
         assert rates.of(key, (1,), 1) is None

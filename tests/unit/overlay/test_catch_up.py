@@ -9,9 +9,8 @@ from random import Random
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.catch_up import Behind, CatchUp
 from broker.overlay.packets import Conjunction, Data, Packet, Space, StreamRun
-from broker.overlay.simulation.faults import LinkFaults
 from broker.overlay.simulation.leaf_member import SimulatedBinding
-from broker.overlay.simulation.link import SimulatedLink
+from broker.overlay.simulation.link import LinkFaults, SimulatedLink
 from broker.overlay.simulation.network import Network
 from broker.overlay.simulation.topology import SimulatedTree
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.routing.engines.pairwise import words_match
 from broker.routing.pattern import split_words
-from broker.zeromq.topic_form import TopicForm
+from broker.zeromq.bridge import TopicForm
 
 DOTTED = TopicForm(trailing_dot=True, words_max=64)
 BARE = TopicForm(trailing_dot=False, words_max=64)

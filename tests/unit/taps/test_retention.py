@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.slot_files.seal_log import Cursor, Seal
 from broker.slot_files.seal_view import SealView
-from broker.slot_files.slot_retention import Cap, plan_deletions
+from broker.taps.retention import Cap, plan_deletions
 
 DAY_MS = 86_400_000
 WIDE = Cap(1 << 40, 365 * DAY_MS)

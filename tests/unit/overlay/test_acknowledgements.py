@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.overlay.lag_watch import LagWatch
+from broker.overlay.acknowledgements import LagWatch
 from broker.overlay.packets import Space
 
 SPACE = Space("/", "orders")
