@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.server import BrokerServer
 
-__all__ = ["DELETED_MAX", "GROWTH", "Collector"]
+__all__ = ["DELETED_MAX", "GROWTH", "VISITED_MAX", "Collector"]
 
 INTERVAL_S: Final = 1.0
 GROWTH: Final = 10_000  # more bindings and queues than this since the last freeze cause the next one
@@ -20,19 +20,22 @@ YOUNG: Final = 5000  # new objects per collection of generation 0: most messages
 ROUNDS: Final = 4  # thresholds of generations 1 and 2
 NEVER: Final = 1 << 30
 IDLE_TURNS: Final = 20  # turns of the loop in a second: heartbeats, and little else
-IDLE_S: Final = 30  # this many idle seconds in a row cause a full collection
-OLD: Final = 20  # collections of generation 1: 400,000 objects more than before, or as many unreachable
-DELETED_MAX: Final = 10_000  # deleted queues that cause a full collection: each leaves some kilobytes
+IDLE_S: Final = 30  # this many idle seconds in a row without a client cause a full collection
+OLD: Final = 5  # collections of generation 1 after which what became old is looked at
+VISITED_MAX: Final = 50_000  # old objects that a collection may visit while clients are connected: 20 ms at most
+DELETED_MAX: Final = 10_000  # deleted queues of a cluster that cause a full collection: each leaves some kilobytes
 
 
 class Collector:
     """Moves long-lived objects to the permanent generation (`gc.freeze`) once enough have accumulated.
 
     A full collection visits every object: 70 ms in a fresh broker, far more with 100,000 bindings. Frozen objects are
-    not visited, and are still freed when their last reference goes, as those of a connection are when it has ended. A
-    queue is a reference cycle, which only the collector frees, and an old one is only found by a full collection. So a
-    full collection, with everything unfrozen, runs when many queues were deleted, and when the broker has been idle for
-    a while. When many objects have become old, all but the frozen ones are visited.
+    not visited, and are still freed when their last reference goes: connections, channels, consumers, exchanges and
+    queues leave no reference cycles. The rest is little: deleted vhosts, and what failed. It is found when it is young,
+    or by a full collection, with everything unfrozen, which waits until no client has been connected for a while.
+    Queues of a cluster are cycles, so there many deleted ones cause one too.
+    When objects have become old, those that are not frozen are visited, and then frozen. If they are too many for that,
+    they are frozen at once: a topology has grown.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -76,18 +79,20 @@ class Collector:
     def look(self) -> None:
         """Freeze the objects of the broker if there are many new ones, or collect what is unreachable."""
         turns = self._broker.turn.count
-        self._idle_s = self._idle_s + 1 if turns - self._turns < IDLE_TURNS else 0
+        is_idle = turns - self._turns < IDLE_TURNS and not self._broker.listener.transports
+        self._idle_s = self._idle_s + 1 if is_idle else 0
         self._turns = turns
         deleted = self._broker.statistics.churn().queues_deleted
         self._size = min(self._size, self._now)
         grown = self._now - self._size
-        if deleted - self._deleted >= DELETED_MAX or self._idle_s == IDLE_S:
+        if self._idle_s == IDLE_S or (self._broker.node is not None and deleted - self._deleted >= DELETED_MAX):
             self._deleted = deleted
             gc.unfreeze()
             gc.collect()
             self._set_aside()
         elif gc.get_count()[2] >= OLD:
-            gc.collect()  # frozen objects are not visited: what is new may be no more than the rows of some lists
+            if len(gc.get_objects(generation=2)) <= VISITED_MAX:
+                gc.collect()  # what is new may be no more than the rows of some lists
             self._set_aside()
         elif grown >= GROWTH:
             self._set_aside()

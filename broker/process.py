@@ -11,7 +11,7 @@ from broker import __version__
 from broker.amqp.errors import UNEXPECTED
 from broker.collector import Collector
 from broker.event_log import get_logger
-from broker.process_memory import keep_freed_memory
+from broker.heap import Heap, keep_freed_memory
 from broker.reload import NotReloaded, SettingsSource
 from broker.server import BrokerServer
 from broker.settings import Settings
@@ -58,6 +58,7 @@ async def _serve_until_stopped(
     broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, signals: Signals
 ) -> int:
     collector = Collector(broker, loop)
+    heap = Heap(loop, lambda: broker.turn.count)
     stop = asyncio.Event()
     recovered = False
 
@@ -88,11 +89,13 @@ async def _serve_until_stopped(
 
     signals.listen(lambda: loop.call_soon_threadsafe(reload), signal.SIGHUP)
     collector.start()
+    heap.start()
     print(ready_line(broker), flush=True)
     systemd.ready(_status(broker))
     await first_ended(broker.wait_failed(), stop.wait())
     signals.listen(_ignore, signal.SIGHUP)
     collector.close()
+    heap.close()
     if broker.failure is None:
         systemd.stopping()
         broker.stopping.listen(systemd.waiting)

@@ -1,11 +1,7 @@
-"""What the machine says: how much memory this process uses and may use, and how many descriptors it has open.
-
-`keep_freed_memory` says how much of it the C library keeps when objects are freed.
-"""
+"""What the machine says: how much memory this process uses and may use, and how many descriptors it has open."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import sys
@@ -13,18 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-__all__ = ["keep_freed_memory", "memory_limit_bytes", "open_descriptors", "resident_bytes"]
+__all__ = ["memory_limit_bytes", "open_descriptors", "resident_bytes"]
 
 _STATM: Final = Path("/proc/self/statm")
 _STATM_BYTES: Final = 256  # seven numbers
 _PAGE_BYTES: Final = resource.getpagesize()
 _CGROUPS: Final = Path("/proc/self/cgroup")
 _MOUNTED: Final = Path("/sys/fs/cgroup")
-_M_TRIM_THRESHOLD: Final = -1  # <malloc.h> of glibc
-_M_MMAP_THRESHOLD: Final = -3
-_KEPT_BLOCK_MAX_BYTES: Final = 18 << 20  # more than a body of 16 MiB, less than the 19 MiB of a password hash
-_KEPT_MAX_BYTES: Final = 64 << 20
-_KEPT_SHARE: Final = 32  # of the memory that the process may use
 
 
 def resident_bytes() -> int:
@@ -38,23 +29,6 @@ def resident_bytes() -> int:
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def keep_freed_memory() -> bool:
-    """Let glibc keep up to 64 MiB of freed memory for the next message; return False with another C library.
-
-    By default it returns the block of a large body to the kernel and soon takes it back. The kernel then clears every
-    page again at its first use, which costs a message of 200 KiB a quarter of its CPU time.
-    Blocks of 18 MiB and more still go back. Such a block is the memory of a password hash: glibc would keep it for the
-    thread that computed the hash, and no message could use it.
-    Source: mallopt(3).
-    """
-    kept_bytes = min(_KEPT_MAX_BYTES, memory_limit_bytes() // _KEPT_SHARE)
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # musl has no mallopt, Windows no CDLL(None)
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_MAX_BYTES) and mallopt(_M_TRIM_THRESHOLD, kept_bytes))
 
 
 def open_descriptors() -> int | None:

@@ -222,6 +222,9 @@ class SharedQueue(Queue):
         self._parts.unused.forget(self.number)
         return count
 
+    def _let_go(self) -> None:
+        """Keep the streams: calls to the database that are under way may still ask for them."""
+
     @property
     def consumer_count(self) -> int:
         """How many consumers the queue has on this node."""

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["ApiClient"]
 
 
+def _unlimited(_user: str) -> None:
+    """Admit every request."""
+
+
 class ApiClient:
     """A connected client.
 
@@ -30,7 +34,7 @@ class ApiClient:
         gone: Callable[[], bool],
         abort: Callable[[], None],
         timeout_s: float,
-        admit: Callable[[str], None] = lambda _user: None,
+        admit: Callable[[str], None] = _unlimited,
     ) -> None:
         self.peer = peer
         self.gone = gone
@@ -51,6 +55,7 @@ class ApiClient:
         if self._answering is not None:
             self._answering.cancel()
             self._answering = None
+        self.admit = _unlimited  # it leads back to the connection
 
     def done(self) -> None:
         """Say that the answer is complete."""

@@ -74,6 +74,10 @@ class SlotManager:
         self.on_open = on_open
         self.on_delete = on_delete
 
+    def ignore_slots(self) -> None:
+        """Tell nobody any more that slots are opened and deleted."""
+        self.on_open = self.on_delete = _ignore
+
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
         """Take the sealed slots that recovery found, ascending, and continue numbering at `next_id`.
 

@@ -22,6 +22,7 @@ from broker.zeromq.exchange_watch import ExchangeWatch
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqPublish
 
@@ -62,6 +63,7 @@ class PublishBridge(Bridge):
         self._by_words = True
         self._refused: set[str] = set()
         self._queue: Queue | None = None
+        self._stream: Stream
         self._waiting: deque[tuple[int, list[bytes]]] = deque()  # while a slow subscriber is waited for
         self._handled = self._acked = self._first = self._lost = 0
         self._retry: asyncio.TimerHandle | None = None
@@ -101,7 +103,8 @@ class PublishBridge(Bridge):
         declare = commands.Queue.Declare(exclusive=True, arguments=arguments)
         name = (await connection.call(DATA, declare)).queue
         self._queue = vhost.queues[name]
-        self._first = self._queue.stream.manager.next_id
+        self._stream = self._queue.stream  # a deleted queue has given it up, and its numbers still count
+        self._first = self._stream.manager.next_id
         self._handled = self._acked = self._lost = 0
         await connection.call(DATA, commands.Basic.Qos(prefetch_count=PREFETCH_WAITING if self._waits else PREFETCH))
         await connection.call(DATA, commands.Basic.Consume(queue=name))
@@ -210,7 +213,7 @@ class PublishBridge(Bridge):
         """Return when all that was routed so far is sent."""
         queue = self._queue
         if queue is not None:
-            goal = queue.stream.manager.next_id
+            goal = self._stream.manager.next_id
             while self._first + self._handled + self._count_dropped() < goal and self._queue is queue:  # noqa: ASYNC110
                 await asyncio.sleep(DRAIN_S)  # the queue tells nobody of acks
 
@@ -223,7 +226,7 @@ class PublishBridge(Bridge):
         """
         queue = self._queue
         if queue is not None:
-            lost = queue.stream.manager.next_id - self._first - queue.ready - queue.unacked - self._acked
+            lost = self._stream.manager.next_id - self._first - queue.ready - queue.unacked - self._acked
             if lost > self._lost:  # acks on their way make it seem less for a moment
                 self.dropped += lost - self._lost
                 self._lost = lost

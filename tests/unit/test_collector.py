@@ -11,7 +11,7 @@ from weakref import ref
 
 import pytest
 
-from broker.collector import CONNECTION, DELETED_MAX, GROWTH, IDLE_S, IDLE_TURNS, OLD, Collector
+from broker.collector import CONNECTION, DELETED_MAX, GROWTH, IDLE_S, IDLE_TURNS, OLD, VISITED_MAX, Collector
 from broker.vhosts.broker_statistics import ChurnCounts
 
 
@@ -40,7 +40,7 @@ def broker() -> Any:
     """Provide the parts of a broker that the collector uses: one vhost, no connection."""
     vhost = SimpleNamespace(bindings=SimpleNamespace(live=SimpleNamespace(count=0)), queues={})
     listener, turn = SimpleNamespace(transports=[]), SimpleNamespace(count=0)
-    return SimpleNamespace(vhosts={"/": vhost}, listener=listener, turn=turn, statistics=Statistics())
+    return SimpleNamespace(vhosts={"/": vhost}, listener=listener, turn=turn, statistics=Statistics(), node=None)
 
 
 async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None:
@@ -85,7 +85,7 @@ async def test_many_connections_are_set_aside(broker: Any) -> None:
 
 
 async def test_what_many_deleted_queues_leave_is_collected(broker: Any) -> None:
-    """One collection follows when enough queues were deleted, however many there are; then the count restarts."""
+    """In a cluster one collection follows when enough queues were deleted; then the count restarts."""
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
     collections = gc.get_stats()[2]["collections"]
@@ -93,6 +93,9 @@ async def test_what_many_deleted_queues_leave_is_collected(broker: Any) -> None:
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections
     broker.statistics.queues_deleted = DELETED_MAX
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections
+    broker.node = object()
     for _ in range(2):
         collector.look()
         assert gc.get_stats()[2]["collections"] == collections + 1
@@ -131,7 +134,7 @@ async def test_nothing_is_collected_during_a_recovery(broker: Any) -> None:
 
 
 async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
-    """A full collection runs once after an idle period with heartbeats only, never amid work."""
+    """A full collection runs once after an idle period without a client, never amid work."""
     before = gc.get_threshold()
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
@@ -144,6 +147,11 @@ async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
     for _ in range(IDLE_S):
         collector.look()
         assert gc.get_stats()[2]["collections"] == collections
+    broker.listener.transports = [object()]
+    for _ in range(3 * IDLE_S):
+        collector.look()
+        assert gc.get_stats()[2]["collections"] == collections
+    broker.listener.transports = []
     for _ in range(3 * IDLE_S):
         collector.look()
     assert gc.get_stats()[2]["collections"] == collections + 1
@@ -172,4 +180,18 @@ async def test_circles_are_collected_though_nothing_grows(broker: Any) -> None:
     assert seen() is not None
     collector.look()
     assert seen() is None
+    collector.close()
+
+
+async def test_many_new_objects_are_not_visited(broker: Any) -> None:
+    """Objects that have become old are frozen without a look at them, if they are many."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    collector.start()
+    kept: list[list[int]] = [[] for _ in range(VISITED_MAX + 1)]
+    for _ in range(OLD):
+        gc.collect(1)
+    collections, frozen = gc.get_stats()[2]["collections"], gc.get_freeze_count()
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections
+    assert gc.get_freeze_count() >= frozen + len(kept)
     collector.close()

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["QueueHead"]
 
 
+def _nobody() -> None:
+    """Tell nobody that a slot was read."""
+
+
 class QueueHead:
     """Finds the first ready message of a queue, and drops messages from there; one slot is read at a time."""
 
@@ -28,6 +32,11 @@ class QueueHead:
         self._ports = ports
         self._was_read = was_read
         self._reading = False
+
+    def end(self, ended: Stream) -> None:
+        """Look at an ended stream from now on, and tell nobody."""
+        self._streams = (ended,)
+        self._was_read = _nobody
 
     def find(self) -> tuple[Stream, Slot | None]:
         """Return the highest level that has a ready message, and the slot of its lowest id; None without a message."""

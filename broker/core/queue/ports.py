@@ -55,7 +55,7 @@ class QueuePorts(StreamPorts[S], Generic[S, Q]):
     expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out
     slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by whether
     its declaration was lost; ``stream_of`` makes each stream of a queue: its level, its number, and whether a durable
-    one persists all messages.
+    one persists all messages. ``ended`` is the stream of all deleted queues, None before there is one.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]
@@ -65,3 +65,4 @@ class QueuePorts(StreamPorts[S], Generic[S, Q]):
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     kind_of: Callable[[str, bool], Callable[..., Q]]
     stream_of: Callable[[StreamOwner, int, int, QueuePorts[S, Q], bool], S]
+    ended: S | None = None

@@ -447,4 +447,20 @@ class Queue(StreamOwner):
         for key in (self, ("unused", self), ("limits", self)):
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)
+        if not self.kept:
+            self._let_go()
         return count
+
+    def _let_go(self) -> None:
+        """Give up the references that lead back to the queue, which is freed when its last user lets go.
+
+        The first deleted queue of a vhost keeps its stream, which is empty and takes no settlements, for all others.
+        """
+        ports = self._ports
+        ended = ports.ended
+        if ended is None:
+            ports.ended = self.stream
+            return
+        self.stream = ended
+        self.streams = (ended,)
+        self._head.end(ended)

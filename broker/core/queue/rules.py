@@ -89,37 +89,48 @@ def queue_rules(
     if not arguments and not policy and not operator:
         return PLAIN
 
-    def numbers(name: str) -> list[int]:
-        given = (arguments.get(f"x-{name}"), policy.get(name), operator.get(name))
-        return [min(int(value), NUMBER_MAX) for value in given if value is not None]
-
-    def least(name: str) -> int | None:
-        return min(numbers(name), default=None)
-
-    def chosen(name: str) -> str | None:
-        for value in (operator.get(name), arguments.get(f"x-{name}"), policy.get(name)):
-            if value is not None:
-                return str(value)
-        return None
-
+    given = (arguments, policy, operator)
     quorum = arguments.get("x-queue-type") == QUORUM
-    limit = least("delivery-limit")
+    limit = _least(given, "delivery-limit")
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT
     if limit is not None and limit < 0:
-        most = max(numbers("delivery-limit"))  # RabbitMQ 4: -1 is no limit, and gives way to a limit
+        most = max(_numbers(given, "delivery-limit"))  # RabbitMQ 4: -1 is no limit, and gives way to a limit
         limit = None if most < 0 else most
-    exchange = chosen("dead-letter-exchange")
+    exchange = _chosen(given, "dead-letter-exchange")
     return QueueRules(
-        ttl_ms=least("message-ttl"),
-        expires_ms=least("expires"),
-        max_length=least("max-length"),
-        max_bytes=least("max-length-bytes"),
-        overflow=chosen("overflow") or DROP_HEAD,
+        ttl_ms=_least(given, "message-ttl"),
+        expires_ms=_least(given, "expires"),
+        max_length=_least(given, "max-length"),
+        max_bytes=_least(given, "max-length-bytes"),
+        overflow=_chosen(given, "overflow") or DROP_HEAD,
         dead_letter_exchange=exchange,
-        dead_letter_key=None if exchange is None else chosen("dead-letter-routing-key"),
+        dead_letter_key=None if exchange is None else _chosen(given, "dead-letter-routing-key"),
         delivery_limit=limit,
         max_priority=int(arguments.get("x-max-priority", 0)),
         single_active=arguments.get("x-single-active-consumer") is True,
         counts_deliveries=quorum,
     )
+
+
+_Given = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+"""What a queue's arguments, its policy and its operator policy say. Functions that share it in one that contains them
+would be a reference cycle for each queue, compiled."""
+
+
+def _numbers(given: _Given, name: str) -> list[int]:
+    arguments, policy, operator = given
+    values = (arguments.get(f"x-{name}"), policy.get(name), operator.get(name))
+    return [min(int(value), NUMBER_MAX) for value in values if value is not None]
+
+
+def _least(given: _Given, name: str) -> int | None:
+    return min(_numbers(given, name), default=None)
+
+
+def _chosen(given: _Given, name: str) -> str | None:
+    arguments, policy, operator = given
+    for value in (operator.get(name), arguments.get(f"x-{name}"), policy.get(name)):
+        if value is not None:
+            return str(value)
+    return None

@@ -390,6 +390,7 @@ class Stream:
         """Drop everything, for good."""
         self.deleted = True
         self._release_all()
+        self.manager.ignore_slots()  # it would lead back to the stream
         self._pending.clear()
         if self.durable:
             self._recorder.record_deleted(self._ports.clock.now_ms, self.number)

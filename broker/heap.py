@@ -1,0 +1,151 @@
+"""The heap of the C library: it keeps freed memory for the next messages, and what stays unused goes to the kernel.
+
+With another C library than glibc nothing here has an effect.
+Source: mallopt(3), malloc_trim(3), mallinfo(3), madvise(2), sbrk(2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import resource
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.process_memory import memory_limit_bytes, resident_bytes
+
+__all__ = ["INTERVAL_S", "SLICE_BYTES", "Heap", "keep_freed_memory"]
+
+INTERVAL_S: Final = 10.0
+GROWTH_BYTES: Final = 4 << 20  # less than this above the memory of the start is not worth a search
+SLICE_BYTES: Final = 4 << 20  # what is returned in one step of the loop: 0.8 ms
+PAUSE_S: Final = 0.01  # between two slices
+BLOCKS_BYTES: Final = (SLICE_BYTES, 256 << 10, 64 << 10)
+BLOCKS_MAX: Final = 4096  # taken at once: 3 ms
+CHUNKS_MAX: Final = 2000  # free chunks that malloc_trim may visit: 4 µs each
+
+_M_TRIM_THRESHOLD: Final = -1  # <malloc.h> of glibc
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_MADV_DONTNEED: Final = 4
+_PAGE_BYTES: Final = resource.getpagesize()
+_KEPT_BLOCK_MAX_BYTES: Final = 18 << 20  # more than a body of 16 MiB, less than the 19 MiB of a password hash
+_KEPT_MAX_BYTES: Final = 64 << 20
+_KEPT_SHARE: Final = 32  # of the memory that the process may use
+
+
+class _MallInfo(ctypes.Structure):
+    """glibc's struct mallinfo: ten int fields, of which the second counts free chunks."""
+
+    _fields_ = (("arena", ctypes.c_int), ("ordblks", ctypes.c_int), ("others", ctypes.c_int * 8))
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep up to 64 MiB of freed memory for the next message; return False with another C library.
+
+    By default it returns the block of a large body to the kernel and soon takes it back. The kernel then clears every
+    page again at its first use, which costs a message of 200 KiB a quarter of its CPU time.
+    Blocks of 18 MiB and more still go back: such a block is the memory of a password hash, which no message could use.
+    All threads share one arena. They allocate while they hold Python's lock, so they rarely wait for each other, and
+    what one of them frees serves all.
+    """
+    kept_bytes = min(_KEPT_MAX_BYTES, memory_limit_bytes() // _KEPT_SHARE)
+    values = ((_M_MMAP_THRESHOLD, _KEPT_BLOCK_MAX_BYTES), (_M_TRIM_THRESHOLD, kept_bytes), (_M_ARENA_MAX, 1))
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # musl has no mallopt, Windows no CDLL(None)
+        return False
+    return all(mallopt(name, value) for name, value in values)
+
+
+class Heap:
+    """Returns the free memory of the heap to the kernel every ten seconds in which the broker worked.
+
+    malloc_trim would hold glibc's lock until it has returned everything: 60 ms for 300 MB. So the free blocks are taken
+    first, as any allocation takes them, and their pages are returned in slices, between which the loop serves clients.
+    malloc_trim then returns the pages of smaller chunks, if there are few.
+    Cost: 20 µs when nothing is free; 0.2 ms for each MB.
+    Invariant: only the thread of the loop takes blocks; each is freed once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], int]) -> None:
+        """`work` returns a number that changes when the broker works."""
+        self._loop = loop
+        self._work = work
+        self._worked = 0
+        self._start_bytes = 0
+        self._libc = _glibc()
+        self._blocks: list[tuple[int, int]] = []
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Return what the start has freed, and look every ten seconds from then on."""
+        if self._libc is not None:
+            self._libc.malloc_trim(0)
+            self._start_bytes = resident_bytes()
+            self._wait()
+
+    def close(self) -> None:
+        """Stop looking, and free the blocks that were taken."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for address, _size_bytes in self._blocks:
+            self._libc.free(address)
+        self._blocks.clear()
+
+    def look(self) -> None:
+        """Begin to return free memory if the broker has worked since the last time and uses more than at its start."""
+        work = self._work()
+        if work == self._worked or resident_bytes() < self._start_bytes + GROWTH_BYTES:
+            self._wait()
+            return
+        self._worked = work
+        self._take()
+        self._release()
+
+    def _wait(self) -> None:
+        self._alarm = self._loop.call_later(INTERVAL_S, self.look)
+
+    def _take(self) -> None:
+        """Allocate blocks until the heap would have to grow for them: all of them were free."""
+        libc = self._libc
+        end = libc.sbrk(0)
+        for size_bytes in BLOCKS_BYTES:
+            while len(self._blocks) < BLOCKS_MAX and (address := libc.malloc(size_bytes)):
+                if address + size_bytes > end:
+                    libc.free(address)
+                    break
+                self._blocks.append((address, size_bytes))
+
+    def _release(self) -> None:
+        """Return the pages of a slice of the blocks to the kernel, and their addresses to the heap."""
+        libc = self._libc
+        left_bytes = SLICE_BYTES
+        while self._blocks and left_bytes > 0:
+            address, size_bytes = self._blocks.pop()
+            first = -(-address // _PAGE_BYTES) * _PAGE_BYTES
+            libc.madvise(first, (address + size_bytes - first) // _PAGE_BYTES * _PAGE_BYTES, _MADV_DONTNEED)
+            libc.free(address)
+            left_bytes -= size_bytes
+        if self._blocks:
+            self._alarm = self._loop.call_later(PAUSE_S, self._release)
+            return
+        if libc.mallinfo().ordblks <= CHUNKS_MAX:
+            libc.malloc_trim(0)
+        self._wait()
+
+
+def _glibc() -> Any:
+    """Return the functions of glibc, None with another C library."""
+    try:
+        libc = ctypes.PyDLL(None)  # its calls are short: they keep Python's lock
+        word, pointer = ctypes.c_size_t, ctypes.c_void_p
+        libc.mallinfo.restype, libc.mallinfo.argtypes = _MallInfo, ()
+        libc.malloc_trim.argtypes = (word,)
+        libc.malloc.restype, libc.malloc.argtypes = pointer, (word,)
+        libc.free.restype, libc.free.argtypes = None, (pointer,)
+        libc.sbrk.restype, libc.sbrk.argtypes = pointer, (ctypes.c_ssize_t,)
+        libc.madvise.argtypes = (pointer, word, ctypes.c_int)
+    except (AttributeError, OSError, TypeError):
+        return None
+    return libc

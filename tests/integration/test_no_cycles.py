@@ -1,0 +1,205 @@
+"""What comes and goes with clients leaves nothing that only a collection of everything would find."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.client
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trustme
+import uvloop
+from pamqp import commands
+
+from broker.server import BrokerServer
+from tests.deadline import wait_until
+from tests.http_talk import GUEST, basic
+from tests.in_process import running_broker
+from tests.raw_client import RawClient, publish_frames
+
+MANY: Final = 1000
+SOME: Final = 100
+"""How many objects of each kind come and go: connections take longer."""
+LEFT_MAX: Final = 20
+"""Objects of the tests' own threads and of the loop, however many came and went."""
+
+LIMITS: Final[dict[str, Any]] = {
+    "x-max-length": 2,
+    "x-max-priority": 2,
+    "x-message-ttl": 100_000,
+    "x-expires": 100_000,
+    "x-dead-letter-exchange": "amq.fanout",
+}
+KINDS: Final = ("topic", "direct", "fanout", "headers", "x-consistent-hash")
+
+
+def call(client: RawClient, channel: int, method: Any, answer: type) -> None:
+    """Send a method, and read up to its answer."""
+    client.method(channel, method)
+    while not isinstance(client.next().value, answer):
+        pass
+
+
+def queues(client: RawClient) -> None:
+    """Declare, bind, fill, consume from and delete queues, a third of them with limits."""
+    client.open()
+    client.open_channel(1)
+    for n in range(MANY):
+        name, limits = f"q{n}", LIMITS if n % 3 == 0 else {}
+        call(
+            client,
+            1,
+            commands.Queue.Declare(queue=name, durable=n % 2 == 0, arguments=limits),
+            commands.Queue.DeclareOk,
+        )
+        call(client, 1, commands.Queue.Bind(queue=name, exchange="amq.topic", routing_key="a.*"), commands.Queue.BindOk)
+        client.send(publish_frames(1, "", name, b"body") * 4, publish_frames(1, "amq.topic", "a.b", b"body"))
+        if n % 2:
+            call(client, 1, commands.Basic.Consume(queue=name, consumer_tag=name), commands.Basic.ConsumeOk)
+        call(client, 1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk)
+
+
+def exchanges(client: RawClient) -> None:
+    """Declare, bind, publish to and delete exchanges of all types."""
+    client.open()
+    client.open_channel(1)
+    for n in range(MANY):
+        name, kind = f"x{n}", KINDS[n % len(KINDS)]
+        client.call(1, commands.Exchange.Declare(exchange=name, exchange_type=kind), commands.Exchange.DeclareOk)
+        client.call(
+            1, commands.Exchange.Bind(destination="amq.fanout", source=name, routing_key="1"), commands.Exchange.BindOk
+        )
+        client.send(publish_frames(1, name, "1", b"body"))
+        client.call(1, commands.Exchange.Delete(exchange=name), commands.Exchange.DeleteOk)
+
+
+def channels(client: RawClient) -> None:
+    """Open channels and close them."""
+    client.open()
+    for _ in range(MANY):
+        client.open_channel(1)
+        client.call(1, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+
+
+def failures(client: RawClient) -> None:
+    """Let declares fail: of a queue that is missing, and with an argument that is wrong."""
+    client.open()
+    for n in range(MANY):
+        client.open_channel(1)
+        wrong = commands.Queue.Declare(queue="wrong", arguments={"x-max-length": -1})
+        missing = commands.Queue.Declare(queue="missing", passive=True)
+        call(client, 1, wrong if n % 2 else missing, commands.Channel.Close)
+        client.method(1, commands.Channel.CloseOk())
+
+
+def nothing(client: RawClient) -> None:
+    """Come and go."""
+    client.open()
+    client.open_channel(1)
+
+
+def answers(port: int) -> None:
+    """Ask over HTTP, each time on a new connection."""
+    for path in ("/api/overview", "/api/queues") * (SOME // 2):
+        web = http.client.HTTPConnection("127.0.0.1", port)
+        web.request("GET", path, headers=basic(GUEST))
+        assert web.getresponse().read()
+        web.close()
+
+
+def live_streams(port: int) -> None:
+    """Read the beginning of a stream of live numbers, and hang up."""
+    for _ in range(SOME):
+        web = http.client.HTTPConnection("127.0.0.1", port)
+        web.request("GET", "/api/live?topics=overview", headers=basic(GUEST))
+        assert web.getresponse().read(10)
+        web.close()
+
+
+Visit = Callable[[BrokerServer], None]
+
+
+def by_amqp(talk: Callable[[RawClient], None], times: int = 1) -> Visit:
+    """Return a visit of clients one after the other."""
+
+    def visit(broker: BrokerServer) -> None:
+        for _ in range(times):
+            with RawClient("127.0.0.1", broker.listener.port) as client:
+                talk(client)
+
+    return visit
+
+
+def by_tls(authority: trustme.CA) -> Visit:
+    """Return a visit of clients with TLS."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+
+    def visit(broker: BrokerServer) -> None:
+        for _ in range(SOME):
+            with RawClient("127.0.0.1", broker.listener.tls_port or 0) as client:
+                client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+                nothing(client)
+
+    return visit
+
+
+def by_http(talk: Callable[[int], None]) -> Visit:
+    """Return a visit over HTTP."""
+    return lambda broker: talk(broker.manage.port("http"))
+
+
+def found() -> Counter[str]:
+    """Return what a collection finds, by type."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    kinds = Counter(f"{type(one).__module__}.{type(one).__name__}" for one in gc.garbage)
+    gc.garbage.clear()
+    gc.collect()
+    return kinds
+
+
+@pytest.mark.timeout(120)
+def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
+    """A collection finds as little after a thousand queues, exchanges, channels, failures and clients as after none."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    (tmp_path / "cert.pem").write_bytes(issued.cert_chain_pems[0].bytes())
+    (tmp_path / "key.pem").write_bytes(issued.private_key_pem.bytes())
+    visits: dict[str, Visit] = {
+        "queues": by_amqp(queues),
+        "exchanges": by_amqp(exchanges),
+        "channels": by_amqp(channels),
+        "failures": by_amqp(failures),
+        "connections": by_amqp(nothing, SOME),
+        "tls": by_tls(authority),
+        "http": by_http(answers),
+        "live": by_http(live_streams),
+    }
+
+    async def run() -> dict[str, Counter[str]]:
+        left = {}
+        tls = {"port": 0, "certfile": str(tmp_path / "cert.pem"), "keyfile": str(tmp_path / "key.pem")}
+        async with running_broker(tmp_path / "data", http={"enabled": True, "port": 0}, tls=tls) as broker:
+            gc.collect()  # what a start leaves does not count
+            for name, visit in visits.items():
+                await asyncio.to_thread(visit, broker)
+                await asyncio.to_thread(wait_until, lambda: not broker.listener.transports, "all clients have gone")
+                await asyncio.sleep(0.5)  # answers over HTTP end too
+                left[name] = found()
+        return left
+
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            left = runner.run(run())
+    finally:
+        gc.enable()
+    assert {name: kinds for name, kinds in left.items() if sum(kinds.values()) > LEFT_MAX} == {}
