@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.overlay.packets import Data, Element, Space, StreamName
-from broker.overlay_node.vhost.recorded_stream import RecordedStream
+from broker.overlay_node.vhost.exchange_log import ExchangeLog
 from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.testing import Broker, VirtualClock
 from tests.in_process import timed_broker
@@ -34,7 +34,7 @@ def overlay_of(broker: Broker, pattern: str = "*", vhost: str = "/") -> VhostOve
     return overlay
 
 
-async def recover(stream: RecordedStream) -> RecordedStream:
+async def recover(stream: ExchangeLog) -> ExchangeLog:
     """Return a stream once it knows the changes of its vector."""
     recovered = asyncio.Event()
     stream.recover(recovered.set)
@@ -42,7 +42,7 @@ async def recover(stream: RecordedStream) -> RecordedStream:
     return stream
 
 
-async def read(stream: RecordedStream, first: int = 1, last: int = ALL, limit_bytes: int = ALL) -> list[Element]:
+async def read(stream: ExchangeLog, first: int = 1, last: int = ALL, limit_bytes: int = ALL) -> list[Element]:
     """Return the elements of a stream, however many reads that takes."""
     elements: list[Element] = []
     ready = asyncio.Event()

@@ -54,7 +54,7 @@ MODULES: Final = (
     "cluster/shared_queue.py",
     "cluster/shared_slot.py",
     "cluster/shared_store.py",
-    "cluster/shared_stream.py",
+    "cluster/shared_level.py",
     "log_writer.py",
     "net/handshakes.py",
     "net/listener.py",

@@ -12,10 +12,10 @@ from broker.administration.slices import finished
 from broker.core.deadlines import Deadlines
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
+from broker.core.queue.level import Level
+from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.queue.stream import Stream
-from broker.core.queue.stream_owner import QueueWorker
 from broker.core.topology.journal import LocalJournal
 from broker.delivery.new_vhost import new_vhost
 from broker.slots.states import Owner
@@ -107,7 +107,7 @@ class Rehearsal:
         )
         stores.callback(store.close)
         idle = _Idle()
-        ports = QueuePorts[Stream, Queue](
+        ports = QueuePorts[Level, Queue](
             store=store,
             assign=lambda _queue: idle,
             retire=_ignore,
@@ -121,7 +121,7 @@ class Rehearsal:
             bury=_ignore,
             unused=_ignore,
             kind_of=kind_of,
-            stream_of=Stream,
+            level_of=Level,
         )
         journal = LocalJournal(_ignore)
         return new_vhost(

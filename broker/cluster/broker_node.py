@@ -35,11 +35,11 @@ from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database_rows import ClusterMember, LeasedRow
-    from broker.cluster.shared_stream import SharedStream
+    from broker.cluster.shared_level import SharedLevel
+    from broker.core.queue.level import Level
+    from broker.core.queue.level_owner import LevelOwner
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
-    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
@@ -269,7 +269,7 @@ class BrokerNode:
         ready: dict[int, int] = {}
         held = slots = 0
         for queue in self.consumers.queues:
-            for stream in queue.streams:
+            for stream in queue.levels:
                 manager = stream.manager
                 held += manager.ready + manager.unacked
                 slots += len(manager.slots) - 1
@@ -302,11 +302,11 @@ class SharedParts:
         kind = SharedHoldingQueue if is_holding_name(name) else SharedQueue
         return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
 
-    def stream_of(
-        self, queue: StreamOwner, level: int, number: int, ports: QueuePorts[Stream, Queue], persists_all: bool
-    ) -> SharedStream:
+    def level_of(
+        self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Queue], persists_all: bool
+    ) -> SharedLevel:
         """Return a stream of a new queue."""
-        return self._node.data.stream_of(queue, level, number, ports, persists_all)
+        return self._node.data.level_of(queue, level, number, ports, persists_all)
 
     def committer(self, *_: object) -> SharedCommitter:
         """Return the committer, which confirms publishes and transactions."""

@@ -16,8 +16,8 @@ from broker.amqp.errors import BrokerError
 from broker.cluster.chunk import Chunk, ChunkLoader
 from broker.cluster.database_rows import RefusedShare
 from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
+from broker.cluster.shared_level import SharedLevels
 from broker.cluster.shared_slot import Returned
-from broker.cluster.shared_stream import SharedStreams
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.delivery.committer import CommitTally
 from broker.tasks import Tasks
@@ -45,7 +45,7 @@ class Caller:
 
     def __init__(
         self,
-        streams: SharedStreams,
+        streams: SharedLevels,
         database: Database,
         loop: asyncio.AbstractEventLoop,
         *,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import Hint
 from broker.cluster.link import patiently
-from broker.cluster.shared_stream import SharedStream
+from broker.cluster.shared_level import SharedLevel
 from broker.tasks import Tasks, WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
 
 __all__ = ["ConsumerRegistry", "RegisteredQueue"]
 
@@ -31,7 +31,7 @@ class RegisteredQueue(Hashable, Protocol):
 
     number: int
     deleted: bool
-    streams: tuple[Stream, ...]
+    levels: tuple[Level, ...]
 
     @property
     def consumer_count(self) -> int:
@@ -190,8 +190,8 @@ class ConsumerRegistry:
             self._waiting.pop(queue.number, None)
         else:
             self._waiting[queue.number] = queue
-        for stream in queue.streams:
-            if isinstance(stream, SharedStream):
+        for stream in queue.levels:
+            if isinstance(stream, SharedLevel):
                 stream.set_elsewhere(not active)
         if active:
             queue.wake()

@@ -11,16 +11,16 @@ from broker.cluster.caller import Caller
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.errors import Unreachable
 from broker.cluster.leases import Leases
-from broker.cluster.shared_stream import SharedStream, SharedStreams
+from broker.cluster.shared_level import SharedLevel, SharedLevels
 
 if TYPE_CHECKING:
     from broker.cluster.chunk import Chunk, DamagedChunk
     from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
-    from broker.core.queue.ports import StreamPorts
+    from broker.core.queue.level import Level
+    from broker.core.queue.level_owner import LevelOwner
+    from broker.core.queue.ports import LevelPorts
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
-    from broker.core.queue.stream_owner import StreamOwner
 
 __all__ = ["DataPath"]
 
@@ -35,7 +35,7 @@ class DataPath:
         self.database = database
         self._loop = loop
         self._fail = failed
-        self.streams = SharedStreams(self._wake)
+        self.streams = SharedLevels(self._wake)
         self.reader = ChunkReader(database)
         self.leases = Leases(self.streams, database, self.reader, loop, fail=failed)
         self.caller = Caller(
@@ -56,27 +56,27 @@ class DataPath:
         """How many bytes wait to be committed; publishers are paused when there are too many."""
         return self.caller.pending_bytes
 
-    def stream_of(
-        self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], persists_all: bool
-    ) -> SharedStream:
+    def level_of(
+        self, queue: LevelOwner, level: int, number: int, ports: LevelPorts[Level], persists_all: bool
+    ) -> SharedLevel:
         """Return one level of a queue that several brokers share. No other stream ever has its number."""
-        return SharedStream(queue, level, number, ports, persists_all, self.streams)
+        return SharedLevel(queue, level, number, ports, persists_all, self.streams)
 
     def touch(self, queue: Queue) -> None:
         """Look at a queue again, because its consumers came or left."""
-        for stream in queue.streams:
-            if isinstance(stream, SharedStream):
+        for stream in queue.levels:
+            if isinstance(stream, SharedLevel):
                 self.streams.touch(stream)
 
     def ask(self, queue: Queue) -> None:
         """Look at the streams of a queue that may have free messages, because its consumers may have room."""
-        for stream in queue.streams:
-            if isinstance(stream, SharedStream) and stream.demand.free:
+        for stream in queue.levels:
+            if isinstance(stream, SharedLevel) and stream.demand.free:
                 self.streams.touch(stream)
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
         """Lease one message for basic.get, and call `then` in a later step of the loop, also if there is none."""
-        shared = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
+        shared = [stream for stream in reversed(queue.levels) if isinstance(stream, SharedLevel)]
         left = len(shared)
 
         def answered() -> None:

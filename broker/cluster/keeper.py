@@ -25,8 +25,8 @@ from broker.tasks import Tasks, WakeUp
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
     from broker.cluster.database import Database
+    from broker.cluster.shared_level import SharedLevel
     from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
-    from broker.cluster.shared_stream import SharedStream
     from broker.core.message.message import Message
     from broker.slots.slot import Slot
 
@@ -129,7 +129,7 @@ class Keeper:
         """Settle messages that are due or exceed a limit; return the rest: row, bits and when the row is due again."""
         self._read_clock()
         returned: list[Rest] = []
-        delayed: list[tuple[int, SharedStream, SharedSlot, int, Message]] = []
+        delayed: list[tuple[int, SharedLevel, SharedSlot, int, Message]] = []
         for kind, row in leased:
             stream = self._data.streams.by_number.get(row.stream)
             messages = None if stream is None else self._load(row, chunks[row.number or 0])
@@ -159,7 +159,7 @@ class Keeper:
         self._data.caller.commit_soon()
         return returned
 
-    def _dead_letter(self, stream: SharedStream, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
+    def _dead_letter(self, stream: SharedLevel, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
         """Settle messages, and dead-letter them in the same call."""
         if stream.queue.rules.dead_letter_exchange is not None:
             for _, message in messages:
@@ -211,7 +211,7 @@ class SharedDelay(Delay):
         """Do nothing: the database knows when messages are due."""
 
 
-def _needs_keeper(stream: SharedStream) -> bool:
+def _needs_keeper(stream: SharedLevel) -> bool:
     """Return whether messages of a stream may exceed a limit, or may be due at some time."""
     rules = stream.queue.rules
     return stream.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.errors import Unreachable
+from broker.cluster.shared_level import SharedLevels
 from broker.cluster.shared_slot import Returned, SharedSlot
-from broker.cluster.shared_stream import SharedStreams
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Arrivals:
     Invariant: ``rows`` are leased, and their streams do not have them.
     """
 
-    def __init__(self, streams: SharedStreams, reader: ChunkReader) -> None:
+    def __init__(self, streams: SharedLevels, reader: ChunkReader) -> None:
         self._streams = streams
         self._reader = reader
         self._loader = ChunkLoader()
@@ -88,7 +88,7 @@ class Arrivals:
 
 
 def reconciled(
-    streams: SharedStreams,
+    streams: SharedLevels,
     rows: Sequence[LeasedRow],
     arriving: Iterable[LeasedRow],
     returning: Iterable[Returned],
@@ -138,7 +138,7 @@ def reconciled(
     return found
 
 
-def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
+def _settle_again(streams: SharedLevels, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
     """Settle with the next call what this node has settled and the database still has."""
     for slot, bits in streams.unsaved:
         row, mine = held.get(slot.place), known.get(slot.place)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint, HintTeller
 from broker.cluster.leased_rows import Arrivals, reconciled
+from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.cluster.shared_slot import Returned
-from broker.cluster.shared_stream import SharedStream, SharedStreams
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Leases:
 
     def __init__(
         self,
-        streams: SharedStreams,
+        streams: SharedLevels,
         database: Database,
         reader: ChunkReader,
         loop: asyncio.AbstractEventLoop,
@@ -63,11 +63,11 @@ class Leases:
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs
-        self._asked: list[SharedStream] = []  # for which the statement that runs asks
+        self._asked: list[SharedLevel] = []  # for which the statement that runs asks
         self._arrivals = Arrivals(streams, reader)
-        self._consuming: dict[SharedStream, None] = {}
-        self._recent: dict[SharedStream, None] = {}
-        self._fetches: dict[SharedStream, list[Callable[[], None]]] = {}
+        self._consuming: dict[SharedLevel, None] = {}
+        self._recent: dict[SharedLevel, None] = {}
+        self._fetches: dict[SharedLevel, list[Callable[[], None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []  # who wait until nothing is to go back
         self._works = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -113,7 +113,7 @@ class Leases:
         self._returns += returned
         self._start()
 
-    def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
+    def fetch(self, stream: SharedLevel, then: Callable[[], None]) -> None:
         """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
         self._fetches.setdefault(stream, []).append(then)
         if stream.queue.rules.limited and not stream.queue.consumers.present:
@@ -172,13 +172,13 @@ class Leases:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def _note_free(self, stream: SharedStream, number: int) -> None:
+    def _note_free(self, stream: SharedLevel, number: int) -> None:
         """Note that a slot has free messages of a stream."""
         stream.demand.note_free(number)
         if stream.queue.consumers.present:
             self._streams.touch(stream)
 
-    def _consider(self, stream: SharedStream) -> None:
+    def _consider(self, stream: SharedLevel) -> None:
         """Decide whether a stream asks for messages or returns some."""
         if stream.deleted:
             self._forget(stream)
@@ -217,7 +217,7 @@ class Leases:
         elif ready and not self._paused and queue.consumers.room(1):
             self._streams.touch(stream)  # once these are delivered there may be use for more
 
-    def _target(self, stream: SharedStream) -> int:
+    def _target(self, stream: SharedLevel) -> int:
         """Return how many ready messages of a stream this node has use for.
 
         Consumers that share a prefetch with those of other queues have use for some when their turn comes.
@@ -229,7 +229,7 @@ class Leases:
             room = consumers.share()
         return demand.target(room)
 
-    def _surrender(self, stream: SharedStream, count: int) -> None:
+    def _surrender(self, stream: SharedLevel, count: int) -> None:
         """Return the last messages of a stream, but nothing that arriving ones would overtake."""
         if stream.demand.asked:
             return
@@ -241,7 +241,7 @@ class Leases:
             self._returns += returned
             stream.demand.note_free(min([one.slot.number for one in returned]))
 
-    def _watch(self, stream: SharedStream) -> None:
+    def _watch(self, stream: SharedLevel) -> None:
         """Look at a stream every 50 ms until it has neither messages nor settlements."""
         self._recent[stream] = None
         if self._ticker is None and not self._closed:
@@ -278,13 +278,13 @@ class Leases:
             stream.demand.note_free(0)
             self._streams.touch(stream)
 
-    def _forget(self, stream: SharedStream) -> None:
+    def _forget(self, stream: SharedLevel) -> None:
         self._consuming.pop(stream, None)
         self._recent.pop(stream, None)
         for then in self._fetches.pop(stream, ()):
             then()
 
-    def _fetched(self, stream: SharedStream) -> None:
+    def _fetched(self, stream: SharedLevel) -> None:
         for then in self._fetches.pop(stream, ()):
             then()
         self._streams.touch(stream)  # what the fetch did not take goes back

@@ -83,7 +83,7 @@ class QueueInquiries:
         counting, self._counting = self._counting, []
         await self._drain()
         node = self._database.node  # the consumers of this node are known here, also those that have just left
-        numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
+        numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.levels]))
         try:
             rows = await patiently(
                 lambda: self._database.function("read", "queue_counts", node, numbers), gives_up=True
@@ -95,7 +95,7 @@ class QueueInquiries:
         found: dict[int, tuple[int, int, int]] = {row[0]: (row[1], row[2], row[3]) for row in rows}
         for queue, answered in counting:
             ready = unacked = 0
-            for stream in queue.streams:
+            for stream in queue.levels:
                 messages, _, held = found[stream.number]
                 elsewhere = min(self.elsewhere.get(stream.number, 0), held)
                 ready += messages + elsewhere
@@ -109,7 +109,7 @@ class QueueInquiries:
 
     async def _purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
         await self._drain()
-        numbers = [stream.number for stream in queue.streams]
+        numbers = [stream.number for stream in queue.levels]
         try:
             purged = await patiently(lambda: self._database.purge(numbers), gives_up=True)
         except StatementRefused as error:

@@ -16,8 +16,8 @@ from broker.amqp.errors import BrokerError
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.database_rows import LeasedRow, pack_rows
 from broker.cluster.errors import ClusterError, Fenced
+from broker.cluster.shared_level import SharedLevel
 from broker.cluster.shared_slot import Returned, SharedSlot, message_id
-from broker.cluster.shared_stream import SharedStream
 from broker.core.moving.course import Landing, Outcome, land
 from broker.core.moving.walk import is_expired
 from broker.delivery.queue_messages import LocalMessages, Peeked
@@ -25,7 +25,7 @@ from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
-    from broker.cluster.shared_stream import SharedStreams
+    from broker.cluster.shared_level import SharedLevels
     from broker.core.message.message import Message
     from broker.core.moving.moving import Move
     from broker.core.queue.queue import Queue
@@ -67,7 +67,7 @@ class SharedMessages(LocalMessages):
         self._data = data
         self._database = data.database
         self._loader = ChunkLoader()
-        self._levels = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
+        self._levels = [stream for stream in reversed(queue.levels) if isinstance(stream, SharedLevel)]
         self._next = (0, 0)  # number and index of the next message of the first level
         self._last: int | None = None  # the number up to which the walk goes; None before it begins
         self._epoch = 0
@@ -171,7 +171,7 @@ class SharedMessages(LocalMessages):
                 copies += max(len(landing.queues), 1)
         return chosen
 
-    async def _carry(self, move: Move, level: SharedStream, chosen: Sequence[Seen]) -> None:
+    async def _carry(self, move: Move, level: SharedLevel, chosen: Sequence[Seen]) -> None:
         """Lease messages, move them in one call, and return those that were not moved."""
         rows = {one.row.number: one.row for one in chosen}
         wanted = {number: bitarray(row.count, "big") for number, row in rows.items()}
@@ -203,7 +203,7 @@ class SharedMessages(LocalMessages):
         if self._database.epoch != self._epoch:
             raise Fenced("the epoch in which the command began has ended")
 
-    def _give_back(self, level: SharedStream, left: Sequence[Seen]) -> None:
+    def _give_back(self, level: SharedLevel, left: Sequence[Seen]) -> None:
         """Return what was not moved: it is as free as before."""
         returned: dict[int, Returned] = {}
         for one in left:
@@ -222,7 +222,7 @@ class _Landed:
     Shapes: ``numbers`` are the numbers of the transactions, by the place of their message.
     """
 
-    def __init__(self, vhost: Vhost, streams: SharedStreams, source: SharedStream) -> None:
+    def __init__(self, vhost: Vhost, streams: SharedLevels, source: SharedLevel) -> None:
         self._vhost = vhost
         self._streams = streams
         self._source = source
@@ -267,12 +267,12 @@ class _Landed:
         self._refused.add(number)
 
 
-def _peeked(level: SharedStream, seen: Seen) -> Peeked:
+def _peeked(level: SharedLevel, seen: Seen) -> Peeked:
     row, index, message = seen
     redelivered = (row.seen is not None and bool(row.seen[index])) or str(index) in (row.counts or {})
     envelope = message.envelope
     known = message_id(*seen.place)
-    return Peeked(known, level.level, envelope.exchange, envelope.key, message.header, message.body, redelivered)
+    return Peeked(known, level.priority, envelope.exchange, envelope.key, message.header, message.body, redelivered)
 
 
 @asynccontextmanager

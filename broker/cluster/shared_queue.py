@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.amqp.errors import ChannelError
 from broker.cluster.errors import StatementRefused
-from broker.cluster.shared_stream import BRIEF_MS, SharedStream
+from broker.cluster.shared_level import BRIEF_MS, SharedLevel
 from broker.core.message.delay import due_ms_of
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.consumer_ring import RingMember
     from broker.core.queue.declaration import QueueDeclaration
+    from broker.core.queue.level import Level
     from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.stream import Stream
 
 __all__ = ["QueueParts", "SharedHoldingQueue", "SharedQueue"]
 
@@ -113,7 +113,7 @@ class SharedQueue(Queue):
     __slots__ = ("_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
     def __init__(
-        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: QueueParts, vhost_name: str
+        self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], *, parts: QueueParts, vhost_name: str
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
@@ -133,7 +133,7 @@ class SharedQueue(Queue):
             case "get":
                 # The message with the highest priority may be free. What came back to a full queue is too much.
                 returned = self.rules.limited and not self.consumers
-                if asked is None and not self.paused and (not self.ready or len(self.streams) > 1 or returned):
+                if asked is None and not self.paused and (not self.ready or len(self.levels) > 1 or returned):
                     raise Asked(self, verb, session, partial(self._parts.inquiries.fetch, self))
             case "consume":
                 if asked is None:
@@ -184,7 +184,7 @@ class SharedQueue(Queue):
         Those that no node has are counted when one of them is fetched, others when their node beats.
         """
         elsewhere = self._parts.inquiries.elsewhere
-        shared = [stream for stream in self.streams if isinstance(stream, SharedStream)]
+        shared = [stream for stream in self.levels if isinstance(stream, SharedLevel)]
         return self.ready + sum([stream.demand.remaining + elsewhere.get(stream.number, 0) for stream in shared])
 
     def purge(self, done: Callable[[int], None]) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from broker.cluster.batch import Origin
-from broker.cluster.shared_stream import SharedStream, SharedStreams
+from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.store.record import DUE, TARGET, TARGET_BYTES
 
@@ -28,7 +28,7 @@ class SharedStore(MessageStore):
     enters_later: bool = False
     refuses_later: bool = True
 
-    def __init__(self, streams: SharedStreams, producer_of: Callable[[int], str]) -> None:
+    def __init__(self, streams: SharedLevels, producer_of: Callable[[int], str]) -> None:
         """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
         super().__init__()
         self._streams = streams
@@ -81,9 +81,9 @@ class SharedStore(MessageStore):
             group = messages[start:stop] if stop - start < len(messages) else messages
             first = -1
             body_bytes = 0
-            ahead = not numbers or len(target.streams) == 1
-            for stream in target.streams:
-                if isinstance(stream, SharedStream):
+            ahead = not numbers or len(target.levels) == 1
+            for stream in target.levels:
+                if isinstance(stream, SharedLevel):
                     if first < 0:
                         body_bytes = batch.writer.body_bytes
                         first = batch.add(messages, start, stop, due_ms, origin)
@@ -118,7 +118,7 @@ class SharedStore(MessageStore):
 
 
 @contextmanager
-def _atomic(streams: SharedStreams, origin: Origin | None) -> Iterator[None]:
+def _atomic(streams: SharedLevels, origin: Origin | None) -> Iterator[None]:
     streams.batch.begin_atomic(origin)
     try:
         with streams.not_ahead():

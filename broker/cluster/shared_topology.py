@@ -148,7 +148,7 @@ class SharedTopology:
         limits: list[Limits] = []
         for queue in queues:
             if not queue.kept:
-                limits += _limits(name, [stream.number for stream in queue.streams], queue.rules)
+                limits += _limits(name, [stream.number for stream in queue.levels], queue.rules)
         await replace_limits(self._database, name, limits)
 
     async def _take_numbers(self, count: int) -> int:
@@ -210,7 +210,7 @@ class SharedTopology:
         queue = vhost.queues.get(name)
         if queue is None or number not in (None, queue.number):
             return []
-        return [stream.number for stream in queue.streams]
+        return [stream.number for stream in queue.levels]
 
     def _unopened_streams(self, deleted: QueueDeleted) -> Sequence[int]:
         """Return the numbers of the streams of a queue whose vhost is not open here."""

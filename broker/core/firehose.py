@@ -186,7 +186,7 @@ class Firehose:
     ) -> None:
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
-        names = [queue.name for queue in queues if not (queue.is_tap or queue.is_stream)]
+        names = [queue.name for queue in queues if not (queue.is_tap or queue.is_overlay)]
         self._tell(Passage(origin, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:

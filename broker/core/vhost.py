@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
     from broker.core.publishing.accepted_link import LinkAcceptor
     from broker.core.queue.consumer import ChannelConsumers
+    from broker.core.queue.level import Level
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.topology.journal import Journal
 
 __all__ = ["Vhost"]
@@ -90,7 +90,7 @@ class Vhost:
         self,
         name: str,
         *,
-        ports: QueuePorts[Stream, Queue],
+        ports: QueuePorts[Level, Queue],
         share: Callable[[ChannelConsumers], None],
         committer: Confirmer,
         journal: Journal,

@@ -21,7 +21,7 @@ from broker.store.spill import is_spilled
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.core.topology.changes import Change
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer"]
 
-SLICE: Final = 400  # slots per turn of the loop; a stream counts as a slot
+SLICE: Final = 400  # slots per turn of the loop; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # changes of the topology that a thread encodes in less than a millisecond
 WRITE_COST: Final = 20  # slots that a write to a queue log counts for
 ENTRIES_COST: Final = 20  # entries of a write that count for one slot
@@ -102,14 +102,14 @@ class Checkpointer:
         store, vhost = self._store, self._vhost
         topology = TopologySnapshot(vhost, at_once=False)
         if clean:
-            for stream in _durable_streams(topology):
-                stream.log_settlements()  # the log ends at a clean checkpoint
+            for level in _durable_levels(topology):
+                level.log_settlements()  # the log ends at a clean checkpoint
         checkpoint = Checkpoint(store.log.position, clean, _interruptible(topology), [], vhost.queues.next_number)
         self._left = SLICE
         for _ in topology.copy_bindings():
             await self._turn(1)
-        for stream in _durable_streams(topology):
-            state = await self._state(stream)
+        for level in _durable_levels(topology):
+            state = await self._state(level)
             if state is not None:
                 checkpoint.queues.append(state)
         return checkpoint
@@ -121,33 +121,33 @@ class Checkpointer:
             self._left = SLICE
         self._left -= cost
 
-    async def _state(self, stream: Stream) -> QueueState | None:
-        """Return the state of a stream, None when it was deleted.
+    async def _state(self, level: Level) -> QueueState | None:
+        """Return the state of a level, None when it was deleted.
 
         Invariant: the next id is captured together with the slots that took messages meanwhile, last of all; so an id
             below it that lies in no slot is settled.
         """
-        manager = stream.manager
+        manager = level.manager
         states: list[SlotState] = []
         sealed = [slot for slot in manager.slots.values() if slot.fill is Fill.SEALED]
         for slot in sealed:
             await self._turn(0)
             if slot.tenure is not Tenure.DELETED:
-                states.append(self._slot_state(stream, slot))
+                states.append(self._slot_state(level, slot))
         await self._turn(0)
-        if stream.deleted:
+        if level.deleted:
             return None
         end = sealed[-1].end if sealed else 0
         rest = [slot for slot in manager.slots.values() if slot.first >= end and slot.length]
-        states.extend([self._slot_state(stream, slot) for slot in rest])
+        states.extend([self._slot_state(level, slot) for slot in rest])
         self._left -= 1
-        return QueueState(stream.number, manager.next_id, states)
+        return QueueState(level.number, manager.next_id, states)
 
-    def _slot_state(self, stream: Stream, slot: Slot) -> SlotState:
+    def _slot_state(self, level: Level, slot: Slot) -> SlotState:
         self._left -= 1
         if slot.logged < slot.length:
             self._left -= WRITE_COST + (slot.length - slot.logged) // ENTRIES_COST
-            self._pager.log_entries(stream, slot, for_checkpoint=True)
+            self._pager.log_entries(level, slot, for_checkpoint=True)
         return SlotState(
             first=slot.first,
             end=slot.end,
@@ -159,8 +159,8 @@ class Checkpointer:
         )
 
 
-def _durable_streams(topology: TopologySnapshot) -> Iterator[Stream]:
-    return (stream for queue in topology.queues if queue.durable for stream in queue.streams)
+def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
+    return (level for queue in topology.queues if queue.durable for level in queue.levels)
 
 
 def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:

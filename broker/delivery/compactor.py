@@ -20,7 +20,7 @@ from broker.store.segment import OFFSET_BITS
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
     from broker.settings.storage import Store
@@ -37,7 +37,7 @@ MESSAGES: Final = (
 
 _log = get_logger()
 
-Holder = tuple["Stream", Slot]
+Holder = tuple["Level", Slot]
 
 
 class Compactor:
@@ -111,16 +111,16 @@ class Compactor:
         references: list[SlotReference] = []
         left = SLOTS
         for queue in list(self._vhost.queues.values()):
-            for stream in queue.streams:
-                for slot in list(stream.manager.slots.values()):
+            for level in queue.levels:
+                for slot in list(level.manager.slots.values()):
                     left -= 1
                     if segment in slot.segments and slot.tenure is not Tenure.DELETED:
                         unsettled = _unsettled(slot)
                         left -= len(unsettled) // ENTRIES_COST
                         end = slot.first + slot.logged
                         segments = frozenset(slot.segments)
-                        holders.append((stream, slot))
-                        references.append(SlotReference(stream.number, slot.first, end, unsettled, segments))
+                        holders.append((level, slot))
+                        references.append(SlotReference(level.number, slot.first, end, unsettled, segments))
                     if left <= 0:
                         await asyncio.sleep(0)
                         left = SLOTS

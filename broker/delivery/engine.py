@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
+from broker.core.queue.level import Level
+from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
-from broker.core.queue.stream import Stream
-from broker.core.queue.stream_owner import StreamOwner
 from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
@@ -74,7 +74,7 @@ class Engine(TurnEngine):
         self._loop = loop
         self.fail = fail
         self._quarantines = settings.store.quarantines
-        self._settled: list[Stream] = []
+        self._settled: list[Level] = []
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint = Tasks(self.fail)
         self._closed = False
@@ -111,7 +111,7 @@ class Engine(TurnEngine):
             settled=self._settled,
             credit=self.workers.credit,
             kind_of=parts.kind_of,
-            stream_of=parts.stream_of,
+            level_of=parts.level_of,
         )
         self.vhost = new_vhost(
             name,
@@ -162,17 +162,17 @@ class Engine(TurnEngine):
         restore(vhost, recovered.topology)
         vhost.queues.reserve_numbers(max([recovered.next_queue_number, *(number + 1 for number in sealed)]))
         lost: list[QueueState] = []
-        streams = {stream.number: stream for queue in vhost.queues.values() for stream in queue.streams}
+        levels = {level.number: level for queue in vhost.queues.values() for level in queue.levels}
         for number, state in recovered.queues.items():
-            if number in streams:
-                streams[number].restore(state, redelivered=not recovered.clean)
+            if number in levels:
+                levels[number].restore(state, redelivered=not recovered.clean)
             else:
                 lost.append(state)
         if lost:
             self._restore_lost(lost, deleted_numbers(recovered.topology), redelivered=not recovered.clean)
         for queue in vhost.queues.taps.values():
             if end := max(sealed.get(queue.number, 0), queue.first_id):
-                queue.stream.lose_sealed(end)
+                queue.level.lose_sealed(end)
                 self._schedule()  # a turn logs it
         vhost.restored()
         self._parts.opened(vhost)
@@ -188,7 +188,7 @@ class Engine(TurnEngine):
             if not self._quarantines:
                 raise self.store.log.corrupt(min(state.slots[0].segments, default=0) << OFFSET_BITS, reason)
             queue = self.vhost.queues.add_recovered(state.number, self.vhost.new_name)
-            queue.stream.restore(state, redelivered=redelivered)
+            queue.level.restore(state, redelivered=redelivered)
             _log.error(
                 "queue.recovered",
                 vhost=self.vhost.name,
@@ -377,7 +377,7 @@ class Engine(TurnEngine):
     def _producer_of(self, mark: int) -> str:
         return self.vhost.producers.name_of(mark)
 
-    def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
+    def _bury(self, queue: LevelOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:

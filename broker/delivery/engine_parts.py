@@ -12,15 +12,15 @@ from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.producers import Producers
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.queue.kinds import kind_of
-from broker.core.queue.stream import Stream
+from broker.core.queue.level import Level
 from broker.core.topology.journal import Journal, LocalJournal
 from broker.delivery.committer import Committer, EngineCommitter
 from broker.delivery.queue_messages import LocalMessages
 
 if TYPE_CHECKING:
+    from broker.core.queue.level_owner import LevelOwner
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.vhost import Vhost
     from broker.delivery.queue_messages import QueueMessages
     from broker.delivery.reader import SlotReader
@@ -35,7 +35,7 @@ class EngineParts(Protocol):
 
     ``lasting`` says whether the messages in the vhost's store outlive the process. ``delay`` makes what holds the
     delayed messages of an exchange, ``producers`` what knows numbered producers, ``replies`` what knows the consumers
-    of direct replies; ``kind_of`` and ``stream_of`` are those of `QueuePorts`.
+    of direct replies; ``kind_of`` and ``level_of`` are those of `QueuePorts`.
     """
 
     @property
@@ -49,7 +49,7 @@ class EngineParts(Protocol):
     @property
     def kind_of(self) -> Callable[[str, bool], Callable[..., Queue]]: ...
     @property
-    def stream_of(self) -> Callable[[StreamOwner, int, int, QueuePorts[Stream, Queue], bool], Stream]: ...
+    def level_of(self) -> Callable[[LevelOwner, int, int, QueuePorts[Level, Queue], bool], Level]: ...
 
     def committer(
         self,
@@ -82,7 +82,7 @@ class LocalParts:
     lasting = True
     delay = Delay
     producers = Producers
-    stream_of = Stream
+    level_of = Level
     committer = Committer
     journal = LocalJournal
     kind_of = staticmethod(kind_of)

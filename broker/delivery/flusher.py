@@ -18,7 +18,7 @@ from broker.slots.slot import single
 if TYPE_CHECKING:
     from broker.core.message.message import Envelope, Message
     from broker.core.queue.consumer import Consumer
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.slots.slot import Slot
 
 __all__ = ["deliver", "rooms_of", "spread"]
@@ -92,7 +92,7 @@ class _Latest:
 _latest: Final = _Latest()
 
 
-def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
+def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]) -> int:
     """Append deliver, header and body frames to the consumer's connection and return how many messages it took. HOT.
 
     It stops when the connection's output reaches high water; the caller returns the rest. Messages that need no
@@ -109,7 +109,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     high_water = consumer.output_window.high_water_bytes
     tag = session.unacked.last_tag + 1
     again = slot.redelivered_among(indexes)
-    counted = again > 0 and slot.redeliveries is not None and stream.queue.rules.counts_deliveries
+    counted = again > 0 and slot.redeliveries is not None and level.queue.rules.counts_deliveries
     alike = not counted and again in (0, len(indexes))  # all messages are redelivered, or none is
     batched = False
     octets = LAST_OCTETS_AGAIN if again else LAST_OCTETS
@@ -147,16 +147,16 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
             written = indexes if taken == count else indexes[:taken]
             if taken < count and again:
                 again = slot.redelivered_among(written)
-            session.tally.delivered(stream.tally, taken, again, consumer.no_ack)
+            session.tally.delivered(level.tally, taken, again, consumer.no_ack)
             if consumer.no_ack:
                 session.unacked.last_tag += taken  # hot: written here
             else:
-                session.unacked.handed_out(stream, slot, written, consumer)
+                session.unacked.handed_out(level, slot, written, consumer)
                 consumer.unacked += taken  # hot: written here
                 session.outstanding += taken  # hot: written here
     if taken:
         if consumer.no_ack:
-            stream.settle(slot, written)
+            level.settle(slot, written)
         session.last_served = consumer  # hot: written here
         consumer.output_window.last_served = session.number  # hot: written here
         connection.touch()

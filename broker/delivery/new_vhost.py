@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
     from broker.core.publishing.message_store import MessageStore
     from broker.core.queue.consumer import ChannelConsumers
+    from broker.core.queue.level import Level
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.topology.journal import Journal
     from broker.settings import Settings
 
@@ -31,7 +31,7 @@ CACHE_ROUNDS: Final = 4  # a route cache decides whether it pays after this many
 def new_vhost(
     name: str,
     settings: Settings,
-    ports: QueuePorts[Stream, Queue],
+    ports: QueuePorts[Level, Queue],
     committer: Confirmer,
     *,
     share: Callable[[ChannelConsumers], None],

@@ -23,7 +23,7 @@ from broker.store.segment import OFFSET_BITS, SPILLED
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
     from broker.core.message.message import Message
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 
@@ -48,10 +48,10 @@ class _Resident:
     Units: ``counted_bytes`` is its charge at the last look, ``idle_bytes`` its part of the idle queues' charge.
     """
 
-    __slots__ = ("counted_bytes", "idle_bytes", "since_ms", "slot", "stream")
+    __slots__ = ("counted_bytes", "idle_bytes", "level", "since_ms", "slot")
 
-    def __init__(self, stream: Stream, slot: Slot, since_ms: int) -> None:
-        self.stream = stream
+    def __init__(self, level: Level, slot: Slot, since_ms: int) -> None:
+        self.level = level
         self.slot = slot
         self.since_ms = since_ms
         self.counted_bytes = 0
@@ -93,7 +93,7 @@ class Pager:
         self._round: list[_Resident] = []  # slots to be examined next, from the end
         self._looks = LOOKS_MIN  # slots per tick, in this round
         self._young: list[_Resident] = []  # new since the last tick
-        self._newest: dict[Stream, _Resident] = {}  # the open slot of each stream, or the last one that was open
+        self._newest: dict[Level, _Resident] = {}  # the open slot of each level, or the last one that was open
         self._idle_bytes = 0
         self._leaving: deque[_Resident] = (
             deque()
@@ -104,16 +104,16 @@ class Pager:
         """Set how much may stay in memory, from the next tick on."""
         self.budget_bytes = budget_bytes
 
-    def kept(self, stream: Stream, slot: Slot) -> None:
+    def kept(self, level: Level, slot: Slot) -> None:
         """Count a slot that begins to hold messages in memory."""
         known = self._resident.get(slot)
-        young = self._resident[slot] = _Resident(stream, slot, self._clock.now_ms)
+        young = self._resident[slot] = _Resident(level, slot, self._clock.now_ms)
         if known is not None:  # it was paged out and read back between two looks
             self._uncount(known)
         self._young.append(young)
         if slot.fill is Fill.OPEN:
-            before = self._newest.get(stream)
-            self._newest[stream] = young
+            before = self._newest.get(level)
+            self._newest[level] = young
             if before is not None and before.slot in self._resident:
                 self._sealed(before)
 
@@ -139,7 +139,7 @@ class Pager:
         self._young = []
         for resident in aged:
             if resident.slot.tenure is not Tenure.DELETED:
-                resident.stream.manager.seal()
+                resident.level.manager.seal()
                 self._sealed(resident)
         over = self.resident_bytes > self.budget_bytes
         if over and not self._candidates:
@@ -156,7 +156,7 @@ class Pager:
         while budget > 0:
             if self._may_leave():
                 resident = self._leaving.popleft()
-                if not self._is_idle(resident.stream):
+                if not self._is_idle(resident.level):
                     continue
             elif self._candidates and self.resident_bytes > self.budget_bytes * RELIEF:
                 resident = self._candidates.pop()
@@ -169,15 +169,15 @@ class Pager:
 
     def _page_out(self, resident: _Resident) -> int:
         """Page out a slot, unless it is in use, and return the cost, in messages with a record."""
-        slot, stream = resident.slot, resident.stream
-        if slot.contents is None or slot.tenure is Tenure.DELETED or stream.deleted or self._in_service(slot):
+        slot, level = resident.slot, resident.level
+        if slot.contents is None or slot.tenure is Tenure.DELETED or level.deleted or self._in_service(slot):
             return 0
         if slot.fill is Fill.OPEN:
-            stream.manager.seal()
+            level.manager.seal()
         if not slot.unsettled:
             return 0
         spilled, written = self.spilled, self._store.entries_written
-        if self.log_entries(stream, slot):
+        if self.log_entries(level, slot):
             bodies = [len(message.body) for message in slot.contents if message is not None]
             slot.page_out(sum(bodies) * slot.length // slot.unsettled)
             self.paged_out += 1
@@ -196,8 +196,8 @@ class Pager:
         if not current or slot.contents is None or slot.tenure is Tenure.DELETED:
             if current:
                 del self._resident[slot]
-            if self._newest.get(resident.stream) is resident:
-                del self._newest[resident.stream]
+            if self._newest.get(resident.level) is resident:
+                del self._newest[resident.level]
             self._uncount(resident)
             return
         counted_bytes = slot.bytes * (slot.length - slot.acks.count) // slot.length
@@ -214,7 +214,7 @@ class Pager:
         if (
             resident.idle_bytes
             or not resident.counted_bytes
-            or not self._is_idle(resident.stream)
+            or not self._is_idle(resident.level)
             or not self._is_logged(resident.slot)
         ):
             return
@@ -226,10 +226,10 @@ class Pager:
                 self.pressed = True
 
     @staticmethod
-    def _is_idle(stream: Stream) -> bool:
-        """Return whether a stream only grows. The queue of a tap does not: the slot writer empties it."""
-        queue = stream.queue
-        return stream.durable and not (queue.consumers.present or queue.is_tap)
+    def _is_idle(level: Level) -> bool:
+        """Return whether a level only grows. The queue of a tap does not: the slot writer empties it."""
+        queue = level.queue
+        return level.durable and not (queue.consumers.present or queue.is_tap)
 
     @staticmethod
     def _is_logged(slot: Slot) -> bool:
@@ -247,7 +247,7 @@ class Pager:
 
     # -- on disk ------------------------------------------------------------------------------------------------------
 
-    def log_entries(self, stream: Stream, slot: Slot, *, for_checkpoint: bool = False) -> bool:
+    def log_entries(self, level: Level, slot: Slot, *, for_checkpoint: bool = False) -> bool:
         """Write the missing queue-log entries of a resident slot, and spill the messages without a record.
 
         Return False, having written nothing, when a record of the slot is not in the log file yet. For a checkpoint the
@@ -257,29 +257,29 @@ class Pager:
         """
         if slot.contents is None:
             return True
-        if not for_checkpoint and stream.durable and self._unwritten(slot.contents):
+        if not for_checkpoint and level.durable and self._unwritten(slot.contents):
             return False
         start = slot.logged
         if start < slot.length:
-            entries = self._entries(stream, slot, start)
-            self._write(stream, slot, start, entries)
+            entries = self._entries(level, slot, start)
+            self._write(level, slot, start, entries)
             slot.note_logged()
         if not for_checkpoint and slot.unlogged:
-            self._spill(stream, slot)
+            self._spill(level, slot)
         return True
 
-    def _entries(self, stream: Stream, slot: Slot, start: int) -> Entries:
+    def _entries(self, level: Level, slot: Slot, start: int) -> Entries:
         """Return the entries from an index on; note messages without a place on disk in the slot."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
         positions = [message.position for message in contents if message is not None]
-        if stream.durable and len(positions) == len(contents) and min(positions) > 0 and max(positions) < SPILLED:
+        if level.durable and len(positions) == len(contents) and min(positions) > 0 and max(positions) < SPILLED:
             # The usual case: all of them are records of the log.
             return positions, [message.record_bytes for message in contents if message is not None]
         positions, sizes = [0] * len(contents), [0] * len(contents)
         for place, message in enumerate(contents):
             if message is not None:
-                if self._serves(message.position, stream):
+                if self._serves(message.position, level):
                     positions[place], sizes[place] = message.position, message.record_bytes
                 else:
                     slot.note_unlogged(start + place)
@@ -295,39 +295,39 @@ class Pager:
                 return message.position >= self._store.log.written
         return False
 
-    def _write(self, stream: Stream, slot: Slot, start: int, entries: Entries) -> None:
+    def _write(self, level: Level, slot: Slot, start: int, entries: Entries) -> None:
         positions = entries[0]
         if max(positions) >= SPILLED:
             for segment in {position >> OFFSET_BITS for position in positions if position >= SPILLED}:
                 if slot.add_segment(segment):
                     self._store.add_live(segment, 1)
-            if stream.durable:
+            if level.durable:
                 for index, position in enumerate(positions, start):
                     if position >= SPILLED:
                         slot.mark_volatile(index)
         due_ms: list[int] = []
-        if isinstance(stream.queue, HoldingQueue):
+        if isinstance(level.queue, HoldingQueue):
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
-        self._store.page_out(stream.number, slot.first + start, entries, due_ms, lasting=stream.durable)
+        self._store.page_out(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
 
-    def _serves(self, position: int, stream: Stream) -> bool:
-        """Return whether the slots of a stream may point to a record at this position.
+    def _serves(self, position: int, level: Level) -> bool:
+        """Return whether the slots of a level may point to a record at this position.
 
         The slots of a durable queue keep their log segments on disk. Other queues do not, so they may point only to the
         spill, and there only to segments that some slot keeps.
         """
         if position < SPILLED:
-            return stream.durable and position > 0
+            return level.durable and position > 0
         return position >> 32 in self._store.spill.live
 
-    def _spill(self, stream: Stream, slot: Slot) -> None:
+    def _spill(self, level: Level, slot: Slot) -> None:
         """Write the messages that exist only in memory to the spill, with one call, and then their entries."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents
         unlogged = dict.fromkeys(slot.unlogged)  # after a failed write an index may be listed twice
         messages = [(index, message) for index in unlogged if (message := contents[index]) is not None]
-        number, first = stream.number, slot.first
+        number, first = level.number, slot.first
         records = [
             encode_message(
                 0,
@@ -348,20 +348,20 @@ class Pager:
         place = 0
         for run in _runs([index for index, _ in messages]):
             stop = place + len(run)
-            self._write(stream, slot, run.start, (positions[place:stop], list(map(len, records[place:stop]))))
+            self._write(level, slot, run.start, (positions[place:stop], list(map(len, records[place:stop]))))
             place = stop
         slot.note_spilled()  # not earlier: if the spill fails, they have no place on disk
 
     def _rank(self) -> list[_Resident]:
         """List the slots that may be paged out; the last one goes first."""
-        heads: dict[Stream, int] = {}
+        heads: dict[Level, int] = {}
         ranked: list[tuple[int, int, int, _Resident]] = []
         for place, resident in enumerate(self._resident.values()):
-            slot, stream = resident.slot, resident.stream
-            if not stream.deleted and not self._in_service(slot):
-                head = heads.get(stream)
+            slot, level = resident.slot, resident.level
+            if not level.deleted and not self._in_service(slot):
+                head = heads.get(level)
                 if head is None:
-                    head = heads[stream] = next(iter(stream.manager.slots))
+                    head = heads[level] = next(iter(level.manager.slots))
                 ranked.append((slot.first - head, slot.first, place, resident))
         ranked.sort()
         return [resident for _distance, _first, _place, resident in ranked]

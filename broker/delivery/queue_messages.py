@@ -15,8 +15,8 @@ from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.moving.moving import Move
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
@@ -71,18 +71,18 @@ class LocalMessages:
         Raises: StoreFailed, CorruptRecord.
         """
         found: list[Peeked] = []
-        for stream in reversed(self.queue.streams):
-            found += await self.peek_level(stream, count - len(found))
+        for level in reversed(self.queue.levels):
+            found += await self.peek_level(level, count - len(found))
         return found
 
-    async def peek_level(self, stream: Stream, limit: int) -> list[Peeked]:
+    async def peek_level(self, level: Level, limit: int) -> list[Peeked]:
         """Return the next ready messages of one level. Raises: StoreFailed, CorruptRecord."""
         found: list[Peeked] = []
-        for slot in list(stream.manager.slots.values()):
+        for slot in list(level.manager.slots.values()):
             if len(found) >= limit:
                 break
             if slot.tenure is not Tenure.DELETED:
-                found += await _peek_slot(stream, slot, limit - len(found))
+                found += await _peek_slot(level, slot, limit - len(found))
         return found
 
     async def move(self, move: Move) -> None:
@@ -100,7 +100,7 @@ class _Content(Protocol):
     body: bytes
 
 
-async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
+async def _peek_slot(level: Level, slot: Slot, limit: int) -> list[Peeked]:
     wanted = sorted(slot.ready_indexes())[:limit]
     if not wanted:
         return []
@@ -109,30 +109,30 @@ async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
     if contents is not None:
         held = [(index, contents[index]) for index in wanted]
         return [
-            _peeked(stream, slot, index, message.envelope.exchange, message.envelope.key, message, redelivered)
+            _peeked(level, slot, index, message.envelope.exchange, message.envelope.key, message, redelivered)
             for index, message in held
             if message is not None
         ]
-    store, segments = stream.store, tuple(slot.segments)
+    store, segments = level.store, tuple(slot.segments)
     for segment in segments:
         store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
     try:
-        stored = await asyncio.to_thread(store.read_slot, stream.number, slot.first, slot.end, wanted, segments)
+        stored = await asyncio.to_thread(store.read_slot, level.number, slot.first, slot.end, wanted, segments)
     finally:
         for segment in segments:
             store.drop_live(segment, 1)
     return [
-        _peeked(stream, slot, index, message.exchange, message.key, message, redelivered)
+        _peeked(level, slot, index, message.exchange, message.key, message, redelivered)
         for index in wanted
         if (message := stored[index]) is not None
     ]
 
 
 def _peeked(
-    stream: Stream, slot: Slot, index: int, exchange: str, key: str, content: _Content, redelivered: set[int]
+    level: Level, slot: Slot, index: int, exchange: str, key: str, content: _Content, redelivered: set[int]
 ) -> Peeked:
-    message_id = stream.message_id(slot, index)
-    return Peeked(message_id, stream.level, exchange, key, content.header, content.body, index in redelivered)
+    message_id = level.message_id(slot, index)
+    return Peeked(message_id, level.priority, exchange, key, content.header, content.body, index in redelivered)
 
 
 def _nothing() -> None:
@@ -142,7 +142,7 @@ def _nothing() -> None:
 async def load(
     reader: SlotReader,
     committer: EngineCommitter,
-    stream: Stream,
+    level: Level,
     slot: Slot,
     then: Callable[[], object] = _nothing,
 ) -> None:
@@ -153,7 +153,7 @@ async def load(
         vhost was deleted.
     """
     read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    reader.read(stream, slot, partial(_go_on, then, read))
+    reader.read(level, slot, partial(_go_on, then, read))
     while not read.done():  # a failed read ends the vhost or the broker, and never calls back
         await asyncio.wait([read], timeout=LOOK_S)
         committer.check()

@@ -18,7 +18,7 @@ from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 
@@ -45,7 +45,7 @@ class SlotReader:
         self,
         store: VhostStore,
         loop: asyncio.AbstractEventLoop,
-        kept: Callable[[Stream, Slot], None],
+        kept: Callable[[Level, Slot], None],
         fail: Callable[[BaseException], None],
         schedule: Callable[[], None],
     ) -> None:
@@ -68,7 +68,7 @@ class SlotReader:
         """Whether a read is under way."""
         return bool(self._reading)
 
-    def read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
+    def read(self, level: Level, slot: Slot, then: Callable[[], None]) -> None:
         """Call `then` on the loop once the slot's messages are in memory, or the slot is deleted."""
         waiting = self._waiting.get(slot)
         if waiting is not None:
@@ -80,9 +80,9 @@ class SlotReader:
         segments = tuple(slot.segments)
         self._submit(
             segments,
-            partial(self._loaded, stream, slot),
+            partial(self._loaded, level, slot),
             self._store.read_slot,
-            stream.number,
+            level.number,
             slot.first,
             slot.end,
             wanted,
@@ -90,45 +90,45 @@ class SlotReader:
             self._revival,
         )
 
-    def read_cached(self, stream: Stream, slot: Slot) -> bool:
+    def read_cached(self, level: Level, slot: Slot) -> bool:
         """Read a slot at once if the page cache has it, and return whether it is in memory now."""
         if slot in self._waiting:
             return False
         wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else range(slot.length)
-        found = self._store.read_cached(stream.number, slot.first, slot.end, wanted, self._revival)
+        found = self._store.read_cached(level.number, slot.first, slot.end, wanted, self._revival)
         self._from_disk = not found
         if found:
-            self._load(stream, slot, found)
+            self._load(level, slot, found)
             self.reads += 1
             self.spent += READ_COST + slot.length
         return bool(found)
 
-    def read_ahead(self, stream: Stream, slot: Slot) -> None:
+    def read_ahead(self, level: Level, slot: Slot) -> None:
         """Start reading the following slot, when the disk is needed for it: the worker needs it next."""
         if not self._from_disk:
             return
-        following = stream.manager.after(slot)
+        following = level.manager.after(slot)
         if following is None or following.contents is not None or following in self._waiting:
             return
-        if not self.read_cached(stream, following):
-            self.read(stream, following, lambda: None)
+        if not self.read_cached(level, following):
+            self.read(level, following, lambda: None)
 
-    def measure(self, stream: Stream, slot: Slot) -> None:
-        """Read the body sizes of a slot that lies on disk, and pass them to the stream's slot manager."""
+    def measure(self, level: Level, slot: Slot) -> None:
+        """Read the body sizes of a slot that lies on disk, and pass them to the level's slot manager."""
         wanted = list(slot.acks.unsettled(0, slot.length))
         segments = tuple(slot.segments)
         self._submit(
             segments,
-            partial(self._measured, stream, slot),
+            partial(self._measured, level, slot),
             self._store.body_sizes,
-            stream.number,
+            level.number,
             slot.first,
             slot.end,
             wanted,
             segments,
         )
 
-    def moments(self, stream: Stream, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
+    def moments(self, level: Level, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
         """Call `then` on the loop with the moment at which each message of a delayed slot is due.
 
         Shapes: one per message, of any value for a settled one; none when the slot is deleted.
@@ -139,7 +139,7 @@ class SlotReader:
             segments,
             partial(_tell, then, (slot,), ()),
             self._read_moments,
-            stream.number,
+            level.number,
             slot.first,
             slot.end,
             wanted,
@@ -148,7 +148,7 @@ class SlotReader:
 
     def fetch(
         self,
-        stream: Stream,
+        level: Level,
         wanted: Sequence[tuple[int, Slot]],
         then: Callable[[Mapping[int, Message | None]], None],
     ) -> None:
@@ -162,7 +162,7 @@ class SlotReader:
             segments,
             partial(_tell, then, slots, {}),
             self._store.read_some,
-            stream.number,
+            level.number,
             [one for one, _ in wanted],
             segments,
             FETCH_BYTES,
@@ -207,17 +207,17 @@ class SlotReader:
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _loaded(self, stream: Stream, slot: Slot, done: asyncio.Future[list[Message | None]]) -> None:
+    def _loaded(self, level: Level, slot: Slot, done: asyncio.Future[list[Message | None]]) -> None:
         waiting = self._waiting.pop(slot)
         if slot.tenure is not Tenure.DELETED and slot.contents is None:
-            self._load(stream, slot, done.result())
+            self._load(level, slot, done.result())
         for then in waiting:
             then()
 
-    def _measured(self, stream: Stream, slot: Slot, done: asyncio.Future[list[int]]) -> None:
+    def _measured(self, level: Level, slot: Slot, done: asyncio.Future[list[int]]) -> None:
         if slot.tenure is not Tenure.DELETED:
-            stream.manager.sizes_known(slot, done.result())
-            stream.queue.enforce()
+            level.manager.sizes_known(slot, done.result())
+            level.queue.enforce()
 
     def _read_moments(
         self, number: int, first: int, end: int, wanted: Sequence[int], segments: tuple[int, ...]
@@ -234,7 +234,7 @@ class SlotReader:
                 due_ms[index] = due_ms_of(messages[index])
         return due_ms
 
-    def _load(self, stream: Stream, slot: Slot, found: list[Message | None]) -> None:
+    def _load(self, level: Level, slot: Slot, found: list[Message | None]) -> None:
         acks = slot.acks
         if acks.count:  # messages may have been settled during the read
             for index in acks.bits(slot.length).search(_SETTLED):
@@ -244,10 +244,10 @@ class SlotReader:
         lost: list[int] = []
         if missing > acks.count:
             lost = [index for index in slot.ready_indexes() if found[index] is None]
-        self._kept(stream, slot)
+        self._kept(level, slot)
         if lost:
-            _log.error("messages.lost", queue=stream.queue.name, slot=slot.first, count=len(lost))
-            stream.lose(slot, lost)
+            _log.error("messages.lost", queue=level.queue.name, slot=slot.first, count=len(lost))
+            level.lose(slot, lost)
 
 
 def _tell(then: Callable[[T], None], slots: Iterable[Slot], nothing: T, done: asyncio.Future[T]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.publish_credit import PublishCredit
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
-from broker.core.queue.stream_owner import QueueWorker
+from broker.core.queue.level_owner import QueueWorker
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.delivery.reader import READ_COST
@@ -22,8 +22,8 @@ from broker.store.damage import StoreFailed
 if TYPE_CHECKING:
     from broker.core.firehose import Firehose
     from broker.core.queue.consumer import ChannelConsumers, Consumer
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.delivery.reader import SlotReader
     from broker.slots.slot import Slot
 
@@ -92,7 +92,7 @@ class Worker(QueueWorker["Queue"]):
             if budget <= 0:
                 self.ready[:0] = ready[place:]  # before those that were served
                 break
-            before = queue.ready if queue.prioritized else queue.stream.manager.ready
+            before = queue.ready if queue.prioritized else queue.level.manager.ready
             spent = self._reader.spent
             try:
                 more = not queue.deleted and not self._serve_lone(queue) and self._serve(queue)
@@ -100,7 +100,7 @@ class Worker(QueueWorker["Queue"]):
                 self.ready.extend(ready[place:])
                 self.failed = queue
                 raise
-            left = queue.ready if queue.prioritized else queue.stream.manager.ready
+            left = queue.ready if queue.prioritized else queue.level.manager.ready
             taken = before - left
             if more:
                 self.ready.append(queue)
@@ -152,7 +152,7 @@ class Worker(QueueWorker["Queue"]):
         # Its dead letters must not cause deliveries from it meanwhile.
         queue.serving = True  # hot: written here
         try:
-            more = self._serve_streams(queue)
+            more = self._serve_levels(queue)
         finally:
             queue.serving = False  # hot: written here
         if queue.timed and not queue.deleted:
@@ -165,8 +165,8 @@ class Worker(QueueWorker["Queue"]):
         Of many queues most have one message at a time. Whatever needs more than that is left to `_serve_streams`.
         """
         ring = queue.consumers
-        stream = queue.stream
-        manager = stream.manager
+        level = queue.level
+        manager = level.manager
         if (
             manager.ready != 1
             or ring.alone is None
@@ -174,7 +174,7 @@ class Worker(QueueWorker["Queue"]):
             or queue.timed
             or queue.prioritized
             or self.firehose is not None
-            or stream.returning
+            or level.returning
         ):
             return False
         consumer = cast("Consumer", ring.alone)
@@ -185,13 +185,13 @@ class Worker(QueueWorker["Queue"]):
             return False
         index = manager.take_one(slot)
         try:
-            consumer.deliver_one(stream, slot, index)
+            consumer.deliver_one(level, slot, index)
         except Exception:
-            _put_back(stream, slot, (index,), [consumer])
+            _put_back(level, slot, (index,), [consumer])
             raise
         return True  # a publish wakes it
 
-    def _serve_streams(self, queue: Queue) -> bool:
+    def _serve_levels(self, queue: Queue) -> bool:
         budget = TURN_MESSAGES
         while budget > 0:
             consumers = cast("list[Consumer]", queue.consumers.next(queue.ready))
@@ -200,15 +200,15 @@ class Worker(QueueWorker["Queue"]):
             found = queue.lease()
             if found is None:
                 return False  # a publish wakes it
-            stream, slot = found
-            manager = stream.manager
+            level, slot = found
+            manager = level.manager
             if slot.contents is None:
-                if not self._reader.read_cached(stream, slot):
-                    self._reader.read(stream, slot, queue.wake)
+                if not self._reader.read_cached(level, slot):
+                    self._reader.read(level, slot, queue.wake)
                     return False
                 budget -= READ_COST
             if not slot.cursor:
-                self._reader.read_ahead(stream, slot)
+                self._reader.read_ahead(level, slot)
             alone = consumers[0] if len(consumers) == 1 else None
             if alone is not None:
                 room = alone.room()
@@ -218,21 +218,21 @@ class Worker(QueueWorker["Queue"]):
             indexes = manager.take(slot, min(room, BATCH_MESSAGES))
             budget -= len(indexes)
             if queue.timed:
-                taken, indexes = len(indexes), queue.drop_expired(stream, slot, indexes)
+                taken, indexes = len(indexes), queue.drop_expired(level, slot, indexes)
                 budget -= EXPIRED_COST * (taken - len(indexes))
                 if not indexes or queue.deleted:
                     continue
             try:
                 if alone is not None:
                     if self.firehose is None:
-                        sent = deliver(alone, stream, slot, indexes)
+                        sent = deliver(alone, level, slot, indexes)
                     else:
-                        sent = self._deliver_traced(self.firehose, alone, stream, slot, indexes)
+                        sent = self._deliver_traced(self.firehose, alone, level, slot, indexes)
                     left = indexes[sent:] if sent < len(indexes) else ()  # mypyc evaluates the bounds of a slice twice
                 else:
-                    left = self._deliver(stream, slot, indexes, consumers, rooms)
+                    left = self._deliver(level, slot, indexes, consumers, rooms)
             except Exception:
-                _put_back(stream, slot, indexes, consumers)
+                _put_back(level, slot, indexes, consumers)
                 raise
             if left:
                 manager.put_back(slot, left)
@@ -242,18 +242,18 @@ class Worker(QueueWorker["Queue"]):
 
     @staticmethod
     def _deliver_traced(
-        firehose: Firehose, consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]
+        firehose: Firehose, consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     ) -> int:
         """Deliver as `deliver` does, which may take the messages out of the slot, and tell the firehose."""
         contents = slot.contents
         assert contents is not None
         passing = [(contents[index], slot.redelivered(index)) for index in indexes]
-        sent = deliver(consumer, stream, slot, indexes)
+        sent = deliver(consumer, level, slot, indexes)
         firehose.delivered_to(consumer, passing[:sent])
         return sent
 
     def _deliver(
-        self, stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
+        self, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
         """Deliver round-robin to several consumers, and return the rest."""
         left: list[int] = []
@@ -264,24 +264,24 @@ class Worker(QueueWorker["Queue"]):
                 room = consumer.room()  # it shrinks when consumers share a connection
                 fitting = share if len(share) <= room else share[:room]
                 if self.firehose is None:
-                    taken = deliver(consumer, stream, slot, fitting)
+                    taken = deliver(consumer, level, slot, fitting)
                 else:
-                    taken = self._deliver_traced(self.firehose, consumer, stream, slot, fitting)
+                    taken = self._deliver_traced(self.firehose, consumer, level, slot, fitting)
                 if taken < len(share):
                     left.extend(share[taken:])
                 if taken and share[taken - 1] > latest:
                     latest = share[taken - 1]
                     last = consumer  # the round ended here, perhaps before the end of the list
         if last is not None:
-            stream.queue.consumers.served(last)
+            level.queue.consumers.served(last)
         left.sort()
         return left
 
 
-def _put_back(stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
+def _put_back(level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
     """Take back those of the taken messages that no consumer has, after an error."""
     held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
-    stream.manager.put_back(slot, [index for index in indexes if index not in held and index not in slot.acks])
+    level.manager.put_back(slot, [index for index in indexes if index not in held and index not in slot.acks])
 
 
 class Workers:
@@ -382,8 +382,8 @@ class Workers:
         self.workers.remove(worker)
         self.workers.append(self._new_worker())
         for queue in worker.queues:
-            for stream in queue.streams:
-                stream.manager.give_back_all(worker.owner)
+            for level in queue.levels:
+                level.manager.give_back_all(worker.owner)
             queue.move_to(self.assign(queue), failed=queue is worker.failed)
             if queue.failures < FAILURES_MAX:
                 queue.wake()

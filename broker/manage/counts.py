@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from broker.manage.gradual import in_pieces
 
 if TYPE_CHECKING:
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.statistics.message_counts import MessageCounts
     from broker.core.vhost import Vhost
 
@@ -85,12 +85,12 @@ def queue_numbers(queue: Queue) -> tuple[int, ...]:
     """Return the numbers of a queue by QUEUE_NUMBERS. Cost: O(levels)."""
     ready, unacked = queue.ready, queue.unacked
     lengths = (ready + unacked, ready, unacked)
-    if len(queue.streams) > 1:
-        return (*map(sum, zip(*[_stream_numbers(stream) for stream in queue.streams], strict=True)), *lengths)
-    return (*_stream_numbers(queue.stream), *lengths)
+    if len(queue.levels) > 1:
+        return (*map(sum, zip(*[_stream_numbers(stream) for stream in queue.levels], strict=True)), *lengths)
+    return (*_stream_numbers(queue.level), *lengths)
 
 
-def _stream_numbers(stream: Stream) -> tuple[int, ...]:
+def _stream_numbers(stream: Level) -> tuple[int, ...]:
     tally = stream.tally
     deliver, deliver_no_ack, get, get_no_ack = tally.deliver, tally.deliver_no_ack, tally.get, tally.get_no_ack
     return (

@@ -13,8 +13,8 @@ from broker.delivery.queue_messages import load
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.delivery.engine import Engine
     from broker.slots.slot import Slot
 
@@ -27,7 +27,7 @@ AT_ONCE_BYTES: Final = 8 << 20
 class Fetched(NamedTuple):
     """A message, unacked until it is settled or requeued."""
 
-    stream: Stream
+    level: Level
     slot: Slot
     place: int
     message: Message
@@ -44,9 +44,9 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
     left_bytes = bytes_max
     clock = engine.vhost.ports.clock
     while len(fetched) < count and left_bytes > 0 and (found := walk.find()) is not None:
-        stream, slot, indexes = found
+        level, slot, indexes = found
         if slot.contents is None:
-            await load(engine.reader, engine.committer, stream, slot)
+            await load(engine.reader, engine.committer, level, slot)
             continue
         for index in indexes:
             if len(fetched) == count or left_bytes <= 0:
@@ -55,8 +55,8 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
             message: Message | None = slot.contents[index]
             if message is None or walk.expired(message, clock.now_ms):
                 continue
-            stream.manager.pick(slot, index)
-            fetched.append(Fetched(stream, slot, index, message, slot.redelivered(index)))
+            level.manager.pick(slot, index)
+            fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
             left_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:
         queue.look()  # the queue has another head now
@@ -64,22 +64,22 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
 
 def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
     """Settle messages that the operator received."""
-    for (stream, slot), indexes in _by_slot(fetched).items():
-        stream.settle(slot, indexes)
+    for (level, slot), indexes in _by_slot(fetched).items():
+        level.settle(slot, indexes)
     engine.log_settled()
 
 
 def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
     """Put messages back in their places, redelivered."""
-    for (stream, slot), indexes in _by_slot(fetched).items():
-        stream.requeue(slot, indexes)
+    for (level, slot), indexes in _by_slot(fetched).items():
+        level.requeue(slot, indexes)
     engine.log_settled()
 
 
-def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Stream, Slot], list[int]]:
-    groups: dict[tuple[Stream, Slot], list[int]] = {}
+def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Level, Slot], list[int]]:
+    groups: dict[tuple[Level, Slot], list[int]] = {}
     for one in fetched:
-        groups.setdefault((one.stream, one.slot), []).append(one.place)
+        groups.setdefault((one.level, one.slot), []).append(one.place)
     return groups
 
 

@@ -92,7 +92,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             bare = edit_header(header, drop_headers=("BCC",))
             shown = course(Message(envelope, bare, body, 0, facts_of(bare), message.timestamp_ms))
             assert shown is not None, "what is published has nowhere to stay"
-            queues = [queue for queue in landing.queues if not queue.is_stream or queue in shown.queues]
+            queues = [queue for queue in landing.queues if not queue.is_overlay or queue in shown.queues]
             landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
         outcome = land(vhost, landing, body)
         if outcome is not None:
@@ -145,11 +145,11 @@ def body_of(text: str) -> bytes:
 
 
 def _row(fetched: Fetched) -> dict[str, Any]:
-    stream, slot, index, message, redelivered = fetched
+    level, slot, index, message, redelivered = fetched
     envelope = message.envelope
     peeked = Peeked(
-        stream.message_id(slot, index),
-        stream.level,
+        level.message_id(slot, index),
+        level.priority,
         envelope.exchange,
         envelope.key,
         message.header,

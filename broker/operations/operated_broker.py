@@ -45,7 +45,7 @@ class OverlayView(Protocol):
         """Return a row for each broker, as JSON."""
 
     def flows(self) -> list[dict[str, Any]]:
-        """Return for each broker its links, and for a leaf its streams: what `facts` has without a walk of patterns."""
+        """Return for each broker its links, and for a leaf its levels: what `facts` has without a walk of patterns."""
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""

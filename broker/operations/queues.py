@@ -23,8 +23,8 @@ from broker.operations.rows import slot_count
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.resource import Resource
     from broker.operations.operated_broker import OperatedBroker
     from broker.slots.slot import Slot
@@ -154,7 +154,7 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if queue.is_tap:
         raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to a tap: remove that instead")
-    if queue.is_stream:
+    if queue.is_overlay:
         raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to the overlay")
     engine = broker.engine(vhost)
     if asked.limit is not None:
@@ -195,22 +195,22 @@ async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[
 def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
     """Return the slots of a queue, those of the highest level first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
-    rows = (slot_row(stream, slot) for stream in reversed(queue.streams) for slot in stream.manager.slots.values())
+    rows = (slot_row(level, slot) for level in reversed(queue.levels) for slot in level.manager.slots.values())
     return {
         "queue": queue.name,
         "vhost": vhost.name,
         "ready": queue.ready,
         "unacked": queue.unacked,
-        "levels": len(queue.streams),
+        "levels": len(queue.levels),
         "slot_count": slot_count(queue),
         "slots": list(islice(rows, SLOT_ROWS_MAX)),
     }
 
 
-def slot_row(stream: Stream, slot: Slot) -> dict[str, Any]:
+def slot_row(level: Level, slot: Slot) -> dict[str, Any]:
     """Return a slot as JSON. Shapes: ids from `first` up to, not including, `end`."""
     return {
-        "level": stream.level,
+        "level": level.priority,
         "first": slot.first,
         "end": slot.end,
         "state": slot.fill.value,

@@ -109,7 +109,7 @@ def active_tag(queue: Queue) -> str | None:
 
 def slot_count(queue: Queue) -> int:
     """Return how many slots a queue has. Cost: O(levels)."""
-    return sum([len(stream.manager.slots) for stream in queue.streams])
+    return sum([len(level.manager.slots) for level in queue.levels])
 
 
 # -- exchanges and bindings -------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def bundled_bindings(vhost: Vhost, bundle: Bundle[Exchange]) -> Iterator[Binding
 
 def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[BindingEnds]:
     """Yield the binding of a queue to the default exchange; those of taps and of the overlay have none."""
-    if isinstance(destination, Queue) and not (destination.is_tap or destination.is_stream):
+    if isinstance(destination, Queue) and not (destination.is_tap or destination.is_overlay):
         yield vhost, "", destination, destination.name, {}
 
 

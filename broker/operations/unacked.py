@@ -88,11 +88,11 @@ def answering(broker: OperatedBroker, node: str) -> Callable[[Mapping[str, Any]]
 
 def _held_by(session: SessionOfConnection, queue: Queue) -> Iterator[_Held]:
     """Yield what the channels of a connection hold of a queue."""
-    streams = queue.streams
+    levels = queue.levels
     for _number, channel in sorted(session.connection.channels.items()):
         basic = cast("SessionOfChannel", channel.session).basic
         for run in basic.unacked.runs:
-            if run.left and any(run.stream is stream for stream in streams):
+            if run.left and any(run.level is level for level in levels):
                 yield _Held(run, basic, session)
 
 
@@ -113,8 +113,8 @@ def _row(held: _Held, tag: int, now_ms: int, body_bytes: int) -> dict[str, Any]:
     contents = cast("Sequence[Any] | None", run.slot.contents)
     message = None if contents is None else contents[index]  # the slot may be on disk
     row = {
-        "id": run.stream.message_id(run.slot, index),
-        "priority_level": run.stream.level,
+        "id": run.level.message_id(run.slot, index),
+        "priority_level": run.level.priority,
         "delivery_tag": tag,
         "age_ms": 0 if since_ms is None else max(0, now_ms - since_ms),
         "redelivered": run.slot.redelivered(index),

@@ -234,6 +234,6 @@ def _here(driver: LeafDriver, broker: str, space: Space, key: str) -> Row:
             reason = "its headers decide"
         else:
             found = router.route(exchange, key).destinations
-            queues = sorted(queue.name for queue in found if not (queue.is_stream or queue.is_tap))
+            queues = sorted(queue.name for queue in found if not (queue.is_overlay or queue.is_tap))
             reason = f"queues: {', '.join(queues)}" if queues else "no queue here is bound"
     return {"broker": broker, "to": "here", "goes": bool(queues), "reason": reason, "leaves": [], "patterns": []}

@@ -20,7 +20,7 @@ from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
-    from broker.core.queue.stream_queue import StreamQueue
+    from broker.core.queue.overlay_queue import OverlayQueue
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.engine import Engine
     from broker.overlay.interest import Interest
@@ -258,7 +258,7 @@ class LeafDriver:
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    def _grew(self, held: LeafVhost, queue: StreamQueue) -> None:
+    def _grew(self, held: LeafVhost, queue: OverlayQueue) -> None:
         held.grown.add(queue.exchange)
         self._schedule()
 

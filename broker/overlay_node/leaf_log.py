@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from broker.overlay.packets import Space, Vector, VectorChange
 from broker.overlay.stream_log import LogPart
-from broker.overlay_node.vhost.recorded_stream import RecordedStream
+from broker.overlay_node.vhost.exchange_log import ExchangeLog
 
 __all__ = ["LeafLog"]
 
@@ -20,11 +20,11 @@ class LeafLog:
     def __init__(self, appended: Callable[[Space], None]) -> None:
         """Call `appended` for each vector that is appended to a stream."""
         self._appended = appended
-        self._streams: dict[Space, RecordedStream] = {}
+        self._streams: dict[Space, ExchangeLog] = {}
         self._durable: dict[Space, int] = {}
         self._ended: dict[Space, int] = {}
 
-    def open(self, space: Space, stream: RecordedStream) -> None:
+    def open(self, space: Space, stream: ExchangeLog) -> None:
         """Take a stream whose vectors are known; all that it has is durable."""
         self._streams[space] = stream
         self._durable[space] = max(stream.last, self._ended.pop(space, 0))
@@ -36,7 +36,7 @@ class LeafLog:
             stream.before_next(None)
             self._ended[space] = self._durable.pop(space)
 
-    def stream(self, space: Space) -> RecordedStream | None:
+    def stream(self, space: Space) -> ExchangeLog | None:
         """Return a stream that is open."""
         return self._streams.get(space)
 

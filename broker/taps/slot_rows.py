@@ -1,4 +1,4 @@
-"""The rows of one slot file: choose messages of a stream in the loop, read and copy them in a thread."""
+"""The rows of one slot file: choose messages of a level in the loop, read and copy them in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.store.segment import SPILLED
 
 if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.slot_files.slot_file_writer import SlotFileWriter
     from broker.slots.slot import Slot
     from broker.store.record import StoredMessage
@@ -43,7 +43,7 @@ class Piece:
 
 
 def gather(
-    stream: Stream,
+    level: Level,
     firsts: Iterable[int],
     *,
     above: int = 0,
@@ -52,7 +52,7 @@ def gather(
     most_bytes: int,
     recount: bool = True,
 ) -> list[Piece]:
-    """Return the first unsettled messages of a stream's slots within the limits, at least one.
+    """Return the first unsettled messages of a level's slots within the limits, at least one.
 
     Shapes: `firsts` has the first ids of the slots; deleted ones are skipped. The ids are above <= id < below. Without
         `recount` no message is marked as redelivered.
@@ -62,7 +62,7 @@ def gather(
     pieces: list[Piece] = []
     rows = size_bytes = 0
     for first in firsts:
-        slot = stream.manager.slots.get(first)
+        slot = level.manager.slots.get(first)
         if slot is None:
             continue
         upto = min(slot.length, below - first)
@@ -75,7 +75,7 @@ def gather(
             indexes = indexes[: most_rows - rows]
         if indexes:
             end = first + (upto if whole else indexes[-1] + 1)
-            piece = _piece(stream, slot, indexes, end, recount=recount)
+            piece = _piece(level, slot, indexes, end, recount=recount)
             pieces.append(piece)
             rows += len(indexes)
             size_bytes += max(slot.bytes // slot.length - OVERHEAD_BYTES, 0) * len(indexes)
@@ -125,7 +125,7 @@ def copy_pieces(
     return end
 
 
-def _piece(stream: Stream, slot: Slot, indexes: Sequence[int], end: int, *, recount: bool) -> Piece:
+def _piece(level: Level, slot: Slot, indexes: Sequence[int], end: int, *, recount: bool) -> Piece:
     contents = slot.contents
     redelivered: frozenset[int] = frozenset()
     if recount:
@@ -136,7 +136,7 @@ def _piece(stream: Stream, slot: Slot, indexes: Sequence[int], end: int, *, reco
         return Piece(slot, indexes, end, [contents[index] for index in indexes], redelivered, ())
     segments = tuple(slot.segments)
     for segment in segments:
-        stream.store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
+        level.store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
     return Piece(slot, indexes, end, None, redelivered, segments)
 
 

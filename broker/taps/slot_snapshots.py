@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.core.deadlines import Clock
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.delivery.engine import Engine
     from broker.settings.storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
@@ -165,12 +165,12 @@ class Snapshots(Mapping[str, Snapshot]):
             disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
             taking.share_bytes = int(disk_bytes * self._settings.snapshots_disk_ratio)
         private = is_private(queue)
-        bounds = [(stream, list(stream.manager.slots), stream.manager.next_id) for stream in queue.streams]
+        bounds = [(level, list(level.manager.slots), level.manager.next_id) for level in queue.levels]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
         files: list[SnapshotSlot] = []
         try:
-            for stream, firsts, below in bounds:
-                await self._copy(engine, stream, firsts, below, snapshot, files, taking)
+            for level, firsts, below in bounds:
+                await self._copy(engine, level, firsts, below, snapshot, files, taking)
         except BaseException:
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
             raise
@@ -224,25 +224,25 @@ class Snapshots(Mapping[str, Snapshot]):
     async def _copy(
         self,
         engine: Engine,
-        stream: Stream,
+        level: Level,
         firsts: list[int],
         below: int,
         snapshot: str,
         files: list[SnapshotSlot],
         taking: Taking,
     ) -> None:
-        """Write the files of one stream."""
+        """Write the files of one level."""
         above = 0
         while above < below:
             start = max(bisect_right(firsts, above) - 1, 0)
             await self._make_room(taking, self._settings.window_bytes)
             async with self._writer.turn:
-                if stream.deleted:
-                    raise TapRefused(f"queue '{stream.queue.name}' was deleted")
+                if level.deleted:
+                    raise TapRefused(f"queue '{level.queue.name}' was deleted")
                 if self._writer.left(engine):
-                    raise TapRefused(f"queue '{stream.queue.name}' cannot be read any more")
+                    raise TapRefused(f"queue '{level.queue.name}' cannot be read any more")
                 pieces = gather(
-                    stream,
+                    level,
                     islice(firsts, start, None),
                     above=above,
                     below=below,
@@ -253,7 +253,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     return
                 try:
                     await engine.committer.drain()
-                    write = self._writing(engine, stream, pieces, snapshot, len(files))
+                    write = self._writing(engine, level, pieces, snapshot, len(files))
                     written, above = await uncancelled(self._writer.in_thread(write))
                 finally:
                     let_go(engine.store, pieces)
@@ -262,11 +262,11 @@ class Snapshots(Mapping[str, Snapshot]):
                 taking.bytes += written.bytes
 
     def _writing(
-        self, engine: Engine, stream: Stream, pieces: list[Piece], snapshot: str, n: int
+        self, engine: Engine, level: Level, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
         """Return a *blocking* function that writes one file; it returns the file and the id after its last message."""
-        folder, name, queue = self._folder.snapshots, engine.vhost.name, stream.queue.name
-        store, number, most_bytes = engine.store, stream.number, self._settings.window_bytes
+        folder, name, queue = self._folder.snapshots, engine.vhost.name, level.queue.name
+        store, number, most_bytes = engine.store, level.number, self._settings.window_bytes
         keep_free_bytes, ahead_ms = self._keep_free_bytes, self._clock.ahead_ms
 
         def write() -> tuple[SnapshotSlot | None, int]:

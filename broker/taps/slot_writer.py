@@ -21,7 +21,7 @@ from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.core.queue.tap_queue import TapQueue
     from broker.delivery.engine import Engine
     from broker.settings.storage import TapSettings
@@ -123,7 +123,7 @@ class SlotWriter:
             raise self._stopping()
         self.note_read(queue)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.setdefault(queue, []).append((queue.stream.manager.next_id, future))
+        self._asked.setdefault(queue, []).append((queue.level.manager.next_id, future))
         self._due.setdefault(queue, engine)
         self._wake.set()
         await future
@@ -201,13 +201,13 @@ class SlotWriter:
 
     async def _seal(self, engine: Engine, queue: TapQueue) -> None:
         """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
-        stream = queue.stream
-        stream.manager.seal()
+        level = queue.level
+        level.manager.seal()
         settings = self._settings
         pieces = gather(
-            stream,
-            stream.manager.slots,
-            below=stream.manager.next_id,
+            level,
+            level.manager.slots,
+            below=level.manager.next_id,
             most_rows=settings.window_messages,
             most_bytes=settings.window_bytes,
             recount=False,
@@ -218,14 +218,14 @@ class SlotWriter:
             await engine.committer.drain()
             seal, end = await self.in_thread(lambda: self._write(engine.vhost.name, queue, engine.store, pieces))
         except CorruptStore as error:
-            if not stream.deleted:
+            if not level.deleted:
                 engine.retire()
                 self._refuse(queue, error)
                 engine.fail(error)
-            return  # of a deleted stream: its records were removed
+            return  # of a deleted level: its records were removed
         finally:
             let_go(engine.store, pieces)
-        await self._settle(engine, stream, end)
+        await self._settle(engine, level, end)
         self._since_ms[queue] = self._clock.now_ms
         self._widen(queue)
         if seal is not None:
@@ -240,7 +240,7 @@ class SlotWriter:
         Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
         """
         first = pieces[0].slot.first + pieces[0].indexes[0]
-        number = queue.stream.number
+        number = queue.level.number
         try:
             free_bytes = self._folder.free_bytes()
             if free_bytes < self._keep_free_bytes + self._settings.window_bytes:
@@ -265,16 +265,16 @@ class SlotWriter:
             return None, end
         return self._folder.seal(draft, end, ahead_ms), end
 
-    async def _settle(self, engine: Engine, stream: Stream, end: int) -> None:
+    async def _settle(self, engine: Engine, level: Level, end: int) -> None:
         """Settle the messages below an id, a few slots per turn of the loop."""
-        manager = stream.manager
+        manager = level.manager
         firsts = list(takewhile(end.__gt__, manager.slots))
         for at in range(0, len(firsts), SLOTS_AT_ONCE):
             for first in firsts[at : at + SLOTS_AT_ONCE]:
                 slot = manager.slots.get(first)
-                if slot is not None and not stream.deleted:
+                if slot is not None and not level.deleted:
                     upto = min(slot.length, end - first)
-                    stream.settle(slot, manager.take(slot, upto - slot.acks.settled_between(0, upto)))
+                    level.settle(slot, manager.take(slot, upto - slot.acks.settled_between(0, upto)))
             engine.log_settled()
             await asyncio.sleep(0)
 
@@ -300,7 +300,7 @@ class SlotWriter:
         if age_ms >= self._window_ms(queue) or queue.ready >= settings.window_messages:
             return True
         size_bytes = 0
-        for slot in queue.stream.manager.slots.values():
+        for slot in queue.level.manager.slots.values():
             size_bytes += max(slot.bytes - OVERHEAD_BYTES * slot.length, 0)
             if size_bytes >= settings.window_bytes:
                 return True
@@ -308,8 +308,8 @@ class SlotWriter:
 
     def _answer(self, queue: TapQueue) -> None:
         """Answer the calls of `flush` whose messages are in slot files now."""
-        front = queue.stream.manager.front()
-        upto = queue.stream.manager.next_id if front is None else front.first + front.front(1)[0]
+        front = queue.level.manager.front()
+        upto = queue.level.manager.next_id if front is None else front.first + front.front(1)[0]
         waiting = []
         for asked, future in self._asked.pop(queue, ()):
             if queue.deleted or asked <= upto:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pamqp.commands import Basic
 
     from broker.core.message.message import Message
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["MessageView", "Published", "QueueView"]
@@ -79,19 +79,19 @@ class QueueView:
 def queue_view(queue: Queue) -> QueueView:
     """Return the current state of a queue."""
     found: list[MessageView] = []
-    for stream in reversed(queue.streams):
-        for slot in stream.manager.slots.values():
-            found += _slot_views(stream, slot)
+    for level in reversed(queue.levels):
+        for slot in level.manager.slots.values():
+            found += _slot_views(level, slot)
     return QueueView(
         queue.name, tuple(found), queue.ready, queue.unacked, len(queue.consumers), dict(queue.arguments), queue.policy
     )
 
 
-def _slot_views(stream: Stream, slot: Slot) -> list[MessageView]:
+def _slot_views(level: Level, slot: Slot) -> list[MessageView]:
     unacked = set(slot.unacked())
     views = []
     for index in slot.acks.unsettled(0, slot.length):
-        message = _message(stream, slot, index)
+        message = _message(level, slot, index)
         if message is not None:
             state = "unacked" if index in unacked else "ready"
             views.append(MessageView(*message[:3], state, slot.redelivered(index), slot.first + index, message[3]))
@@ -102,10 +102,10 @@ def _parts(message: Message) -> tuple[str, str, bytes, bytes]:
     return message.envelope.exchange, message.envelope.key, message.body, message.header
 
 
-def _message(stream: Stream, slot: Slot, index: int) -> tuple[str, str, bytes, bytes] | None:
+def _message(level: Level, slot: Slot, index: int) -> tuple[str, str, bytes, bytes] | None:
     if slot.contents is not None:
         message: Message | None = slot.contents[index]
         return None if message is None else _parts(message)
     # A broker under test has its files in memory, so this read does not block.
-    (stored,) = stream.store.read_slot(stream.number, slot.first + index, slot.first + index + 1)
+    (stored,) = level.store.read_slot(level.number, slot.first + index, slot.first + index + 1)
     return None if stored is None else (stored.exchange, stored.key, stored.body, stored.header)

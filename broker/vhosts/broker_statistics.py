@@ -62,8 +62,8 @@ class BrokerStatistics:
     def queue(self, queue: Queue) -> MessageCounts:
         """Return the counts of a queue; `publish` counts what entered it, dead letters and moved messages too."""
         counts = NO_MESSAGES
-        for stream in queue.streams:
-            counts = counts.plus(MessageCounts.of(PublishTally(), stream.tally)._replace(publish=stream.published))
+        for level in queue.levels:
+            counts = counts.plus(MessageCounts.of(PublishTally(), level.tally)._replace(publish=level.published))
         return counts
 
     def channel(self, channel: SessionOfChannel) -> MessageCounts:

@@ -21,8 +21,8 @@ from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
 
 if TYPE_CHECKING:
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqPublish
 
@@ -63,7 +63,7 @@ class PublishBridge(Bridge):
         self._by_words = True
         self._refused: set[str] = set()
         self._queue: Queue | None = None
-        self._stream: Stream
+        self._stream: Level
         self._waiting: deque[tuple[int, list[bytes]]] = deque()  # while a slow subscriber is waited for
         self._handled = self._acked = self._first = self._lost = 0
         self._retry: asyncio.TimerHandle | None = None
@@ -103,7 +103,7 @@ class PublishBridge(Bridge):
         declare = commands.Queue.Declare(exclusive=True, arguments=arguments)
         name = (await connection.call(DATA, declare)).queue
         self._queue = vhost.queues[name]
-        self._stream = self._queue.stream  # a deleted queue has given it up, and its numbers still count
+        self._stream = self._queue.level  # a deleted queue has given it up, and its numbers still count
         self._first = self._stream.manager.next_id
         self._handled = self._acked = self._lost = 0
         await connection.call(DATA, commands.Basic.Qos(prefetch_count=PREFETCH_WAITING if self._waits else PREFETCH))

@@ -32,4 +32,4 @@ def bodies(count: int, first: int = 0) -> list[bytes]:
 
 async def calm(queue: PathQueue) -> None:
     """Wait until a queue knows that nothing is free."""
-    await until(lambda: not queue.stream.demand.backlog)
+    await until(lambda: not queue.level.demand.backlog)

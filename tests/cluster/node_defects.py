@@ -209,7 +209,7 @@ NODE_DEFECTS: Final = (
     ),
     Defect(
         "messages are returned from ahead of those of the call that runs",
-        "broker/cluster/shared_stream.py",
+        "broker/cluster/shared_level.py",
         "            if not gathers and not place.slot.number:\n                break\n",
         "            if not gathers and not place.slot.number:\n                continue\n",
         OF_RETURNS,

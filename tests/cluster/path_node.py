@@ -12,14 +12,14 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
 from broker.cluster.caller import SharedCommitter
 from broker.cluster.data_path import DataPath
+from broker.cluster.shared_level import SharedLevel
 from broker.cluster.shared_store import SharedStore
-from broker.cluster.shared_stream import SharedStream
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.message_store import Targets
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
+from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.rules import QueueRules, queue_rules
-from broker.core.queue.stream_owner import StreamOwner
 from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
@@ -69,7 +69,7 @@ class TestPublisher:
         self.refused.append(number)
 
 
-class PathQueue(StreamOwner):
+class PathQueue(LevelOwner):
     """A queue as its stream sees it, and its worker."""
 
     def __init__(self, node: PathNode, number: int, rules: QueueRules | None = None) -> None:
@@ -80,13 +80,13 @@ class PathQueue(StreamOwner):
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
         self.awake = self.lags = self.prioritized = False
-        self.stream: SharedStream = node.path.stream_of(cast("Any", self), 0, number, node.ports, False)
-        self.streams = (self.stream,)
+        self.level: SharedLevel = node.path.level_of(cast("Any", self), 0, number, node.ports, False)
+        self.levels = (self.level,)
 
     @property
     def ready(self) -> int:
         """Messages that wait here."""
-        return self.stream.manager.ready
+        return self.level.manager.ready
 
     def wake(self) -> None:
         """Deliver when there is something, or ask for what may be free."""
@@ -119,12 +119,12 @@ class PathQueue(StreamOwner):
         held, consumer.held = consumer.held, []
         self.node.path.touch(cast("Any", self))
         for slot, index in held:
-            self.stream.requeue(slot, [index])
+            self.level.requeue(slot, [index])
 
     def settle(self, consumer: TestConsumer, count: int = 1 << 30) -> None:
         """Ack the oldest deliveries."""
         for slot, index in consumer.held[:count]:
-            self.stream.settle(slot, range(index, index + 1))
+            self.level.settle(slot, range(index, index + 1))
         del consumer.held[:count]
         self.credit(consumer)
 
@@ -142,7 +142,7 @@ class PathQueue(StreamOwner):
     def serve(self) -> None:
         """Deliver, round robin, as long as consumers have room."""
         self.awake = False
-        manager = self.stream.manager
+        manager = self.level.manager
         while manager.ready and (consumers := self.consumers.next(manager.ready)):
             for consumer in cast("list[TestConsumer]", consumers):
                 slot = manager.get(OWNER)
@@ -195,7 +195,7 @@ class PathNode:
     ) -> None:
         """Publish messages, which go to all of the queues."""
         messages = [message_of(body, persistent=persistent) for body in bodies]
-        targets = Targets(tuple([queue.stream for queue in queues]))
+        targets = Targets(tuple([queue.level for queue in queues]))
         self.store.accept(messages, [targets], [len(messages)], number, cast("Any", publisher))
         if publisher is not None:
             publisher.published += len(messages)

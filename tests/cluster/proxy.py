@@ -183,13 +183,13 @@ class Proxy:
         return None
 
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Level = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Link:
     """One connection through the proxy. `answers` has, for each ReadyForQuery to come, the trap of its call."""
 
-    def __init__(self, proxy: Proxy, client: Stream, server: Stream) -> None:
+    def __init__(self, proxy: Proxy, client: Level, server: Level) -> None:
         self.proxy = proxy
         self.client_reader, self.client = client
         self.server_reader, self.server = server

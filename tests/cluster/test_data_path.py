@@ -64,7 +64,7 @@ async def test_what_was_acked_before_the_call_left_is_not_inserted(pair: ModelPa
     pair.queue_a.serve()
     for index in (0, 0, 1, 1):  # 0, 1, 3 and 4
         slot, one = consumer.held.pop(index)
-        pair.queue_a.stream.settle(slot, range(one, one + 1))
+        pair.queue_a.level.settle(slot, range(one, one + 1))
     await until(lambda: len(pair.a.calls) == 1)
     assert sum(bits.count() for bits in pair.a.calls[0].s_mine) == 1
     assert sum(body in pair.a.calls[0].parts[0] for body in bodies(5)) == 1
@@ -90,7 +90,7 @@ async def test_a_purge_is_answered_after_the_call_that_settles_what_this_node_ha
     await until(lambda: publisher.confirmed == 3)
     pair.queue_a.remove(consumer)
     pair.a.pass_through = lambda name: gate if name == "commit" else None
-    assert sum(pair.queue_a.stream.purge()) == 3
+    assert sum(pair.queue_a.level.purge()) == 3
     answers = Answers(SharedCommitter(pair.node_a.path.caller), DeferredUnbinding(Clock(), Deadlines()))
     answers.changed(("queue", "q"))
     await until(lambda: pair.a.counted["commit"] == 2)
@@ -158,7 +158,7 @@ async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: Mode
     await until(lambda: len(other.got) == 6)
     assert other.got == bodies(6)
     assert other.again == [True, True, True, False, False, False]
-    slot = pair.queue_b.stream.manager.slots[other.held[0][0].first]
+    slot = pair.queue_b.level.manager.slots[other.held[0][0].first]
     assert {run.delivered for run in slot.returns_of(range(slot.length))} == {1}
     pair.queue_b.settle(other)
     await until(lambda: not pair.tables.rows)
@@ -192,7 +192,7 @@ async def test_a_look_is_one_lease_from_the_start(pair: ModelPair, monkeypatch: 
     monkeypatch.setattr(leases, "LOOK_S", 3600)
     consumer = pair.queue_b.add(1000)
     await calm(pair.queue_b)
-    demand = pair.queue_b.stream.demand
+    demand = pair.queue_b.level.demand
 
     def arrived(count: int) -> bool:
         return len(consumer.got) == count
@@ -226,10 +226,10 @@ async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: Mo
     queues = [PathQueue(pair.node_b, 100 + number) for number in range(1000)]
     for queue in queues:
         queue.add(1)
-    await until(lambda: not any(queue.stream.demand.backlog for queue in queues))
+    await until(lambda: not any(queue.level.demand.backlog for queue in queues))
     assert pair.b.counted["lease"] == 1
     pair.node_b.path.leases._look()
-    await until(lambda: pair.b.counted["lease"] == 2 and not any(queue.stream.demand.backlog for queue in queues))
+    await until(lambda: pair.b.counted["lease"] == 2 and not any(queue.level.demand.backlog for queue in queues))
     assert pair.b.counted["lease"] == 2
 
 
@@ -250,7 +250,7 @@ async def test_a_lease_of_many_queues_is_cut_into_statements(pair: ModelPair, mo
         return await lease(streams, room, after, able)
 
     pair.b.lease = noted  # type: ignore[method-assign]
-    there = [PathQueue(pair.node_b, queue.stream.number) for queue in here]
+    there = [PathQueue(pair.node_b, queue.level.number) for queue in here]
     consumers = [queue.add(100) for queue in there]
     await until(lambda: all(consumer.got == bodies(40) for consumer in consumers))
     assert max(asked) <= 4096
@@ -260,7 +260,7 @@ async def test_a_lease_of_many_queues_is_cut_into_statements(pair: ModelPair, mo
 async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: ModelPair) -> None:
     """Consumers on 1,500 queues are two leases, and when they leave their messages are two returns."""
     here = [PathQueue(pair.node_a, 100 + number) for number in range(1500)]
-    there = [PathQueue(pair.node_b, queue.stream.number) for queue in here]
+    there = [PathQueue(pair.node_b, queue.level.number) for queue in here]
     pair.node_a.publish(here, bodies(2))
     await pair.node_a.path.drain()
     consumers = [queue.add(1) for queue in there]
@@ -320,7 +320,7 @@ async def test_damaged_chunks_keep_their_messages(pair: ModelPair) -> None:
     parts[0] = parts[0][:-1] + b"!"
     pair.node_b.path.leases.heard(Hint(FREE, 1, [STREAM]))
     await until(lambda: STREAM in {key[0] for key in pair.tables.rows if key[2] == "b"})
-    await until(lambda: bool(pair.queue_b.stream.damaged))
+    await until(lambda: bool(pair.queue_b.level.damaged))
     assert not consumer.got
     pair.node_b.path.reconcile(pair.b.held())
     await asyncio.sleep(0)
@@ -393,7 +393,7 @@ async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_wa
     pair.node_a.publish([pair.queue_a], bodies(1))  # free, because a lease is under way
     await pair.node_a.path.drain()
     gate.set_result(None)
-    await until(lambda: pair.queue_a.stream.demand.asked == 0)
+    await until(lambda: pair.queue_a.level.demand.asked == 0)
     pair.node_a.publish([pair.queue_a], bodies(1, 1))
     await until(lambda: len(consumer.got) == 2)
     assert consumer.got == bodies(2)
@@ -407,7 +407,7 @@ async def test_a_message_does_not_overtake_one_that_gathers(pair: ModelPair) -> 
     pair.a.pass_through = lambda name: gate if name == "commit" else None
     pair.node_a.path.leases._look()
     pair.node_a.publish([pair.queue_a], bodies(1))
-    await until(lambda: pair.a.counted["lease"] == 2 and pair.queue_a.stream.demand.asked == 0)
+    await until(lambda: pair.a.counted["lease"] == 2 and pair.queue_a.level.demand.asked == 0)
     pair.node_a.publish([pair.queue_a], bodies(1, 1))
     gate.set_result(None)
     await until(lambda: len(consumer.got) == 2)

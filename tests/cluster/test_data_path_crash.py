@@ -33,7 +33,7 @@ async def test_what_was_acked_stays_acked(
     node.publish([queue], [b"1", b"2", b"3"], publisher)
     await until(lambda: publisher.confirmed == 3)
     consumer = queue.add(3)
-    await until(lambda: consumer.got == [b"1", b"2", b"3"] and not queue.stream.demand.backlog)
+    await until(lambda: consumer.got == [b"1", b"2", b"3"] and not queue.level.demand.backlog)
     queue.settle(consumer, 2)
     await node.path.drain()
     rows = f"""SELECT bit_count(bits) FROM "{schema}".slot"""

@@ -99,7 +99,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
     """Whichever statement of A breaks, and where: every message is delivered, and again only with its mark."""
     node_a, node_b = pair.node_a, pair.node_b
     waiting, there = pair.queue_a.add(4), pair.queue_b.add(4)
-    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    await until(lambda: not pair.queue_a.level.demand.backlog)
     trap = pair.proxy.trap(STATEMENTS[statement], point)
     publishers = TestPublisher(), TestPublisher()
     settled: list[bytes] = []
@@ -142,7 +142,7 @@ async def test_a_return_that_breaks_loses_and_doubles_nothing(
     """A returns messages, which have not been delivered, to B, and its connection breaks."""
     pair.queue_a.serve = lambda: None  # type: ignore[method-assign] # its worker is busy
     waiting, there = pair.queue_a.add(4), pair.queue_b.add(0)
-    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    await until(lambda: not pair.queue_a.level.demand.backlog)
     bodies = [b"%d" % number for number in range(6)]
     pair.node_b.publish([pair.queue_b], bodies)
     await until(lambda: pair.queue_a.ready == 4)

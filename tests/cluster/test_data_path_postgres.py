@@ -79,7 +79,7 @@ async def test_a_message_goes_from_one_node_to_the_other_and_leaves_nothing(
 async def test_statements_do_not_grow_with_messages(pair: Pair, postgres_url: str, schema: str, size: int) -> None:
     """Twenty batches take the same number of statements, whatever the number of their messages."""
     consumer, publisher = pair.queue_b.add(10_000), TestPublisher()
-    await until(lambda: not pair.queue_b.stream.demand.backlog)
+    await until(lambda: not pair.queue_b.level.demand.backlog)
     connection = await asyncpg.connect(postgres_url)
     try:
         await connection.execute("SELECT pg_stat_statements_reset()")
@@ -107,7 +107,7 @@ async def test_large_messages_come_whole(pair: Pair) -> None:
 async def test_unacked_messages_of_a_channel_that_closed_are_redelivered_elsewhere(pair: Pair) -> None:
     """Delivery counts and the mark travel with what a node returns."""
     consumer = pair.queue_a.add(2)
-    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    await until(lambda: not pair.queue_a.level.demand.backlog)
     pair.node_a.publish([pair.queue_a], [b"1", b"2", b"3"])
     await pair.node_a.path.drain()
     pair.queue_a.remove(consumer)

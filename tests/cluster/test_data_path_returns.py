@@ -10,7 +10,7 @@ import pytest
 
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
-from broker.cluster.shared_stream import SharedStream
+from broker.cluster.shared_level import SharedLevel
 from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import PathQueue, TestConsumer, until
@@ -140,7 +140,7 @@ async def test_a_paused_node_does_not_look_at_what_it_cannot_deliver(pair: Model
     looks = 0
     consider = pair.node_a.path.leases._consider
 
-    def counted(stream: SharedStream) -> None:
+    def counted(stream: SharedLevel) -> None:
         nonlocal looks
         looks += 1
         consider(stream)

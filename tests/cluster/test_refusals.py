@@ -71,7 +71,7 @@ async def test_what_was_delivered_ahead_of_the_commit_is_not_refused(pair: Model
     """A consumer of the node has it by then; only what is free may be too much."""
     publisher = TestPublisher()
     consumer = pair.queue_a.add(2)
-    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    await until(lambda: not pair.queue_a.level.demand.backlog)
     pair.tables.limits[STREAM] = 0
     pair.node_a.publish([pair.queue_a], bodies(3), publisher)
     assert await answered(publisher) == [3]
@@ -118,7 +118,7 @@ async def test_a_refused_transaction_leaves_nothing(pair: ModelPair) -> None:
 async def test_nothing_of_a_transaction_is_delivered_before_its_commit(pair: ModelPair) -> None:
     """Its node may fail before the commit, and then there is no transaction."""
     consumer = pair.queue_a.add(9)
-    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    await until(lambda: not pair.queue_a.level.demand.backlog)
     with pair.node_a.store.transaction():
         pair.node_a.publish([pair.queue_a], bodies(2))
     assert pair.queue_a.ready == 0

@@ -342,7 +342,7 @@ async def test_an_unacked_message_that_cannot_be_read_is_not_requeued(tmp_path: 
                 with await talk(broker, lambda: connect(broker, vhost="crm")) as holder:
                     await talk(broker, holder.call, 1, commands.Basic.Qos(prefetch_count=held), commands.Basic.QosOk)
                     assert await talk(broker, take_all, holder, held) == list(range(held))
-                    slots = engine.vhost.queues["q"].stream.manager.slots.values()
+                    slots = engine.vhost.queues["q"].level.manager.slots.values()
                     slot = next(slot for slot in slots if slot.first <= VICTIM + 1 < slot.end)
                     engine.pager._page_out(engine.pager._resident[slot])
                     assert slot.contents is None
@@ -487,9 +487,9 @@ async def test_damage_in_a_vhost_that_is_being_deleted_ends_nobody(tmp_path: Pat
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         engine = broker.engines["crm"]
         (queue,) = engine.vhost.queues.values()
-        slot = next(slot for slot in queue.stream.manager.slots.values() if slot.first <= VICTIM + 1 < slot.end)
+        slot = next(slot for slot in queue.level.manager.slots.values() if slot.first <= VICTIM + 1 < slot.end)
         bad_checksum(tmp_path, SickFiles())
-        engine.reader.read(queue.stream, slot, lambda: None)
+        engine.reader.read(queue.level, slot, lambda: None)
         broker.vhosts.hide("crm")
         await wait_until_async(idle(engine), "the end of the read")
         await broker.vhosts.remove("crm")

@@ -212,7 +212,7 @@ async def look(broker: BrokerServer) -> dict[str, Counter[int]]:
         missing = [
             (stream, slot)
             for queue in engine.vhost.queues.values()
-            for stream in queue.streams
+            for stream in queue.levels
             for slot in stream.manager.slots.values()
             if slot.contents is None
         ]
@@ -224,7 +224,7 @@ async def look(broker: BrokerServer) -> dict[str, Counter[int]]:
     return {
         queue.name: Counter(
             int(slot.contents[index].body.split(b" ")[0])
-            for stream in queue.streams
+            for stream in queue.levels
             for slot in stream.manager.slots.values()
             for index in slot.acks.unsettled(0, slot.length)
             if slot.contents is not None

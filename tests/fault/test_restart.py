@@ -138,7 +138,7 @@ async def pair_in_a_slot() -> tuple[Life, Queue, Slot]:
     await life.say(publish_pair, "publisher")
     await life.checkpoint()
     queue = queue_of(life.broker, "work-1")
-    (slot,) = [slot for slot in queue.stream.manager.slots.values() if slot.length]
+    (slot,) = [slot for slot in queue.level.manager.slots.values() if slot.length]
     assert slot.length == 2
     return life, queue, slot
 
@@ -182,7 +182,7 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
     cast("Committer", engine.committer)._lazy_s = 3600.0  # no client waits for the ack's record, so it stays in memory
     acking = asyncio.ensure_future(life.say(ack, "consumer"))
     await wait_until_async(settled, "the ack")
-    engine.pager.log_entries(queue.stream, slot)
+    engine.pager.log_entries(queue.level, slot)
     await life.kill()
     await acking
     await check_restart(life, life.files.disk.after_kill())
@@ -192,7 +192,7 @@ async def test_an_entry_on_disk_is_not_written_again() -> None:
     """A write that a power loss tears does not touch an entry to which the checkpoint refers."""
     life, queue, slot = await pair_in_a_slot()
     (engine,) = life.broker.engines.values()
-    engine.pager.log_entries(queue.stream, slot)
+    engine.pager.log_entries(queue.level, slot)
     await life.kill()
     disk = life.files.disk
     for path, content in disk.contents.items():

@@ -213,7 +213,7 @@ def page_out_some(broker: BrokerServer, random: Random) -> None:
     """Move slots here and there to disk, as the pager does when memory is short."""
     pager = broker.engines["/"].pager
     for queue in broker.engines["/"].vhost.queues.values():
-        for stream in queue.streams:
+        for stream in queue.levels:
             if random.random() < 0.2:
                 stream.manager.seal()
             for slot in list(stream.manager.slots.values())[:-1]:
@@ -231,7 +231,7 @@ async def settle(broker: BrokerServer) -> None:
 
     await wait_until_async(alone, "the end of every connection")
     for queue in engine.vhost.queues.values():
-        for stream in queue.streams:
+        for stream in queue.levels:
             for slot in stream.manager.slots.values():
                 if slot.contents is None:
                     engine.reader.read(stream, slot, lambda: None)
@@ -255,7 +255,7 @@ async def meddle(broker: BrokerServer, random: Random, done: asyncio.Event) -> N
 def miscounted(vhost: Vhost) -> Iterator[str]:
     """Yield each count that differs from the content."""
     for queue in vhost.queues.values():
-        for stream in queue.streams:
+        for stream in queue.levels:
             manager = stream.manager
             slots = list(manager.slots.values())
             counts = {
@@ -283,7 +283,7 @@ def mortal(vhost: Vhost) -> int:
         queue.expires_ms(slot.contents[index]) is not None
         for queue in vhost.queues.values()
         if queue.durable and queue.rules.dead_letter_exchange is not None
-        for stream in queue.streams
+        for stream in queue.levels
         for slot in stream.manager.slots.values()
         if slot.contents is not None
         for index in slot.ready_indexes()

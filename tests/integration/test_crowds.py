@@ -148,7 +148,7 @@ class Flood:
     @property
     def taken_each(self) -> list[int]:
         """The number of messages of each client that the broker has accepted."""
-        return [queue_of(self._broker, name).stream.manager.next_id - 1 for name in self.names]
+        return [queue_of(self._broker, name).level.manager.next_id - 1 for name in self.names]
 
     @property
     def taken(self) -> int:
@@ -210,7 +210,7 @@ async def test_a_light_clients_message_passes_a_flood(tmp_path: Path) -> None:
             seen: list[tuple[int, int, int]] = []  # after each turn: flood accepted, light one accepted and delivered
 
             def look() -> None:
-                manager = queue_of(broker, "light").stream.manager
+                manager = queue_of(broker, "light").level.manager
                 seen.append((flood.taken, manager.next_id - 1, manager.unacked))
 
             def converse() -> None:

@@ -64,7 +64,7 @@ def delay_of_x(broker: BrokerServer) -> Delay:
 
 def in_memory(broker: BrokerServer) -> int:
     """Count the held messages that are in memory."""
-    slots = queue_of(broker, holding_name("x")).stream.manager.slots.values()
+    slots = queue_of(broker, holding_name("x")).level.manager.slots.values()
     return sum(len(slot.contents or ()) for slot in slots)
 
 
@@ -134,7 +134,7 @@ async def test_a_part_of_a_slot_has_its_own_moments(tmp_path: Path) -> None:
         await talk(broker.server, hold, address, delays_ms[:10])
         await engine.checkpointer.take()
         await talk(broker.server, hold, address, delays_ms[10:])
-        stream = queue_of(broker.server, holding_name("x")).stream
+        stream = queue_of(broker.server, holding_name("x")).level
         (slot,) = [slot for slot in stream.manager.slots.values() if slot.length]
         assert slot.contents is not None
         moments = [due_ms_of(message) for message in slot.contents]

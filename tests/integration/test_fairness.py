@@ -164,7 +164,7 @@ async def test_a_get_that_waits_twice_is_answered_in_its_place(tmp_path: Path) -
 
             await talk(broker, prepare)
             page_out(broker, "q")
-            first, second = (slot for slot in queue_of(broker, "q").stream.manager.slots.values() if slot.length)
+            first, second = (slot for slot in queue_of(broker, "q").level.manager.slots.values() if slot.length)
             waiting = engine.reader._waiting
 
             async def wait_for(slot: Slot, count: int) -> None:
@@ -222,7 +222,7 @@ async def test_a_get_costs_the_same_in_a_long_queue(tmp_path: Path) -> None:
         with await talk(broker, connect, broker) as client:
             await talk(broker, declare, client, "q")
             await talk(broker, lambda: publish(client, "q", numbered(1000, 10), mode=1))
-            manager = queue_of(broker, "q").stream.manager
+            manager = queue_of(broker, "q").level.manager
             walked = manager.slots = WalkedSlots(manager.slots)
             assert len(walked) > 100
             for number in range(20):

@@ -68,14 +68,14 @@ async def test_a_fast_publisher_does_not_starve_the_others(tmp_path: Path) -> No
             thread.start()
             accepted: list[int] = []
             queue = queue_of(broker, "flood")
-            await asyncio.to_thread(round_trips, broker.listener.port, accepted, lambda: queue.stream.manager.next_id)
+            await asyncio.to_thread(round_trips, broker.listener.port, accepted, lambda: queue.level.manager.next_id)
             stop.set()
             await asyncio.to_thread(thread.join)
         message_bytes = len(publish_frames(1, "", "flood", b"x" * 16))
         bound = TURNS_OF_A_ROUND_TRIP * READ_BUDGET_BYTES // message_bytes
         assert len(accepted) == ROUND_TRIPS
         assert sorted(accepted)[ROUND_TRIPS // 2] < bound
-        assert queue.stream.manager.next_id > ROUND_TRIPS * 100  # it was a flood
+        assert queue.level.manager.next_id > ROUND_TRIPS * 100  # it was a flood
 
 
 def seen_around_turns(broker: BrokerServer, look: Callable[[], int]) -> list[int]:
@@ -115,7 +115,7 @@ async def test_a_publisher_gives_way_while_consumers_have_room(tmp_path: Path) -
             await talk(broker, publisher.send, publish_frames(1, "amq.fanout", "", b"x" * 16) * MESSAGES)
 
             async def delivered() -> bool:
-                return all(queue.stream.tally.deliver_no_ack == MESSAGES for queue in queues)
+                return all(queue.level.tally.deliver_no_ack == MESSAGES for queue in queues)
 
             await wait_until_async(delivered, "all messages delivered")
             assert max(counts) < SHARE_ENTRIES + QUEUES

@@ -20,7 +20,7 @@ async def test_a_queue_that_only_grows_keeps_its_head_in_memory(tmp_path: Path) 
         queue = await channel.declare_queue("q", durable=True)
         for start in range(0, 2000, 200):
             await publish(channel, "q", range(start, start + 200))
-        pager, slots = broker.engines["/"].pager, queue_of(broker, "q").stream.manager.slots
+        pager, slots = broker.engines["/"].pager, queue_of(broker, "q").level.manager.slots
 
         async def settled_down() -> bool:
             return pager.paged_out >= 16
@@ -46,7 +46,7 @@ async def test_a_queue_with_a_consumer_keeps_its_backlog_in_memory(tmp_path: Pat
         await queue.consume(seen.append)
         for start in range(0, 1000, 200):
             await publish(channel, "q", range(start, start + 200))
-        pager, slots = broker.engines["/"].pager, queue_of(broker, "q").stream.manager.slots
+        pager, slots = broker.engines["/"].pager, queue_of(broker, "q").level.manager.slots
         pager.tick()
         assert pager.paged_out == 0
         assert all(slot.resident for slot in slots.values())

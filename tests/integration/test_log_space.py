@@ -41,7 +41,7 @@ async def test_segments_go_when_their_slots_are_settled(tmp_path: Path) -> None:
             await publish(channel, "q", range(start, start + 500))
         assert segment_files(tmp_path) >= 4
         await drain(channel, queue, 4000)
-        queue_of(broker, "q").stream.manager.seal()
+        queue_of(broker, "q").level.manager.seal()
         checkpointer = broker.engines["/"].checkpointer
         for _ in range(2):  # the older of the two that are kept needs nothing any more
             await checkpointer.take()

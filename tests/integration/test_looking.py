@@ -192,7 +192,7 @@ async def test_peek_reads_from_disk_and_brings_nothing_into_memory(tmp_path: Pat
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker:
         seen = await told(broker, "peek", queue="q", count=9)
         assert [row["body"] for row in seen] == [str(number) for number in range(9)]
-        _head, *others = queue_of(broker, "q").stream.manager.slots.values()  # its head is read to check its expiration
+        _head, *others = queue_of(broker, "q").level.manager.slots.values()  # its head is read to check its expiration
         assert [slot.resident for slot in others if slot.length] == [False, False]
 
 

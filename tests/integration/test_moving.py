@@ -259,7 +259,7 @@ async def test_expired_messages_are_not_revived(tmp_path: Path) -> None:
         async def expired() -> bool:
             broker.turn.read_clock()
             queue = queue_of(broker, "source")
-            slot = queue.stream.manager.open
+            slot = queue.level.manager.open
             assert slot.contents is not None
             return bool((queue.expires_ms(slot.contents[1]) or 0) <= broker.turn.now_ms)
 

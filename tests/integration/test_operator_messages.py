@@ -273,7 +273,7 @@ async def test_messages_on_disk_are_taken_and_expired_ones_are_not(broker: Broke
     for number in range(6):
         await slotmq("publish", "q", str(number), "--property", f"priority={number % 3}")
     engine = broker.engines["/"]
-    for stream in queue_of(broker, "q").streams:
+    for stream in queue_of(broker, "q").levels:
         stream.manager.seal()
         for slot in list(stream.manager.slots.values()):
             if slot.length:
@@ -320,8 +320,8 @@ async def test_more_messages_than_one_step_takes_are_dropped(broker: BrokerServe
     queue = engine.vhost.queues.declare("q")
     envelope, facts = Envelope("", "q"), facts_of(NO_PROPERTIES)
     bodies = [b"%d" % number for number in range(2 * AT_ONCE + 200)]
-    queue.stream.append([Message(envelope, NO_PROPERTIES, body, 1, facts, 0) for body in bodies])
+    queue.level.append([Message(envelope, NO_PROPERTIES, body, 1, facts, 0) for body in bodies])
     assert await drop(engine, queue, limit) == len(bodies) - left
-    contents = [one for slot in queue.stream.manager.slots.values() for one in slot.contents or () if one is not None]
+    contents = [one for slot in queue.level.manager.slots.values() for one in slot.contents or () if one is not None]
     assert [message.body for message in contents] == bodies[len(bodies) - left :]
     assert (queue.ready, queue.unacked) == (left, 0)

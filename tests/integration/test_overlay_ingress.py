@@ -92,7 +92,7 @@ async def test_content_is_passed_on_untouched_and_never_forwarded_again(tmp_path
             await pass_on(source, sink, "z")
             assert [sink.streams[name].last for name in ("x", "y", "z")] == [0, 0, 0]
             assert await bodies(sb, "of z") == ["0 k"]
-            slot = next(iter(sb.server.vhosts["/"].queues["q"].stream.manager.slots.values()))
+            slot = next(iter(sb.server.vhosts["/"].queues["q"].level.manager.slots.values()))
             assert slot.contents is not None
             (received,) = slot.contents
             assert (received.header, received.body) == (pb.published[0].header, message.body)
@@ -204,7 +204,7 @@ async def test_delay_of_a_received_message_ends_here(tmp_path: Path) -> None:
                 assert overlay.ingress.positions() == {PB: 1}
                 again.clock.advance(6)
                 await again.idle()
-                slot = next(iter(again.server.vhosts["/"].queues["q"].stream.manager.slots.values()))
+                slot = next(iter(again.server.vhosts["/"].queues["q"].level.manager.slots.values()))
                 assert slot.contents is not None
                 assert [message.body for message in slot.contents] == [b"later"]
                 assert b"x-slotmq" not in slot.contents[0].header

@@ -14,7 +14,7 @@ from aiormq.exceptions import ChannelAccessRefused
 
 from broker.core.policy.policy import Policy
 from broker.overlay.packets import Data, VectorChange
-from broker.overlay_node.vhost.recorded_stream import FETCH_MESSAGES, SLOTS_AT_ONCE, RecordedStream
+from broker.overlay_node.vhost.exchange_log import FETCH_MESSAGES, SLOTS_AT_ONCE, ExchangeLog
 from broker.testing import Broker
 from tests import raw_talk
 from tests.deadline import wait_until_async
@@ -24,14 +24,14 @@ from tests.raw_talk import connect, numbered, talk
 from tests.tap_files import channel_of, publish
 
 
-async def stream_of(broker: Broker, exchange: str, wanted: Iterable[str] = ("#",)) -> RecordedStream:
+async def level_of(broker: Broker, exchange: str, wanted: Iterable[str] = ("#",)) -> ExchangeLog:
     """Return the stream of an exchange, with an outlet for some patterns."""
     vhost = broker.server.vhosts["/"]
-    queue = vhost.queues.add_stream(exchange)
+    queue = vhost.queues.add_level(exchange)
     if exchange in vhost.exchanges:
         vhost.exchanges[exchange].open_outlet(queue)
         vhost.exchanges[exchange].forward(wanted)
-    return await recover(RecordedStream(vhost, queue))
+    return await recover(ExchangeLog(vhost, queue))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ async def test_stream_has_what_is_wanted_of_every_type_of_exchange(
     async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", type, durable=True, arguments=arguments)
         await (await channel.declare_queue("q", durable=True)).bind("x", binding)
-        log = await stream_of(broker, "x", ["a.*", "#.c"])
+        log = await level_of(broker, "x", ["a.*", "#.c"])
         keys = ["a.b", "b", "a.b.c", "c", "$a", "a"] * 2
         await publish(exchange, keys, headers={"n": 1, "deep": {"a": [1, None]}})
         await publish(exchange, keys, persistent=False, correlation_id="7")
@@ -65,14 +65,14 @@ async def test_stream_has_what_is_wanted_of_every_type_of_exchange(
         ]
         assert len(elements) == len(wanted) == 12
         async with crashed(broker, tmp_path) as again:
-            assert await read(await stream_of(again, "x")) == elements
+            assert await read(await level_of(again, "x")) == elements
 
 
 async def test_confirms_and_returns_count_other_brokers_as_queues(tmp_path: Path) -> None:
     """A mandatory message that only another broker wants is routed; one that nobody wants comes back."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x", ["a.*"])
+        log = await level_of(broker, "x", ["a.*"])
         assert await publish(exchange, ["a.b", "b"], mandatory=True) == [312]
         vhost = broker.server.vhosts["/"]
         vhost.exchanges["x"].forward(["b"], ["a.*"])
@@ -87,7 +87,7 @@ async def test_clients_cannot_use_the_stream_queue(tmp_path: Path) -> None:
     """
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         policy = Policy(name="p", pattern=".*", apply_to="all", definition={"max-length": 1, "message-ttl": 1})
         broker.server.vhosts["/"].policies.set(policy)
         await publish(exchange, ["a", "b"])
@@ -118,13 +118,13 @@ async def test_reading_goes_from_any_number_through_memory_and_disk(tmp_path: Pa
     """Slots in memory, slots on disk and limits of bytes give the same elements; nothing is settled."""
     async with timed_broker(tmp_path / "d", slots={"window_messages": 10}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         keys = [f"k.{number}" for number in range(1, 96)]
         await publish(exchange, keys)
         whole = list(enumerate(keys, 1))
         assert told(await read(log)) == whole
         async with crashed(broker, tmp_path) as again:
-            log = await stream_of(again, "x")
+            log = await level_of(again, "x")
             for first, last in ((1, 95), (7, 33), (50, 50), (95, 95), (90, 95), (96, 95)):
                 for limit_bytes in (1, 100, ALL):
                     assert told(await read(log, first, last, limit_bytes)) == whole[first - 1 : last]
@@ -138,7 +138,7 @@ async def test_a_message_that_expired_while_it_waited_is_left_out(tmp_path: Path
     """Its number is silent, in memory and on disk. One that is too short for any link still gets its chance."""
     async with timed_broker(tmp_path / "d", slots={"window_messages": 2}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         for expiration_s in (0, 0.7, None, 5, 0.7):
             await publish(exchange, [f"e.{expiration_s}"], expiration=expiration_s)
         broker.clock.advance(0.05)
@@ -146,7 +146,7 @@ async def test_a_message_that_expired_while_it_waited_is_left_out(tmp_path: Path
         broker.clock.advance(2)
         assert told(await read(log)) == [(3, "e.None"), (4, "e.5")]
         async with crashed(broker, tmp_path) as again:
-            assert told(await read(await stream_of(again, "x"))) == [(3, "e.None"), (4, "e.5")]
+            assert told(await read(await level_of(again, "x"))) == [(3, "e.None"), (4, "e.5")]
 
 
 async def test_more_than_one_read_fetches_comes_in_order(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ async def test_more_than_one_read_fetches_comes_in_order(tmp_path: Path) -> None
     bodies = numbered(FETCH_MESSAGES + 200, 10)
     async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
         await channel.declare_exchange("x", "topic", durable=True)
-        await stream_of(broker, "x")
+        await level_of(broker, "x")
         with await talk(broker.server, connect, broker.server) as client:
             await talk(broker.server, lambda: raw_talk.publish(client, "k", bodies, exchange="x"))
         async with crashed(broker, tmp_path) as again:
-            log = await stream_of(again, "x")
+            log = await level_of(again, "x")
             for first in (1, 150):
                 elements = await read(log, first)
                 assert told(elements) == [(number, "k") for number in range(first, len(bodies) + 1)]
@@ -169,7 +169,7 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
     """The vector in force where the stream was trimmed stays, and those behind it; numbers never come back."""
     async with timed_broker(tmp_path / "d", slots={"window_messages": 4}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         vectors: list[dict[str, int]] = [{}]
         for number in range(1, 5):
             vectors.append({**vectors[-1], f"sb{number}": number})
@@ -184,7 +184,7 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
             broker.server.turn.schedule()
             await broker.server.vhosts.drain()
             async with crashed(broker, tmp_path) as again:
-                found = await stream_of(again, "x")
+                found = await level_of(again, "x")
                 assert [one.number for one in await read(found) if isinstance(one, VectorChange)] == kept
                 assert found.changes[-1] == VectorChange(16, vectors[3], vectors[4], 7)
                 assert (found.first, found.last) == (first, 20)
@@ -202,7 +202,7 @@ async def test_what_waits_for_the_next_message_goes_right_before_it(tmp_path: Pa
         queue = await channel.declare_queue("q", durable=True)
         short: dict[str, Any] = {"x-message-ttl": 0, "x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "dead"}
         await channel.declare_queue("short", durable=True, arguments=short)
-        log = await stream_of(broker, "x", ["k.#", "dead"])
+        log = await level_of(broker, "x", ["k.#", "dead"])
         times = iter(range(1, 100))
 
         def wait() -> None:
@@ -242,13 +242,13 @@ async def test_trimming_goes_slot_by_slot_and_gives_the_log_back(tmp_path: Path)
     """A long front goes over several turns; then only the open slot is there."""
     async with timed_broker(tmp_path, slots={"window_messages": 2}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         await publish(exchange, ["k"] * (SLOTS_AT_ONCE * 6 + 1))
         log.trim(log.last - 1)
         assert log.first == log.last
         await broker.idle()
         assert log.queue.ready == 1
-        assert len(log.queue.stream.manager.slots) == 1
+        assert len(log.queue.level.manager.slots) == 1
         log.trim(ALL)
         assert (log.first, log.queue.ready) == (log.last + 1, 0)
 
@@ -257,7 +257,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
     """Too many bytes or too old: the oldest go, in memory and on disk, and `lost_upto` says so after kill -9."""
     async with timed_broker(tmp_path / "d", slots={"window_messages": 4}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         assert log.enforce(0, 0) == log.lost_upto == 0
         log.append_vector({}, {"sb": 1}, 7)
         await publish(exchange, ["old"] * 9)
@@ -265,7 +265,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         await publish(exchange, ["new"] * 4)
         assert log.enforce(ALL, 61_000) == log.enforce(ALL, ALL) == 0
         async with crashed(broker, tmp_path) as again:
-            found = await stream_of(again, "x")
+            found = await level_of(again, "x")
 
             async def dropped() -> bool:
                 found.enforce(ALL, 59_000)
@@ -283,7 +283,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         assert log.enforce(0, ALL) == 14
         await broker.server.vhosts.drain()
         async with crashed(broker, tmp_path) as again:
-            found = await stream_of(again, "x")
+            found = await level_of(again, "x")
             assert (found.lost_upto, found.first, found.last) == (14, 15, 14)
             assert found.changes[-1] == VectorChange(1, {}, {"sb": 1}, 7)
 
@@ -292,7 +292,7 @@ async def test_reader_hears_of_new_messages_once(tmp_path: Path) -> None:
     """One call for all messages until it rests."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        log = await stream_of(broker, "x")
+        log = await level_of(broker, "x")
         heard: list[int] = []
         log.queue.attend(lambda queue: heard.append(queue.ready))
         await publish(exchange, ["a", "b"])

@@ -289,7 +289,7 @@ async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
 
             await talk(broker, prepare)
             page_out(broker, "kept")
-            (slot,) = [slot for slot in queue_of(broker, "kept").stream.manager.slots.values() if slot.length]
+            (slot,) = [slot for slot in queue_of(broker, "kept").level.manager.slots.values() if slot.length]
             (segment,) = slot.segments
             await engine.checkpointer.take()
             gate = Gate(engine.store.log, "read_span", once=True)  # the reader already knows where the message is
@@ -320,7 +320,7 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
             transport.abort()  # its socket is not read while it waits: a lost heartbeat ends the connection this way
             await talk(broker, client.expect_end)
         assert not broker.listener.transports
-        slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
+        slot = next(iter(queue_of(broker, "q").level.manager.slots.values()))
         assert slot.owner is not None
         gate.open()
         await reads_are_over(broker)
@@ -337,10 +337,10 @@ async def test_basic_get_of_a_message_on_disk_leases_its_slot_once(tmp_path: Pat
             page_out(broker, "q")
             await talk(broker, client.call, 1, commands.Basic.Get(queue="q"), commands.Basic.GetOk)
         queue = queue_of(broker, "q")
-        slot = queue.stream.manager.front()
+        slot = queue.level.manager.front()
         assert slot is not None
         assert slot.owner is None
-        again = queue.stream.manager.get(queue.worker.owner)
+        again = queue.level.manager.get(queue.worker.owner)
         assert again is slot
         assert slot.owner is not None
         assert slot.epoch == 2  # the first lease was that of basic.get
@@ -355,7 +355,7 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
             await talk(broker, consume_acked, client, 90)
             page_out(broker, "q")
             await talk(broker, get, client, "q")
-            engine, (slot, _) = broker.engines["/"], queue_of(broker, "q").stream.manager.slots.values()
+            engine, (slot, _) = broker.engines["/"], queue_of(broker, "q").level.manager.slots.values()
             engine.pager.tick()
             assert slot.contents is not None
             held = sum(message.charge for message in slot.contents if message is not None)
@@ -377,7 +377,7 @@ async def test_a_slot_that_came_back_has_no_settled_messages(tmp_path: Path, fil
                 await talk(broker, lambda: get(client, "q", no_ack=False))
             await talk(broker, acked, client, [1, 2])  # these have no place on disk
             page_out(broker, "q")
-            slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
+            slot = next(iter(queue_of(broker, "q").level.manager.slots.values()))
             await talk(broker, acked, client, [3, 4, 5])
             gate = Gate(engine.store, "read_slot")
             other.method(1, commands.Basic.Get(queue="q", no_ack=True))

@@ -70,7 +70,7 @@ async def test_bytes_of_what_is_on_disk(tmp_path: Path) -> None:
         async with client_of(broker) as channel:
             await channel.declare_queue("q", durable=True)
             await publish(channel, "q", 1000, 4000)
-        stream = queue_of(broker, "q").stream
+        stream = queue_of(broker, "q").level
 
         async def paged_out() -> bool:
             return any(slot.contents is None for slot in stream.manager.slots.values())

@@ -51,9 +51,9 @@ async def test_transient_messages_in_memory_survive_a_checkpoint_and_not_a_stop(
         engine = broker.engines["/"]
         await engine.checkpointer.take()
         assert engine.store.spill.segments == {}
-        slot = queue_of(broker, "q").stream.manager.open
-        queue_of(broker, "q").stream.manager.seal()
-        assert engine.pager.log_entries(queue_of(broker, "q").stream, slot)
+        slot = queue_of(broker, "q").level.manager.open
+        queue_of(broker, "q").level.manager.seal()
+        assert engine.pager.log_entries(queue_of(broker, "q").level, slot)
         slot.contents = None
         await engine.checkpointer.take()
         got = await drain(channel, queue, 2, prefetch=1)

@@ -58,7 +58,7 @@ class Miser(SlotManager):
 @pytest.mark.interpreted("a slot manager of the test takes the place of the broker's")
 async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot manager that leases nothing stops every way of getting a message, including basic.get."""
-    monkeypatch.setattr("broker.core.queue.stream.SlotManager", Miser)
+    monkeypatch.setattr("broker.core.queue.level.SlotManager", Miser)
     async with running_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await publish(channel, "q", range(3))
@@ -78,9 +78,9 @@ async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.Mo
     failures: list[str] = []
 
     def fails_once(worker: Worker, queue: Any) -> bool:
-        if not failures and queue.stream.manager.ready == 50:
+        if not failures and queue.level.manager.ready == 50:
             failures.append(worker.owner.worker)
-            queue.stream.manager.get(worker.owner)
+            queue.level.manager.get(worker.owner)
             raise RuntimeError("a defect")
         return serve(worker, queue)
 
@@ -115,7 +115,7 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
         engine = broker.engines["/"]
         while engine.pager.resident_bytes > 1 << 20 or not engine.pager.paged_out:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
-        on_disk = [slot for slot in inside.stream.manager.slots.values() if not slot.resident]
+        on_disk = [slot for slot in inside.level.manager.slots.values() if not slot.resident]
         assert len(on_disk) > 5
         first = await queue.get()
         assert int(first.body) == 0
@@ -125,7 +125,7 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
         assert [message.redelivered for message in got] == [True] + [False] * 1999
         assert engine.reader.reads >= len(on_disk) // 2
         assert (engine.reader.spent > 0) == cached
-        assert (inside.ready, inside.unacked, len(inside.stream.manager.slots)) == (0, 0, 1)
+        assert (inside.ready, inside.unacked, len(inside.level.manager.slots)) == (0, 0, 1)
 
 
 @pytest.mark.interpreted("a method of the reader is replaced")
@@ -155,9 +155,9 @@ async def test_the_next_slot_is_read_ahead_of_the_worker(
         queue = await channel.declare_queue("q", durable=True)
         await publish(channel, "q", range(200))
         engine, inside = broker.engines["/"], queue_of(broker, "q")
-        inside.stream.manager.seal()
-        for slot in [slot for slot in inside.stream.manager.slots.values() if slot.length]:
-            assert engine.pager.log_entries(inside.stream, slot)
+        inside.level.manager.seal()
+        for slot in [slot for slot in inside.level.manager.slots.values() if slot.length]:
+            assert engine.pager.log_entries(inside.level, slot)
             slot.page_out(0)
         monkeypatch.setattr(SlotReader, "read", watched)
         got = await drain(channel, queue, 200, prefetch=5)
@@ -174,8 +174,8 @@ async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
             await channel.declare_queue("q", durable=True)
             await publish(channel, "q", range(30))
         engine, inside = broker.engines["/"], queue_of(broker, "q")
-        for slot in list(inside.stream.manager.slots.values())[:3]:
-            assert engine.pager.log_entries(inside.stream, slot)
+        for slot in list(inside.level.manager.slots.values())[:3]:
+            assert engine.pager.log_entries(inside.level, slot)
             slot.contents = None
         kinds = await asyncio.to_thread(get_all_at_once, broker.listener.port, 12)
     assert kinds == [*range(12), 18]
@@ -209,7 +209,7 @@ async def test_a_lone_message_is_delivered_from_the_open_slot(tmp_path: Path) ->
         turns = broker.turn.count
         await publish(channel, "q", range(1))
         message = await arrived.get()
-        slot = queue_of(broker, "q").stream.manager.open
+        slot = queue_of(broker, "q").level.manager.open
         assert (slot.first, slot.length, slot.fill.value) == (1, 1, "open")
         assert broker.turn.count - turns <= 4
         await message.ack()

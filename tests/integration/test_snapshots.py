@@ -175,7 +175,7 @@ async def test_what_is_on_disk_counts_for_a_file_too(tmp_path: Path) -> None:
         for _ in range(40):
             await channel.default_exchange.publish(aio_pika.Message(bytes(1000), delivery_mode=2), "q")
         page_out(broker.server, "q")
-        stream = queue_of(broker.server, "q").stream
+        stream = queue_of(broker.server, "q").level
         manager = stream.manager
         pieces = gather(stream, manager.slots, below=manager.next_id, most_rows=50_000, most_bytes=10_000)
         let_go(stream.store, pieces)
@@ -189,7 +189,7 @@ async def test_who_leaves_during_a_snapshot_leaves_nothing(tmp_path: Path, monke
         await channel.declare_queue("q", durable=True)
         await channel.default_exchange.publish(aio_pika.Message(b"m", delivery_mode=2), "q")
         page_out(broker.server, "q")
-        store = queue_of(broker.server, "q").stream.store
+        store = queue_of(broker.server, "q").level.store
         begun, gate = threading.Event(), threading.Event()
         read_slot = store.read_slot
 

@@ -154,7 +154,7 @@ def test_messages_on_disk_and_of_every_priority_are_seen() -> None:
         assert taken == expected[:2]
 
         def paged_out() -> bool:
-            streams = broker.server.vhosts["/"].queues["q"].streams
+            streams = broker.server.vhosts["/"].queues["q"].levels
             return any(slot.contents is None for stream in streams for slot in list(stream.manager.slots.values()))
 
         wait_until(paged_out, "a slot that left memory")

@@ -16,7 +16,7 @@ from pamqp import commands
 from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import Message
 from broker.core.policy.policy import Policy
-from broker.core.queue.stream import RETURN_UNITS
+from broker.core.queue.level import RETURN_UNITS
 from broker.core.session import method_budget
 from broker.core.session.basic import DELIVERIES_AT_ONCE
 from broker.server import BrokerServer
@@ -207,7 +207,7 @@ async def test_the_messages_of_a_deleted_queue_are_released_turn_by_turn(tmp_pat
     async with mortal_broker(tmp_path, {"slots": {"window_messages": 1}}) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, filled, client)
-            slots = list(queue_of(broker, "q").stream.manager.slots.values())
+            slots = list(queue_of(broker, "q").level.manager.slots.values())
             held = {id(slot.contents[0]) for slot in slots if slot.contents}
             slots.clear()
 
@@ -266,7 +266,7 @@ async def test_what_clients_held_is_redelivered_after_a_stop(tmp_path: Path, kin
         await talk(broker, hold)
     client.socket.close()
     async with mortal_broker(tmp_path, sections) as broker:
-        slots = [slot for slot in queue_of(broker, "q").stream.manager.slots.values() if slot.length]
+        slots = [slot for slot in queue_of(broker, "q").level.manager.slots.values() if slot.length]
         assert not any(slot.recovered for slot in slots)
         assert sum(slot.redelivered_among(range(slot.length)) for slot in slots) == COUNT
         assert {slot.delivery_count(0) for slot in slots} == {1}
@@ -293,7 +293,7 @@ async def test_a_chain_of_full_queues_is_pushed_on_turn_by_turn(tmp_path: Path) 
                 await until(broker, f"c{links}", 100 - links)
 
             def moved() -> int:
-                return sum(queue.stream.manager.next_id for queue in broker.engines["/"].vhost.queues.values())
+                return sum(queue.level.manager.next_id for queue in broker.engines["/"].vhost.queues.values())
 
             assert max(await work_in(broker, moved, pushed())) < TURN_SHARE
             assert [queue_of(broker, f"c{link}").ready for link in range(links)] == [1] * links

@@ -35,7 +35,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
         yield broker
 
 
-class Stream:
+class Level:
     """An open stream of events."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -64,9 +64,7 @@ class Stream:
 
 
 @asynccontextmanager
-async def stream_of(
-    broker: BrokerServer, path: str, user: tuple[str, str] = ("guest", "guest")
-) -> AsyncIterator[Stream]:
+async def level_of(broker: BrokerServer, path: str, user: tuple[str, str] = ("guest", "guest")) -> AsyncIterator[Level]:
     """Open a stream."""
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.manage.port())
     writer.write(
@@ -75,7 +73,7 @@ async def stream_of(
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ") and b"text/event-stream" in head, head
     try:
-        yield Stream(reader)
+        yield Level(reader)
     finally:
         writer.close()
         with suppress(ConnectionResetError):
@@ -84,7 +82,7 @@ async def stream_of(
 
 async def test_the_totals_come_with_each_sample(broker: BrokerServer) -> None:
     """Each value is a later sample, with rates, lengths, limits and what is connected."""
-    async with client_of(broker) as channel, stream_of(broker, OVERVIEW) as stream:
+    async with client_of(broker) as channel, level_of(broker, OVERVIEW) as stream:
         await channel.declare_queue("counted")
         before = await stream.next()
         for _ in range(5):
@@ -108,7 +106,7 @@ async def test_a_queue_is_followed_through_its_deletion(broker: BrokerServer) ->
     topic = "queue/%2F/a%2Cb"
     async with client_of(broker) as channel:
         queue = await channel.declare_queue("a,b")
-        async with stream_of(broker, f"/api/live?topics={topic.replace('%', '%25')}") as stream:
+        async with level_of(broker, f"/api/live?topics={topic.replace('%', '%25')}") as stream:
             first = await stream.next(topic)
             assert (first["messages_ready"], first["publish"], first["state"]) == (0, None, "running")
             await channel.default_exchange.publish(aio_pika.Message(b"x"), "a,b")
@@ -129,15 +127,15 @@ async def test_a_queue_is_followed_through_its_deletion(broker: BrokerServer) ->
 
 async def test_streams_are_bounded(broker: BrokerServer) -> None:
     """Beyond http.streams_max, 503 names the setting; a stream that ends makes room."""
-    async with stream_of(broker, OVERVIEW) as one:
+    async with level_of(broker, OVERVIEW) as one:
         await one.next()
-        async with stream_of(broker, OVERVIEW) as other:
+        async with level_of(broker, OVERVIEW) as other:
             await other.next()
             status, _error, reason = (await ask(broker, "GET", OVERVIEW)).refusal
             assert (status, "http.streams_max" in reason) == (503, True)
         while (await ask(broker, "HEAD", OVERVIEW)).status == 503:
             pass
-        async with stream_of(broker, OVERVIEW) as another:
+        async with level_of(broker, OVERVIEW) as another:
             await another.next()
     for topics in ("nothing", "queue/a", ",".join(map(str, range(9)))):
         assert (await ask(broker, "GET", f"/api/live?topics={topics}")).status == 400
@@ -147,11 +145,11 @@ async def test_streams_of_one_user_leave_room_for_others(broker: BrokerServer) -
     """The oldest stream of who has most ends for another user's, and no user's only one."""
     for name in ("alice", "bob", "carol"):
         broker.administration.users.add(name, "s3cret", ["administrator"])
-    async with stream_of(broker, OVERVIEW, ("alice", "s3cret")) as oldest:
+    async with level_of(broker, OVERVIEW, ("alice", "s3cret")) as oldest:
         await oldest.next()
         async with (
-            stream_of(broker, OVERVIEW, ("alice", "s3cret")) as kept,
-            stream_of(broker, OVERVIEW, ("bob", "s3cret")) as other,
+            level_of(broker, OVERVIEW, ("alice", "s3cret")) as kept,
+            level_of(broker, OVERVIEW, ("bob", "s3cret")) as other,
         ):
             await other.next()
             await oldest.breaks_off()
@@ -169,7 +167,7 @@ async def test_a_stream_ends_with_the_rights_it_began_with(broker: BrokerServer)
     permissions.set("clerk", "/", "", "", ".*")
     async with client_of(broker) as channel:
         await channel.declare_queue("q")
-        async with stream_of(broker, "/api/live?topics=overview,queue/%252F/q", clerk) as stream:
+        async with level_of(broker, "/api/live?topics=overview,queue/%252F/q", clerk) as stream:
             told = await stream.next()
             assert told["queues"] == 1 and told["connections"] == 0  # of this user
             assert "mem_used" not in told and "disk_free" not in told
@@ -185,6 +183,6 @@ async def test_a_stream_does_not_delay_the_end_of_the_broker(tmp_path: Path) -> 
     """An open stream is broken off when the broker stops."""
     async with AsyncExitStack() as streams:
         async with running_broker(tmp_path, http=HTTP) as broker:
-            stream = await streams.enter_async_context(stream_of(broker, OVERVIEW))
+            stream = await streams.enter_async_context(level_of(broker, OVERVIEW))
             await stream.next()
         await stream.breaks_off()

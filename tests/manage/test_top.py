@@ -76,20 +76,20 @@ async def test_the_age_of_a_head_on_disk_is_read_once(tmp_path: Path, monkeypatc
             for _ in range(3):
                 await channel.default_exchange.publish(aio_pika.Message(b"x", delivery_mode=2), "q")
         queue = queue_of(broker, "q")
-        (slot,) = queue.stream.manager.slots.values()
+        (slot,) = queue.level.manager.slots.values()
         assert slot.contents is not None
         heads, at_ms = HeadTimes(), slot.contents[0].timestamp_ms
         assert await heads.oldest_ms(queue) == at_ms
         page_out(broker, "q")
         assert slot.contents is None
         reads: list[Any] = []
-        read = queue.stream.store.read_slot
+        read = queue.level.store.read_slot
 
         def counted(_store: Any, *words: Any) -> Any:
             reads.append(words)
             return read(*words)
 
-        monkeypatch.setattr(type(queue.stream.store), "read_slot", counted)
+        monkeypatch.setattr(type(queue.level.store), "read_slot", counted)
         assert [await heads.oldest_ms(queue) for _ in range(3)] == [at_ms] * 3
         assert len(reads) == 1
         heads.keep(set())

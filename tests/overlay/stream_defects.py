@@ -44,7 +44,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "what expired while a link was down is sent",
-        "broker/overlay_node/vhost/recorded_stream.py",
+        "broker/overlay_node/vhost/exchange_log.py",
         "if message is None or _is_expired(message, now_ms):",
         "if message is None:",
         STREAMS,

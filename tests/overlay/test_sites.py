@@ -58,9 +58,9 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
         await reached(lambda: stream.ready <= 1, "the acks")
         await queue.unbind("x", "a.*")
         await reached(lambda: wanted(pb, "site-b") == [], "the end of the binding")
-        before = stream.stream.manager.next_id
+        before = stream.level.manager.next_id
         assert await publish(exchange, ["a.1"], mandatory=True) == [312]
-        assert stream.stream.manager.next_id == before
+        assert stream.level.manager.next_id == before
 
 
 @pytest.mark.interpreted("a method of the link is replaced")
@@ -118,7 +118,7 @@ async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await other.declare_exchange("x", "topic", durable=True)
         queue = await other.declare_queue("q", durable=True)
-        stream = pb.server.vhosts["/"].queues["amq.overlay.x"].stream
+        stream = pb.server.vhosts["/"].queues["amq.overlay.x"].level
         before = stream.manager.next_id
         keys = [f"k.{number:02}" for number in range(20)]
         for count, key in enumerate(keys, 1):
@@ -213,7 +213,7 @@ async def test_the_keys_in_cc_count_everywhere_and_those_in_bcc_where_a_message_
         await other.declare_exchange("x", "topic", durable=True)
         await (await other.declare_queue("q", durable=True)).bind("x", "there.#")
         await reached(lambda: wanted(a, "middle") == ["there.#"], "the binding")
-        stream = a.server.vhosts["/"].queues["amq.overlay.x"].stream
+        stream = a.server.vhosts["/"].queues["amq.overlay.x"].level
         await publish(exchange, ["none", "here.1"], headers={"CC": ["there.1"], "BCC": ["here.2"]})
         before = stream.manager.next_id
         assert await publish(exchange, ["none"], headers={"BCC": ["there.1"]}, mandatory=True) == [312]

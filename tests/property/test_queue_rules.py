@@ -13,10 +13,10 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.kinds import kind_of
+from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
-from broker.core.queue.stream import Stream
 from broker.slots.slot import Slot
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
@@ -32,11 +32,11 @@ class Bench:
         self.clock = Clock(1000)
         self.deadlines = Deadlines()
         self.buried: list[tuple[int, str]] = []
-        self.on_disk: list[tuple[Stream, Slot, Callable[[], None]]] = []
+        self.on_disk: list[tuple[Level, Slot, Callable[[], None]]] = []
         self.ids: dict[int, Message] = {}
         worker = IdleWorker()
         store, _ = VhostStore.open(MemoryFiles(), Path("/data/vhosts/v"), segment_bytes=1 << 31, sync=True)
-        ports = QueuePorts[Stream, Queue](
+        ports = QueuePorts[Level, Queue](
             store=store,
             assign=lambda _queue: worker,
             retire=lambda _queue: None,
@@ -50,7 +50,7 @@ class Bench:
             bury=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
             unused=lambda _queue: None,
             kind_of=kind_of,
-            stream_of=Stream,
+            level_of=Level,
             window_messages=3,
         )
         self.queue = Queue(QueueDeclaration("q", 1), ports, rules)
@@ -61,11 +61,11 @@ class Bench:
         message = Message(ENVELOPE, b"", b"%d" % number, 1, facts, self.clock.now_ms)
         if not self.queue.admits(message):
             return False
-        self.queue.stream_for(message).append([message])
+        self.queue.level_for(message).append([message])
         self.queue.accepted(message)
         return True
 
-    def get(self) -> tuple[Stream, Slot, int] | None:
+    def get(self) -> tuple[Level, Slot, int] | None:
         """Take one message as basic.get does."""
         if self.queue.timed:
             self.queue.look()
@@ -88,7 +88,7 @@ class Bench:
     def ready(self) -> list[int]:
         """Return the numbers of the ready messages in delivery order."""
         numbers = []
-        for stream in reversed(self.queue.streams):
+        for stream in reversed(self.queue.levels):
             for slot in stream.manager.slots.values():
                 assert slot.contents is not None
                 numbers += [int(slot.contents[index].body) for index in slot.ready_indexes()]
@@ -167,7 +167,7 @@ STEPS = st.lists(
 def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, int | None]]) -> None:
     """Order, expiry, limits, refusals, returns and dead letters equal those of the model after each step."""
     bench, model = Bench(rules), Model(rules)
-    held: list[tuple[tuple[Stream, Slot, int], tuple[int, int, int | None, int]]] = []
+    held: list[tuple[tuple[Level, Slot, int], tuple[int, int, int | None, int]]] = []
     for number, (verb, amount, ttl_ms) in enumerate(steps):
         if verb == "publish":
             assert bench.publish(number, amount, ttl_ms) == model.publish(number, amount, ttl_ms)

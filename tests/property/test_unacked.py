@@ -18,7 +18,7 @@ from tests.unit.core.room import Room
 ROOM = Room()
 CLIENT = ROOM.enter()
 QUEUES = tuple(ROOM.vhost.queues.declare(name) for name in ("q-0", "q-1"))
-STREAMS = tuple(queue.stream for queue in QUEUES)
+STREAMS = tuple(queue.level for queue in QUEUES)
 CONSUMERS = tuple(CLIENT.consumer(queue) for queue in QUEUES)
 WINDOW = 40  # messages of a slot
 
@@ -34,7 +34,7 @@ def spread_out(deliveries: Sequence[SlotDelivery]) -> list[Entry]:
         assert indexes[0] == delivery.start
         assert list(indexes) == sorted(set(indexes))
         assert isinstance(indexes, range) or indexes[-1] - indexes[0] >= len(indexes)
-        entries += [(delivery.stream, delivery.slot, index, delivery.consumer) for index in indexes]
+        entries += [(delivery.level, delivery.slot, index, delivery.consumer) for index in indexes]
     return entries
 
 

@@ -28,9 +28,9 @@ from broker.store.record import due_target
 
 if TYPE_CHECKING:
     from broker.core.publishing.posting import Poster
+    from broker.core.queue.level import Level
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.topology.exchanges import Exchanges
     from broker.core.topology.queues import Queues
     from broker.routing.exchange import Exchange
@@ -60,7 +60,7 @@ class Delay:
     __slots__ = ("_fetched", "_moments", "_ports", "_poster", "_reading", "_router", "_unread", "exchange", "queue")
 
     def __init__(
-        self, ports: QueuePorts[Stream, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
+        self, ports: QueuePorts[Level, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
     ) -> None:
         self._ports = ports
         self._router = router
@@ -77,7 +77,7 @@ class Delay:
         self._forget_purged()
         due_ms = message.timestamp_ms + delay_ms
         self._poster.post(message, (self.queue,), number=number + due_target(due_ms))
-        manager = self.queue.stream.manager
+        manager = self.queue.level.manager
         message_id = manager.next_id - 1
         slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
         self._moments.add(slot, message_id, due_ms)
@@ -145,7 +145,7 @@ class Delay:
 
     def _read_moments(self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None]) -> None:
         self._reading = True
-        self._ports.moments(self.queue.stream, slot, partial(self._moments_were_read, slot, then))
+        self._ports.moments(self.queue.level, slot, partial(self._moments_were_read, slot, then))
 
     def _moments_were_read(
         self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None], due_ms: Sequence[int]
@@ -165,7 +165,7 @@ class Delay:
         wanted = [(message_id, slot) for _, message_id, slot in batch if _is_on_disk(slot, message_id)]
         if wanted:
             self._reading = True
-            self._ports.fetch(self.queue.stream, wanted, partial(self._were_fetched, batch))
+            self._ports.fetch(self.queue.level, wanted, partial(self._were_fetched, batch))
         else:
             self._were_fetched(batch, {})
 
@@ -188,7 +188,7 @@ class Delay:
     # -- release ------------------------------------------------------------------------------------------------------
 
     def _release(self, message_id: int, slot: Slot, message: Message | None) -> None:
-        stream, index = self.queue.stream, message_id - slot.first
+        level, index = self.queue.level, message_id - slot.first
         if _is_gone(slot) or index in slot.acks:  # purged
             return
         if message is not None:
@@ -197,7 +197,7 @@ class Delay:
             _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
         if not self.queue.deleted:
             # After the record of the message in its new queues: a crash between the two duplicates, and never loses.
-            stream.lose(slot, (index,))
+            level.lose(slot, (index,))
             if _is_gone(slot):
                 self._moments.forget(slot)
 
@@ -211,7 +211,7 @@ class Delay:
         copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
         queues = self._router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
         if RECEIVED_OCTETS in held.header and RECEIVED in HeaderFields(held.header).headers:
-            queues = tuple([queue for queue in queues if not queue.is_stream])
+            queues = tuple([queue for queue in queues if not queue.is_overlay])
         if queues:
             charge = charge_bytes(header, held.body, len(queues))
             now_ms = self._ports.clock.now_ms
@@ -254,7 +254,7 @@ class Delays:
         exchanges: Exchanges,
         queues: Queues,
         poster: Poster,
-        ports: QueuePorts[Stream, Queue],
+        ports: QueuePorts[Level, Queue],
         kind: Callable[..., Delay] = Delay,
     ) -> None:
         self._kind = kind
@@ -288,7 +288,7 @@ class Delays:
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)
                 delay = self._by_name[exchange.name]
-                delay.gather(list(delay.queue.stream.manager.slots.values()))
+                delay.gather(list(delay.queue.level.manager.slots.values()))
         held = {delay.queue.name for delay in self._by_name.values()}
         for name in [name for name in self._queues if is_holding_name(name) and name not in held]:
             self._queues.drop(self._queues[name])

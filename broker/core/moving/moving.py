@@ -17,8 +17,8 @@ from broker.core.moving.walk import Walk
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
@@ -106,23 +106,23 @@ class Move:
         """Note that there is nothing more to move."""
         self.done = True
 
-    def batch(self) -> tuple[Stream, Slot] | None:
+    def batch(self) -> tuple[Level, Slot] | None:
         """Move some messages; return a slot that has to be read from disk first, if there is one."""
         found = self._walk.find() if self.left else None
         if found is None:
             self.end()
             return None
-        stream, slot, indexes = found
+        level, slot, indexes = found
         if slot.contents is None:
-            return stream, slot
+            return level, slot
         ports = self.vhost.ports
         moved: list[int] = []
         with self.vhost.store.transaction():
             try:
-                self._move_some(stream, slot, slot.contents, indexes, moved)
+                self._move_some(level, slot, slot.contents, indexes, moved)
             finally:  # a message with a record in its new queues leaves this one, whatever the next message raised
                 if moved:
-                    stream.settle(slot, moved)
+                    level.settle(slot, moved)
                     settled = ports.settled
                     while settled:
                         settled.pop().log_settlements()
@@ -131,7 +131,7 @@ class Move:
         return None
 
     def _move_some(
-        self, stream: Stream, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
+        self, level: Level, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
     ) -> None:
         """Give messages of a slot to their new queues, and add the indexes of those that were taken to `moved`."""
         deadlines = self.vhost.ports.deadlines
@@ -149,7 +149,7 @@ class Move:
             landing = None if self._walk.expired(message, now_ms) else self.landing_of(message)
             outcome = None
             if landing is not None:
-                outcome = self._land(landing, message, stream, slot, index)
+                outcome = self._land(landing, message, level, slot, index)
                 if outcome is None:  # a consumer has it
                     continue
                 copies += max(len(landing.queues), 1)
@@ -158,10 +158,10 @@ class Move:
                 moved.append(index)
                 size_bytes += len(message.header) + len(message.body)
 
-    def _land(self, landing: Landing, message: Message, stream: Stream, slot: Slot, index: int) -> Outcome | None:
+    def _land(self, landing: Landing, message: Message, level: Level, slot: Slot, index: int) -> Outcome | None:
         def take() -> bool:
             try:
-                stream.manager.pick(slot, index)
+                level.manager.pick(slot, index)
             except ValueError:  # a full queue served its consumers, and they got this message
                 return False
             return True

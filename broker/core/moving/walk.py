@@ -10,26 +10,26 @@ from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["Walk", "is_expired"]
 
 
 class _Stretch:
-    """The part of one stream that is still to be visited.
+    """The part of one level that is still to be visited.
 
     Shapes: `slots` has the next slot at its end; ids go up to, not including, `end`.
     """
 
-    __slots__ = ("end", "next_id", "slots", "stream")
+    __slots__ = ("end", "level", "next_id", "slots")
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.slots = list(reversed(stream.manager.slots.values()))
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.slots = list(reversed(level.manager.slots.values()))
         self.next_id = 0
-        self.end = stream.manager.next_id
+        self.end = level.manager.next_id
 
     def pass_by(self, message_id: int) -> None:
         """Go on after a message."""
@@ -49,9 +49,9 @@ class Walk:
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self._stretches = [_Stretch(stream) for stream in queue.streams]
+        self._stretches = [_Stretch(level) for level in queue.levels]
 
-    def find(self) -> tuple[Stream, Slot, Sequence[int]] | None:
+    def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
         """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
 
         The slot may lie on disk. The same messages are found again until `pass_by` names them.
@@ -65,7 +65,7 @@ class Walk:
                     low = bisect_left(ready, stretch.next_id - slot.first)
                     indexes = ready[low : bisect_left(ready, stretch.end - slot.first)]
                     if indexes:
-                        return stretch.stream, slot, indexes
+                        return stretch.level, slot, indexes
                 stretch.slots.pop()
             self._stretches.pop()
         return None

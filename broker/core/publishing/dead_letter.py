@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
     from broker.core.publishing.posting import Poster
     from broker.core.publishing.reply_to import ReplyConsumers
+    from broker.core.queue.level_owner import LevelOwner
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.statistics.vhost_tally import VhostTally
     from broker.core.topology.exchanges import Exchanges
     from broker.routing.exchange import Exchange
@@ -85,10 +85,10 @@ class DeadLetters:
         self._clock = clock
         self._deadlines = deadlines
         self._burying = False
-        self._waiting: deque[tuple[StreamOwner, Message, str]] = deque()
+        self._waiting: deque[tuple[LevelOwner, Message, str]] = deque()
         self._envelopes = EnvelopeCache()
 
-    def bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
+    def bury(self, queue: LevelOwner, message: Message, reason: str) -> None:
         """Publish a message of a queue to the queue's dead letter exchange; without one nothing happens.
 
         The body must be in memory. A message for an exchange that does not exist, or leads nowhere, is dropped
@@ -108,7 +108,7 @@ class DeadLetters:
             self._burying = False
             self._waiting.clear()
 
-    def _publish(self, queue: StreamOwner, message: Message, reason: str) -> None:
+    def _publish(self, queue: LevelOwner, message: Message, reason: str) -> None:
         rules = queue.rules
         exchange = self._exchanges.get(rules.dead_letter_exchange or "")
         if exchange is None:
@@ -154,7 +154,7 @@ class DeadLetters:
         return tuple(key for key in keys if not key.startswith(REPLY_PREFIX))
 
     def _without_cycles(
-        self, source: StreamOwner, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
+        self, source: LevelOwner, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
     ) -> tuple[Queue, ...]:
         """Return the queues that the message may enter without going round in a cycle."""
         straight = tuple(queue for queue in queues if not is_cycle(queue.name, events))

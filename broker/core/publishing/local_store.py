@@ -13,7 +13,7 @@ from broker.store.record import PERSISTENT, TARGET
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes
     from broker.core.message.message import Message
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.store.recorder import Recorder
 
 __all__ = ["LocalStore"]
@@ -22,7 +22,7 @@ pack_target: Final = TARGET.pack
 
 
 class LocalStore(MessageStore):
-    """Accepts runs of messages for the streams of one vhost, and keeps them in its own log."""
+    """Accepts runs of messages for the levels of one vhost, and keeps them in its own log."""
 
     __slots__ = ("_recorder",)
 
@@ -57,17 +57,17 @@ class LocalStore(MessageStore):
         number: bytes = b"",
         confirms: ConfirmedPublishes | None = None,
     ) -> None:
-        """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.
+        """Give messages their ids, append a record for each that needs one, and append them to their levels. HOT.
 
-        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream and group
-            of messages in a row with the same streams.
+        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per level and group
+            of messages in a row with the same levels.
         """
         persistent = messages[0].facts.persistent
         start = 0
         last = len(targets) - 1
         for place, target in enumerate(targets):
-            if place < last and _equal(target.streams, targets[place + 1].streams):
-                continue  # another key with the same streams
+            if place < last and _equal(target.levels, targets[place + 1].levels):
+                continue  # another key with the same levels
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
@@ -76,27 +76,27 @@ class LocalStore(MessageStore):
                 self._append_recorded(group, recorded, number)
             if others and len(group) == 1:
                 lone = group[0].copy() if recorded and not persistent else group[0]
-                for stream in others:
-                    stream.append_one(lone)
+                for level in others:
+                    level.append_one(lone)
             elif others:
                 if recorded and not persistent:
-                    # A copy has no record: what a durable stream keeps without one must not point to another's.
+                    # A copy has no record: what a durable level keeps without one must not point to another's.
                     group = [message.copy() for message in group]
                 charge_bytes = charge_of(group)
-                for stream in others:
-                    stream.append(group, charge_bytes)
+                for level in others:
+                    level.append(group, charge_bytes)
             start = stop
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
         """Do nothing: what this store accepted stays accepted."""
 
-    def _append_recorded(self, group: list[Message], recorded: Sequence[Stream], number: bytes) -> None:
-        """Append one record per message for all its streams, and the messages to each of them. HOT."""
+    def _append_recorded(self, group: list[Message], recorded: Sequence[Level], number: bytes) -> None:
+        """Append one record per message for all its levels, and the messages to each of them. HOT."""
         recorder = self._recorder
         flags = PERSISTENT if group[0].facts.persistent else 0
-        for stream in recorded:
-            if stream.before_next is not None:
-                stream.go_before()
+        for level in recorded:
+            if level.before_next is not None:
+                level.go_before()
         last = recorded[-1]
         octets = number + last.octets if number else last.octets
         message_id = last.manager.next_id
@@ -107,24 +107,24 @@ class LocalStore(MessageStore):
             recorder.record(message, flags, message.envelope.route, octets, message_id)
             charge_bytes += message.charge
             message_id += 1
-        for stream in recorded:
-            stream.append(group, charge_bytes, recorded=True)
+        for level in recorded:
+            level.append(group, charge_bytes, recorded=True)
 
-    def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
-        """Append the record of a message that enters streams later, each with the next id that it gives."""
+    def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
+        """Append the record of a message that enters levels later, each with the next id that it gives."""
         last = recorded[-1]
         flags = PERSISTENT if message.facts.persistent else 0
         targets = number + _targets_before(recorded, 0) + last.octets
         self._recorder.record(message, flags, message.envelope.route, targets, last.manager.next_id)
 
 
-def _targets_before(recorded: Sequence[Stream], offset: int) -> bytes:
-    """Return the targets of a record but the last; each names the id that its stream gives after `offset` others."""
-    return b"".join([pack_target(stream.number, stream.manager.next_id + offset) for stream in recorded[:-1]])
+def _targets_before(recorded: Sequence[Level], offset: int) -> bytes:
+    """Return the targets of a record but the last; each names the id that its level gives after `offset` others."""
+    return b"".join([pack_target(level.number, level.manager.next_id + offset) for level in recorded[:-1]])
 
 
-def _equal(one: tuple[Stream, ...], other: tuple[Stream, ...]) -> bool:
-    """Return whether two routes lead to the same streams; most lead to one."""
+def _equal(one: tuple[Level, ...], other: tuple[Level, ...]) -> bool:
+    """Return whether two routes lead to the same levels; most lead to one."""
     if len(one) == 1 and len(other) == 1:
         return one[0] is other[0]
     return one == other

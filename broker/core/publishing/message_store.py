@@ -1,7 +1,7 @@
 """The port between core and the store that takes its messages.
 
 A broker that stands alone has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
-messages and streams; segments, positions and calls of a database stay in the store.
+messages and levels; segments, positions and calls of a database stay in the store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.routing.route import Route
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes, Refusable
     from broker.core.message.message import Message
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
 
 __all__ = ["MessageStore", "Targets"]
 
@@ -24,29 +24,29 @@ UNROUTED: Final = Route(())
 
 
 class Targets(ResolvedPublish):
-    """The streams that a message goes to, split by which of them need a record of it; most by a cached route.
+    """The levels that a message goes to, split by which of them need a record of it; most by a cached route.
 
     Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
         record of a transient message too, ``passing`` are the others.
     """
 
-    __slots__ = ("durable", "passing", "persisting", "streams", "transient")
+    __slots__ = ("durable", "levels", "passing", "persisting", "transient")
 
-    def __init__(self, streams: tuple[Stream, ...], route: Route = UNROUTED) -> None:
+    def __init__(self, levels: tuple[Level, ...], route: Route = UNROUTED) -> None:
         super().__init__(route)
-        durable = tuple([stream for stream in streams if stream.durable])
-        persisting = tuple([stream for stream in durable if stream.persists_all])
-        self.streams = streams
-        self.durable = streams if len(durable) == len(streams) else durable  # mostly they are the same
-        self.transient = tuple([stream for stream in streams if not stream.durable]) if durable else streams
+        durable = tuple([level for level in levels if level.durable])
+        persisting = tuple([level for level in durable if level.persists_all])
+        self.levels = levels
+        self.durable = levels if len(durable) == len(levels) else durable  # mostly they are the same
+        self.transient = tuple([level for level in levels if not level.durable]) if durable else levels
         self.persisting = persisting
-        self.passing = tuple([stream for stream in streams if not stream.persists_all]) if persisting else streams
+        self.passing = tuple([level for level in levels if not level.persists_all]) if persisting else levels
 
 
 class MessageStore:
-    """Accepts runs of messages for the streams of one vhost.
+    """Accepts runs of messages for the levels of one vhost.
 
-    Shapes: ``enters_later`` says whether a message may be recorded before it enters its streams, ``refuses_later``
+    Shapes: ``enters_later`` says whether a message may be recorded before it enters its levels, ``refuses_later``
         whether what was accepted may still be refused. ``origin`` is the publisher whose message is being posted, and
         its number, if it waits for a confirm.
     """
@@ -91,7 +91,7 @@ class MessageStore:
         number: bytes = b"",
         confirms: ConfirmedPublishes | None = None,
     ) -> None:
-        """Put a run of messages into their streams, in order. HOT.
+        """Put a run of messages into their levels, in order. HOT.
 
         It returns no ids, because a shared store knows them after its commit. The committer knows what the messages
         wait for before they are confirmed.
@@ -104,6 +104,6 @@ class MessageStore:
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
         """Hear that a message whose number was used was published again."""
 
-    def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
-        """Append the record of a message that enters streams later; only where a message ``enters_later``."""
+    def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
+        """Append the record of a message that enters levels later; only where a message ``enters_later``."""
         raise NotImplementedError

@@ -61,10 +61,10 @@ class Poster:
                 else:
                     refused = True
         if len(takers) >= WIDE_QUEUES and self._store.enters_later:
-            self._wide.begin(message, [queue.stream_for(message) for queue in takers], number)
+            self._wide.begin(message, [queue.level_for(message) for queue in takers], number)
             return not refused
         if takers:
-            targets = Targets(tuple([queue.stream_for(message) for queue in takers]))
+            targets = Targets(tuple([queue.level_for(message) for queue in takers]))
             self._store.accept([message], [targets], [1], number)
         for queue in takers:
             if not queue.plain or message.facts.expiration_ms is not None:

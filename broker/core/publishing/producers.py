@@ -2,7 +2,7 @@
 
 A producer has a name, which belongs to the user that used it first, and a number of its own. This number and the
 sequence are in the record of each of its messages, so message and sequence are in the log together or not at all. The
-broker has producers of its own, each of which is the position that it has reached in a stream.
+broker has producers of its own, each of which is the position that it has reached in a level.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.names import RESERVED
+from broker.core.publishing.own_sequence import OwnSequence
 from broker.core.publishing.sequences import Room, Sequences, block_of
-from broker.core.publishing.stream_position import StreamPosition
 from broker.store.record import PRODUCER, TARGET
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ class Producer:
         self.mark = number | PRODUCER
         self.claimed_ms = claimed_ms
         self.forgotten = False
-        self.sequences = Sequences(room) if owner else StreamPosition(room)
+        self.sequences = Sequences(room) if owner else OwnSequence(room)
 
     @property
     def reached(self) -> int:
         """The highest number that a producer of the broker itself has used, -1 at first."""
-        assert isinstance(self.sequences, StreamPosition)
+        assert isinstance(self.sequences, OwnSequence)
         return self.sequences.highest
 
     def forget(self) -> None:

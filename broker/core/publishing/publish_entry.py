@@ -9,8 +9,8 @@ from broker.core.publishing.message_store import Targets
 
 if TYPE_CHECKING:
     from broker.core.message.message import Envelope
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.routing.exchange import Exchange
     from broker.routing.exchange_tally import ExchangeTally
     from broker.routing.route import Route
@@ -23,7 +23,7 @@ WIDE_QUEUES: Final = 1000  # from this number of queues on a publish counts by i
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
-    It has its streams, and its reach, while ``straight`` is set.
+    It has its levels, and its reach, while ``straight`` is set.
     Units: ``reach`` is how many queues get each message, without those of taps; ``tally`` is that of the exchange.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
         the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
@@ -56,19 +56,19 @@ class PublishEntry(Targets):
         queues: tuple[Queue, ...] = route.destinations
         straight = not (exchange.delayed or dynamic or traced) and 0 < len(queues) < WIDE_QUEUES
         reach = 0
-        streams: list[Stream] = []
+        levels: list[Level] = []
         if straight:
             for queue in queues:
                 if not queue.plain:
                     straight = False
                     break
-                streams.append(queue.stream)
+                levels.append(queue.level)
                 if not queue.is_tap:
                     reach += 1
             if not straight or (mandatory and not reach):
                 straight = False
-                streams, reach = [], 0
-        super().__init__(tuple(streams), route)
+                levels, reach = [], 0
+        super().__init__(tuple(levels), route)
         self.envelope = envelope
         self.exchange = exchange
         self.mandatory = mandatory

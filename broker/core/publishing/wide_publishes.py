@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
     from broker.core.message.message import Message
     from broker.core.publishing.message_store import MessageStore
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
 
 __all__ = ["QUEUES_PER_TURN", "WidePublishes"]
 
@@ -23,46 +23,46 @@ QUEUES_PER_UNIT: Final = 8  # of the turn's share
 
 
 class WidePublish:
-    """One message, and the streams that it has yet to enter.
+    """One message, and the levels that it has yet to enter.
 
-    Shapes: ``streams`` are entered in order, from place ``next`` on. ``enters`` is what each of them calls before its
+    Shapes: ``levels`` are entered in order, from place ``next`` on. ``enters`` is what each of them calls before its
         next message, so that nothing overtakes this one.
-    Invariant: the message has to enter a stream exactly while the ``before_next`` of that is ``enters``.
+    Invariant: the message has to enter a level exactly while the ``before_next`` of that is ``enters``.
     """
 
-    __slots__ = ("_copy", "_entered", "_message", "enters", "next", "streams")
+    __slots__ = ("_copy", "_entered", "_message", "enters", "levels", "next")
 
-    def __init__(self, message: Message, streams: list[Stream], entered: list[tuple[Queue, Message]]) -> None:
+    def __init__(self, message: Message, levels: list[Level], entered: list[tuple[Queue, Message]]) -> None:
         """`entered` gets each queue that has to apply its rules to the message."""
         self._message = message
-        # What a durable stream keeps without a record must not point to another's.
+        # What a durable level keeps without a record must not point to another's.
         self._copy = message if message.facts.persistent else message.copy()
         self._entered = entered
-        self.streams = streams
+        self.levels = levels
         self.next = 0
-        self.enters: Callable[[Stream], None] = self._enter
+        self.enters: Callable[[Level], None] = self._enter
 
-    def needs_record(self, stream: Stream) -> bool:
-        """Return whether a stream needs a record of the message."""
-        return stream.durable if self._message.facts.persistent else stream.persists_all
+    def needs_record(self, level: Level) -> bool:
+        """Return whether a level needs a record of the message."""
+        return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Enter at most `count` of the next streams, and return how many were entered."""
+        """Enter at most `count` of the next levels, and return how many were entered."""
         begin = self.next
-        self.next = min(len(self.streams), begin + count)
+        self.next = min(len(self.levels), begin + count)
         for place in range(begin, self.next):
-            stream = self.streams[place]
-            if stream.before_next is self.enters:
-                stream.go_before()
+            level = self.levels[place]
+            if level.before_next is self.enters:
+                level.go_before()
         return self.next - begin
 
-    def _enter(self, stream: Stream) -> None:
-        if stream.deleted:
+    def _enter(self, level: Level) -> None:
+        if level.deleted:
             return
-        recorded = self.needs_record(stream)
+        recorded = self.needs_record(level)
         message = self._message if recorded else self._copy
-        stream.append([message], recorded=recorded)
-        queue = cast("Queue", stream.queue)
+        level.append([message], recorded=recorded)
+        queue = cast("Queue", level.queue)
         if not queue.plain or message.facts.expiration_ms is not None:
             self._entered.append((queue, message))  # not now: a message gets its ids elsewhere
 
@@ -89,35 +89,35 @@ class WidePublishes:
         """Whether a message is in the log and not in all of its queues."""
         return bool(self._publishes)
 
-    def begin(self, message: Message, streams: list[Stream], number: bytes) -> None:
-        """Append the record of a message, if it needs one; the message enters its streams in the next turns.
+    def begin(self, message: Message, levels: list[Level], number: bytes) -> None:
+        """Append the record of a message, if it needs one; the message enters its levels in the next turns.
 
         `number` is what a producer's sequence or a due time adds to the targets of the record.
-        Cost: O(streams), some 0.2 us each.
+        Cost: O(levels), some 0.2 us each.
         """
         self.begun += 1
-        publish = WidePublish(message, streams, self._entered)
+        publish = WidePublish(message, levels, self._entered)
         recorded = []
-        for stream in streams:
-            if stream.before_next is not None:
-                stream.go_before()
-            if publish.needs_record(stream):
-                recorded.append(stream)
+        for level in levels:
+            if level.before_next is not None:
+                level.go_before()
+            if publish.needs_record(level):
+                recorded.append(level)
         if recorded:
             self._store.record_ahead(message, recorded, number)
-        for stream in streams:
-            stream.call_before_next(publish.enters)
-            if cast("Queue", stream.queue).is_stream:  # the overlay may want to go before its next message
-                stream.go_before()
+        for level in levels:
+            level.call_before_next(publish.enters)
+            if cast("Queue", level.queue).is_overlay:  # the overlay may want to go before its next message
+                level.go_before()
         self._publishes.append(publish)
         self._deadlines.set(self, self._clock.now_ms, self.turn)
 
     def enter_now(self, queue: Queue) -> None:
         """Let the message that is on its way into a queue enter it, before a method that may follow it on a channel."""
-        if self._publishes and not queue.is_stream:
-            for stream in queue.streams:
-                if stream.before_next is not None:
-                    stream.go_before()
+        if self._publishes and not queue.is_overlay:
+            for level in queue.levels:
+                if level.before_next is not None:
+                    level.go_before()
 
     def turn(self) -> None:
         """Let messages enter their next queues, as many as a turn allows."""
@@ -125,7 +125,7 @@ class WidePublishes:
         while self._publishes and left > 0:
             publish = self._publishes[0]
             left -= publish.enter_some(left)
-            if publish.next == len(publish.streams):
+            if publish.next == len(publish.levels):
                 self._publishes.popleft()
         self._deadlines.spend((QUEUES_PER_TURN - left) // QUEUES_PER_UNIT)
         entered = self._entered[:]

@@ -19,8 +19,8 @@ from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTal
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
     from broker.core.message.message import Message
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["LAST_OCTETS", "LAST_OCTETS_AGAIN", "TAGS", "UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
@@ -269,7 +269,7 @@ class Consumer(RingMember):
         self._head = head
         return head
 
-    def deliver_one(self, stream: Stream, slot: Slot, index: int) -> None:
+    def deliver_one(self, level: Level, slot: Slot, index: int) -> None:
         """Deliver a message that was taken from its slot, and never delivered before; there is room for it. HOT."""
         session = self.session
         unacked = session.unacked
@@ -278,12 +278,12 @@ class Consumer(RingMember):
         message: Message = contents[index]
         tag = unacked.last_tag + 1
         self.append(message, message.header, tag, LAST_OCTETS)
-        session.tally.delivered(stream.tally, 1, 0, self.no_ack)
+        session.tally.delivered(level.tally, 1, 0, self.no_ack)
         if self.no_ack:
             unacked.last_tag = tag  # hot: written here
-            stream.settle_one(slot, index)
+            level.settle_one(slot, index)
         else:
-            unacked.handed_out_one(stream, slot, index, self)
+            unacked.handed_out_one(level, slot, index, self)
             self.unacked += 1
             session.outstanding += 1  # hot: written here
         session.last_served = self  # hot: written here
@@ -332,7 +332,7 @@ class Consumer(RingMember):
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
     """Return the priority that a consumer asks for, 0 when it does not.
 
-    Raises: ChannelError 406 when it is no integer, or for a stream's argument.
+    Raises: ChannelError 406 when it is no integer, or for a level's argument.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
     """
     if "x-stream-offset" in arguments:

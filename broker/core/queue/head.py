@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.core.queue.expiry import expired_first
-from broker.core.queue.stream import BATCH_MESSAGES
+from broker.core.queue.level import BATCH_MESSAGES
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
-    from broker.core.queue.ports import StreamPorts
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
+    from broker.core.queue.ports import LevelPorts
     from broker.slots.slot import Slot
 
 __all__ = ["QueueHead"]
@@ -24,35 +24,35 @@ def _nobody() -> None:
 class QueueHead:
     """Finds the first ready message of a queue, and drops messages from there; one slot is read at a time."""
 
-    __slots__ = ("_ports", "_reading", "_streams", "_was_read")
+    __slots__ = ("_levels", "_ports", "_reading", "_was_read")
 
-    def __init__(self, streams: Sequence[Stream], ports: StreamPorts[Stream], was_read: Callable[[], None]) -> None:
+    def __init__(self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None]) -> None:
         """`was_read` hears that a slot is back in memory."""
-        self._streams = streams
+        self._levels = levels
         self._ports = ports
         self._was_read = was_read
         self._reading = False
 
-    def end(self, ended: Stream) -> None:
-        """Look at an ended stream from now on, and tell nobody."""
-        self._streams = (ended,)
+    def end(self, ended: Level) -> None:
+        """Look at an ended level from now on, and tell nobody."""
+        self._levels = (ended,)
         self._was_read = _nobody
 
-    def find(self) -> tuple[Stream, Slot | None]:
+    def find(self) -> tuple[Level, Slot | None]:
         """Return the highest level that has a ready message, and the slot of its lowest id; None without a message."""
-        for stream in reversed(self._streams):
-            if stream.returning:
-                stream.catch_up()
-            slot = stream.manager.front()
+        for level in reversed(self._levels):
+            if level.returning:
+                level.catch_up()
+            slot = level.manager.front()
             if slot is not None:
-                return stream, slot
-        return self._streams[0], None
+                return level, slot
+        return self._levels[0], None
 
-    def waits_for(self, stream: Stream, slot: Slot) -> bool:
+    def waits_for(self, level: Level, slot: Slot) -> bool:
         """Return whether a slot lies on disk; if it does, read it."""
         if slot.contents is None and not self._reading:
             self._reading = True
-            self._ports.read(stream, slot, self._read)
+            self._ports.read(level, slot, self._read)
         return slot.contents is None
 
     def drop(self, count: int, reason: str, *, read: bool) -> int:
@@ -60,13 +60,13 @@ class QueueHead:
 
         Return 0 while the slot lies on disk and is to be `read` first, as for dead letters.
         """
-        stream, slot = self.find()
+        level, slot = self.find()
         assert slot is not None
-        if read and self.waits_for(stream, slot):
+        if read and self.waits_for(level, slot):
             return 0
-        indexes = stream.manager.take(slot, count)
+        indexes = level.manager.take(slot, count)
         self._ports.deadlines.spend(len(indexes))
-        stream.bury(slot, indexes, reason)
+        level.bury(slot, indexes, reason)
         return len(indexes)
 
     def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
@@ -75,8 +75,8 @@ class QueueHead:
         Return `now_ms` when the share of the turn is used up; None if the head does not expire, or is read first.
         """
         while True:
-            stream, slot = self.find()
-            if slot is None or self.waits_for(stream, slot):
+            level, slot = self.find()
+            if slot is None or self.waits_for(level, slot):
                 return None
             assert slot.contents is not None
             message: Message | None = slot.contents[slot.front(1)[0]]
@@ -87,7 +87,7 @@ class QueueHead:
                 return now_ms
             expired = expired_first(slot.contents, slot.front(BATCH_MESSAGES), expires_ms, now_ms)
             self._ports.deadlines.spend(expired)
-            stream.bury(slot, stream.manager.take(slot, expired), "expired")
+            level.bury(slot, level.manager.take(slot, expired), "expired")
 
     def _read(self) -> None:
         self._reading = False

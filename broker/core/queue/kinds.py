@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
+from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.recovered_queue import RecoveredQueue
-from broker.core.queue.stream_queue import StreamQueue, is_stream_name
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
 
 __all__ = ["kind_of"]
@@ -17,6 +17,6 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return HoldingQueue
     if is_tap_name(name):
         return TapQueue
-    if is_stream_name(name):
-        return StreamQueue
+    if is_overlay_name(name):
+        return OverlayQueue
     return RecoveredQueue if recovered else Queue

@@ -1,4 +1,4 @@
-"""What streams and queues need from the layers around them."""
+"""What levels and queues need from the layers around them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Generic, TypeVar
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
 from broker.core.publish_credit import PublishCredit
-from broker.core.queue.stream_owner import QueueWorker, StreamOwner
+from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
-__all__ = ["QueuePorts", "StreamPorts"]
+__all__ = ["LevelPorts", "QueuePorts"]
 
 S = TypeVar("S")
 Q = TypeVar("Q")
 
 
 @dataclass(slots=True, kw_only=True)
-class StreamPorts(Generic[S]):
-    """What a stream needs from the store, the pager, the reader and the dead letters of its vhost.
+class LevelPorts(Generic[S]):
+    """What a level needs from the store, the pager, the reader and the dead letters of its vhost.
 
     ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
     calls. ``measure`` finds the body sizes of a paged-out slot. ``bury`` publishes a dead letter. ``settled``
-    collects the streams whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
+    collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
     ``sliced`` has what takes several turns.
     """
 
@@ -34,7 +34,7 @@ class StreamPorts(Generic[S]):
     kept: Callable[[S, Slot], None]
     read: Callable[[S, Slot, Callable[[], None]], None]
     measure: Callable[[S, Slot], None]
-    bury: Callable[[StreamOwner, Message, str], None]
+    bury: Callable[[LevelOwner, Message, str], None]
     clock: Clock
     deadlines: Deadlines
     window_messages: int = 1000
@@ -48,14 +48,14 @@ class StreamPorts(Generic[S]):
 
 
 @dataclass(slots=True, kw_only=True)
-class QueuePorts(StreamPorts[S], Generic[S, Q]):
+class QueuePorts(LevelPorts[S], Generic[S, Q]):
     """What a queue needs beside that; one object serves all queues of a vhost.
 
     ``assign`` gives a new queue to a worker, ``retire`` takes a deleted one away. ``unused`` hears of a queue that
     expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out
     slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by whether
-    its declaration was lost; ``stream_of`` makes each stream of a queue: its level, its number, and whether a durable
-    one persists all messages. ``ended`` is the stream of all deleted queues, None before there is one.
+    its declaration was lost; ``level_of`` makes each level of a queue: its level, its number, and whether a durable
+    one persists all messages. ``ended`` is the level of all deleted queues, None before there is one.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]
@@ -64,5 +64,5 @@ class QueuePorts(StreamPorts[S], Generic[S, Q]):
     moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     kind_of: Callable[[str, bool], Callable[..., Q]]
-    stream_of: Callable[[StreamOwner, int, int, QueuePorts[S, Q], bool], S]
+    level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
     ended: S | None = None

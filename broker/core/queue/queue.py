@@ -1,4 +1,4 @@
-"""A queue: its streams, its consumers, and the rules that hold for it.
+"""A queue: its levels, its consumers, and the rules that hold for it.
 
 Its messages are in slots and nowhere else; only a slot manager hands them out.
 """
@@ -13,20 +13,20 @@ from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
+from broker.core.queue.level import BATCH_MESSAGES, Level
+from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
-from broker.core.queue.stream import BATCH_MESSAGES, Stream
-from broker.core.queue.stream_owner import QueueWorker, StreamOwner
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.slots.slot import Slot
 
 __all__ = ["Queue"]
 
 
-class Queue(StreamOwner):
+class Queue(LevelOwner):
     """One queue of a vhost.
 
-    Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest
+    Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest
         of a ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own.
     Invariant: ``plain`` says that a publish need not look at the queue's rules. ``serving`` is set while the worker
         delivers from the queue.
@@ -42,20 +42,20 @@ class Queue(StreamOwner):
         "exclusive_owner",
         "failures",
         "had_consumers",
+        "level",
+        "levels",
         "number",
         "operator_policy",
         "plain",
         "policy",
         "serving",
-        "stream",
-        "streams",
         "timed",
         "worker",
     )
 
     # What every message reads or writes comes first, so that it lies in few cache lines.
     worker: QueueWorker[Queue]
-    stream: Stream
+    level: Level
     deleted: bool
     serving: bool
     timed: bool  # some message may expire; once true it stays true, because a look costs little
@@ -64,10 +64,10 @@ class Queue(StreamOwner):
     kept: bool = False  # the broker keeps it for itself: no policy holds, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
-    is_stream: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
+    is_overlay: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
 
     def __init__(
-        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], rules: QueueRules | None = None
+        self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], rules: QueueRules | None = None
     ) -> None:
         super().__init__()
         self.name = declaration.name
@@ -90,13 +90,13 @@ class Queue(StreamOwner):
         self._pressing = False  # set while its consumers are served because it is full
         self.serving = False
         persists_all = self.persists_all or is_quorum
-        self.streams = tuple(
-            ports.stream_of(self, level, number + level, ports, persists_all)
-            for level in range(self.rules.max_priority + 1)
+        self.levels = tuple(
+            ports.level_of(self, priority, number + priority, ports, persists_all)
+            for priority in range(self.rules.max_priority + 1)
         )
-        self.stream = self.streams[0]
-        self.prioritized = len(self.streams) > 1
-        self._head = QueueHead(self.streams, ports, self._head_was_read)
+        self.level = self.levels[0]
+        self.prioritized = len(self.levels) > 1
+        self._head = QueueHead(self.levels, ports, self._head_was_read)
         self.move_to(ports.assign(self))
         self._take_rules(self.rules)
         self.used()
@@ -131,18 +131,18 @@ class Queue(StreamOwner):
     def ready(self) -> int:
         """Messages that wait to be delivered."""
         if not self.prioritized:
-            return self.stream.manager.ready
-        return sum(stream.manager.ready for stream in self.streams)
+            return self.level.manager.ready
+        return sum(level.manager.ready for level in self.levels)
 
     @property
     def unacked(self) -> int:
         """Messages that were delivered and not yet acked."""
-        return sum(stream.manager.unacked for stream in self.streams)
+        return sum(level.manager.unacked for level in self.levels)
 
     @property
     def ready_bytes(self) -> int:
         """The size of the bodies of the ready messages; counted only while a limit needs it."""
-        return sum(stream.manager.ready_bytes for stream in self.streams)
+        return sum(level.manager.ready_bytes for level in self.levels)
 
     def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here.
@@ -199,8 +199,8 @@ class Queue(StreamOwner):
         self.rules = rules
         self.plain = not self.prioritized and not rules.limited and rules.ttl_ms is None
         self.timed = self.timed or rules.ttl_ms is not None
-        for stream in self.streams:
-            stream.limit_bytes(limited=rules.max_bytes is not None)
+        for level in self.levels:
+            level.limit_bytes(limited=rules.max_bytes is not None)
 
     def used(self) -> None:
         """Postpone the end of a queue that expires unused: a consumer, basic.get and a declare use it."""
@@ -217,10 +217,10 @@ class Queue(StreamOwner):
 
     # -- accept -------------------------------------------------------------------------------------------------------
 
-    def stream_for(self, message: Message) -> Stream:
-        """Return the stream of a message's priority level."""
-        streams = self.streams
-        return streams[min(message.facts.priority, len(streams) - 1)]
+    def level_for(self, message: Message) -> Level:
+        """Return the level of a message's priority."""
+        levels = self.levels
+        return levels[min(message.facts.priority, len(levels) - 1)]
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Return whether the queue takes a message: a full queue that rejects publishes does not.
@@ -241,7 +241,7 @@ class Queue(StreamOwner):
         return self.rules.exceeded(self.ready + 1, self.ready_bytes + len(message.body))
 
     def accepted(self, message: Message) -> None:
-        """Apply the rules after one of the streams accepted a message."""
+        """Apply the rules after one of the levels accepted a message."""
         expires_ms = self.expires_ms(message)
         if expires_ms is not None:
             self.timed = True
@@ -332,7 +332,7 @@ class Queue(StreamOwner):
         self.timed = True
         self._ports.deadlines.set(self, at_ms, self.look)
 
-    def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
+    def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
         """Return those of some taken messages that have not expired; drop the others.
 
         A waiting consumer gets a message at once, whatever its time to live.
@@ -347,7 +347,7 @@ class Queue(StreamOwner):
         gone = set(expired)
         left = [index for index in indexes if index not in gone]
         self._ports.deadlines.spend(len(expired))
-        stream.bury(slot, expired, "expired")
+        level.bury(slot, expired, "expired")
         return left
 
     def _head_was_read(self) -> None:
@@ -369,8 +369,8 @@ class Queue(StreamOwner):
         if self.consumers:
             self.wake()  # another one may be the active one now
         else:
-            for stream in self.streams:
-                stream.manager.give_back_all(self.worker.owner)
+            for level in self.levels:
+                level.manager.give_back_all(self.worker.owner)
             self.used()
 
     @property
@@ -381,28 +381,28 @@ class Queue(StreamOwner):
     def pause(self) -> None:
         """Deliver nothing until `resume`; everything else goes on, and the leases go back to the slot manager."""
         self.consumers.pause()
-        for stream in self.streams:
-            stream.manager.give_back_all(self.worker.owner)
+        for level in self.levels:
+            level.manager.give_back_all(self.worker.owner)
 
     def resume(self) -> None:
         """Deliver again."""
         self.consumers.resume()
         self.wake()
 
-    def lease(self) -> tuple[Stream, Slot] | None:
+    def lease(self) -> tuple[Level, Slot] | None:
         """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner
         if not self.prioritized:
-            stream = self.stream
-            if stream.returning:
-                stream.catch_up()
-            slot = stream.manager.get(owner) if stream.manager.ready else None
-            return None if slot is None else (stream, slot)
-        for stream in reversed(self.streams):
-            if stream.returning:
-                stream.catch_up()
-            if stream.manager.ready and (slot := stream.manager.get(owner)) is not None:
-                return stream, slot
+            level = self.level
+            if level.returning:
+                level.catch_up()
+            slot = level.manager.get(owner) if level.manager.ready else None
+            return None if slot is None else (level, slot)
+        for level in reversed(self.levels):
+            if level.returning:
+                level.catch_up()
+            if level.manager.ready and (slot := level.manager.get(owner)) is not None:
+                return level, slot
         return None
 
     def wake(self) -> None:
@@ -424,8 +424,8 @@ class Queue(StreamOwner):
 
     def _purge_slots(self, dropped: list[int]) -> Iterator[int]:
         """Purge slot by slot, note how many messages each had, and yield the cost in units of the turn's share."""
-        for stream in self.streams:
-            for count in stream.purge():
+        for level in self.levels:
+            for count in level.purge():
                 dropped.append(count)
                 yield 1 + count // MESSAGES_PER_UNIT
 
@@ -442,8 +442,8 @@ class Queue(StreamOwner):
         self.exclusive_owner = None  # what still knows the queue, such as a cached route, does not keep its connection
         for consumer in self.consumers.clear():
             consumer.cancelled_by_broker()
-        for stream in self.streams:
-            stream.delete()
+        for level in self.levels:
+            level.delete()
         for key in (self, ("unused", self), ("limits", self)):
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)
@@ -454,13 +454,13 @@ class Queue(StreamOwner):
     def _let_go(self) -> None:
         """Give up the references that lead back to the queue, which is freed when its last user lets go.
 
-        The first deleted queue of a vhost keeps its stream, which is empty and takes no settlements, for all others.
+        The first deleted queue of a vhost keeps its level, which is empty and takes no settlements, for all others.
         """
         ports = self._ports
         ended = ports.ended
         if ended is None:
-            ports.ended = self.stream
+            ports.ended = self.level
             return
-        self.stream = ended
-        self.streams = (ended,)
+        self.level = ended
+        self.levels = (ended,)
         self._head.end(ended)

@@ -127,7 +127,7 @@ def check_queue_arguments(
 ) -> None:
     """Check the arguments of a queue that is about to be created.
 
-    Raises: 406 for a bad value, an argument or property that a queue of its type cannot have, and a stream.
+    Raises: 406 for a bad value, an argument or property that a queue of its type cannot have, and a level.
     """
     named_exchange(resource, arguments, "x-dead-letter-exchange")
     if "x-queue-type" in arguments:

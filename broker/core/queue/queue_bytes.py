@@ -36,8 +36,8 @@ class QueueBytes:
 
     def count(self, queue: Queue) -> Iterator[int]:
         """Count every slot, and yield after each how many messages it has. Cost: O(messages in memory) + O(slots)."""
-        for stream in queue.streams:
-            for slot in list(stream.manager.slots.values()):
+        for level in queue.levels:
+            for slot in list(level.manager.slots.values()):
                 self._count(slot, durable=queue.durable)
                 yield slot.length
 

@@ -12,7 +12,7 @@ from broker.slots.slot import ONES, dense, single
 
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import RingMember
-    from broker.core.queue.stream import Stream
+    from broker.core.queue.level import Level
     from broker.slots.slot import Slot
 
 __all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
@@ -28,12 +28,12 @@ class SlotDelivery:
     Shapes: ``count`` indexes that ascend from ``start`` on; they are a range exactly when they are dense.
     """
 
-    __slots__ = ("consumer", "count", "indexes", "slot", "start", "stream")
+    __slots__ = ("consumer", "count", "indexes", "level", "slot", "start")
 
     def __init__(
-        self, stream: Stream, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
+        self, level: Level, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
     ) -> None:
-        self.stream = stream
+        self.level = level
         self.slot = slot
         self.indexes = indexes
         self.start = start
@@ -54,7 +54,7 @@ class Run(SlotDelivery):
     def __init__(
         self,
         first: int,
-        stream: Stream,
+        level: Level,
         slot: Slot,
         indexes: Sequence[int],
         start: int,
@@ -62,7 +62,7 @@ class Run(SlotDelivery):
         consumer: RingMember | None,
     ) -> None:
         # Assigned here: a call of the class above would be one more for each delivery.
-        self.stream = stream
+        self.level = level
         self.slot = slot
         self.indexes = indexes
         self.start = start
@@ -97,7 +97,7 @@ class Run(SlotDelivery):
         if self.left:
             gone = self.gone
             self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
-        return SlotDelivery(self.stream, self.slot, indexes, indexes[0], count, self.consumer)
+        return SlotDelivery(self.level, self.slot, indexes, indexes[0], count, self.consumer)
 
     def restore(self, tag: int) -> None:
         """Let a message that was removed wait again."""
@@ -148,7 +148,7 @@ class Unacked:
         """Return how many messages wait."""
         return self._count
 
-    def handed_out(self, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
+    def handed_out(self, level: Level, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
         """Note messages that are sent under the tags that follow the last one and need an acknowledgement.
 
         Shapes: ``indexes`` ascend; they are kept, and must not be changed.
@@ -159,21 +159,21 @@ class Unacked:
         if not isinstance(indexes, range) or (count > 1 and indexes.step != 1):
             indexes = dense(indexes)
         start = indexes.start if isinstance(indexes, range) else indexes[0]
-        self._add(stream, slot, indexes, start, count, consumer)
+        self._add(level, slot, indexes, start, count, consumer)
 
-    def handed_out_one(self, stream: Stream, slot: Slot, index: int, consumer: RingMember | None) -> None:
+    def handed_out_one(self, level: Level, slot: Slot, index: int, consumer: RingMember | None) -> None:
         """Note one message as `handed_out` does."""
         indexes = ONES[index] if index < len(ONES) else range(index, index + 1)
         runs = self.runs
         if runs and runs[-1].slot is slot:
-            self._add(stream, slot, indexes, index, 1, consumer)
+            self._add(level, slot, indexes, index, 1, consumer)
             return
         self.last_tag += 1
         self._count += 1
-        runs.append(Run(self.last_tag, stream, slot, indexes, index, 1, consumer))
+        runs.append(Run(self.last_tag, level, slot, indexes, index, 1, consumer))
 
     def _add(
-        self, stream: Stream, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
+        self, level: Level, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
     ) -> None:
         """Add messages to the last run, if they continue it, or begin another one."""
         tag = self.last_tag + 1
@@ -197,16 +197,16 @@ class Unacked:
                 run.last += count  # hot: written here
                 run.left += count  # hot: written here
                 return
-        runs.append(Run(tag, stream, slot, indexes, start, count, consumer))
+        runs.append(Run(tag, level, slot, indexes, start, count, consumer))
 
     def skip_tag(self) -> int:
         """Return the next delivery tag, for a message that needs no acknowledgement."""
         self.last_tag += 1
         return self.last_tag
 
-    def add(self, stream: Stream, slot: Slot, index: int) -> int:
+    def add(self, level: Level, slot: Slot, index: int) -> int:
         """Give the next delivery tag to a message that was fetched and needs an acknowledgement."""
-        self.handed_out_one(stream, slot, index, None)
+        self.handed_out_one(level, slot, index, None)
         return self.last_tag
 
     def take(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
@@ -238,7 +238,7 @@ class Unacked:
         if not run.left:
             self._empty += 1
             self._drop_empty()
-        return [SlotDelivery(run.stream, run.slot, single(index), index, 1, run.consumer)]
+        return [SlotDelivery(run.level, run.slot, single(index), index, 1, run.consumer)]
 
     def take_all(self) -> list[SlotDelivery]:
         """Remove and return all deliveries that wait."""
@@ -258,9 +258,9 @@ class Unacked:
         waiting += [delivery.indexes for delivery in self.aside.values() if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
-    def streams(self) -> Iterable[Stream]:
-        """Return the streams of the messages that wait, each once. Cost: O(runs)."""
-        return dict.fromkeys([run.stream for run in self.runs if run.left])
+    def levels(self) -> Iterable[Level]:
+        """Return the levels of the messages that wait, each once. Cost: O(runs)."""
+        return dict.fromkeys([run.level for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:
         """Return the run in which a tag waits. Raises: ChannelError 406 when it does not."""
@@ -355,7 +355,7 @@ class Unacked:
             if place < len(runs) and runs[place].first <= tag:
                 runs[place].restore(tag)
             else:
-                of = (delivery.stream, delivery.slot, delivery.indexes, delivery.start, 1, delivery.consumer)
+                of = (delivery.level, delivery.slot, delivery.indexes, delivery.start, 1, delivery.consumer)
                 lost.append(Run(tag, *of))
         if lost:
             runs += lost
@@ -380,7 +380,7 @@ class Unacked:
 def one_by_one(deliveries: Iterable[SlotDelivery]) -> list[SlotDelivery]:
     """Return deliveries of one message each."""
     return [
-        SlotDelivery(delivery.stream, delivery.slot, single(index), index, 1, delivery.consumer)
+        SlotDelivery(delivery.level, delivery.slot, single(index), index, 1, delivery.consumer)
         for delivery in deliveries
         for index in delivery.indexes
     ]
@@ -397,19 +397,19 @@ def differ(deliveries: list[SlotDelivery]) -> bool:
     return True
 
 
-def by_slot(deliveries: Sequence[SlotDelivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:
+def by_slot(deliveries: Sequence[SlotDelivery]) -> list[tuple[Level, Slot, Sequence[int]]]:
     """Group deliveries by slot, in the order of first appearance; the indexes of each group ascend."""
     if len(deliveries) == 1:
         lone = deliveries[0]
-        return [(lone.stream, lone.slot, lone.indexes)]
-    groups: dict[Slot, tuple[Stream, list[Sequence[int]]]] = {}
+        return [(lone.level, lone.slot, lone.indexes)]
+    groups: dict[Slot, tuple[Level, list[Sequence[int]]]] = {}
     for delivery in deliveries:
         group = groups.get(delivery.slot)
         if group is None:
-            groups[delivery.slot] = (delivery.stream, [delivery.indexes])
+            groups[delivery.slot] = (delivery.level, [delivery.indexes])
         else:
             group[1].append(delivery.indexes)
     return [
-        (stream, slot, parts[0] if len(parts) == 1 else dense(sorted(chain.from_iterable(parts))))
-        for slot, (stream, parts) in groups.items()
+        (level, slot, parts[0] if len(parts) == 1 else dense(sorted(chain.from_iterable(parts))))
+        for slot, (level, parts) in groups.items()
     ]

@@ -20,8 +20,8 @@ from broker.core.sliced_work import MESSAGES_PER_UNIT
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
@@ -152,14 +152,14 @@ class BasicSession(ChannelConsumers):
             return
         found = None if queue.paused else queue.lease()
         if found is None:
-            self.tally.found_empty(queue.stream.tally)
+            self.tally.found_empty(queue.level.tally)
             self._channel.send(commands.Basic.GetEmpty())
             return
-        stream, slot = found
-        manager = stream.manager
+        level, slot = found
+        manager = level.manager
         if slot.contents is None:
             self.connection.hold()
-            self._vhost.ports.read(stream, slot, lambda: self._get_again(queue, stream, slot, no_ack=no_ack))
+            self._vhost.ports.read(level, slot, lambda: self._get_again(queue, level, slot, no_ack=no_ack))
             return
         index = manager.take(slot, 1)[0]
         message: Message = slot.contents[index]
@@ -167,12 +167,12 @@ class BasicSession(ChannelConsumers):
         header = message.header
         if queue.rules.counts_deliveries:
             header = with_delivery_count(header, slot.delivery_count(index))
-        self.tally.fetched(stream.tally, again=redelivered, no_ack=no_ack)
+        self.tally.fetched(level.tally, again=redelivered, no_ack=no_ack)
         if no_ack:
             tag = self.unacked.skip_tag()
-            stream.settle_one(slot, index)
+            level.settle_one(slot, index)
         else:
-            tag = self.unacked.add(stream, slot, index)
+            tag = self.unacked.add(level, slot, index)
         if not queue.consumers and slot.owner is not None:
             manager.give_back(slot)
         envelope = message.envelope
@@ -183,11 +183,11 @@ class BasicSession(ChannelConsumers):
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.remaining())
         self._channel.send_content(method, header, message.body)
 
-    def _get_again(self, queue: Queue, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
+    def _get_again(self, queue: Queue, level: Level, slot: Slot, *, no_ack: bool) -> None:
         """Continue a basic.get whose slot was read, with that slot unless a lower message is ready by now."""
         self._get_later(queue, no_ack=no_ack)
         if not queue.deleted and not queue.consumers and slot.owner is not None:
-            stream.manager.give_back(slot)
+            level.manager.give_back(slot)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
         """Continue a basic.get that had to wait for the disk or for expired messages to be dropped."""
@@ -264,18 +264,18 @@ class BasicSession(ChannelConsumers):
     def _returns(self, deliveries: list[SlotDelivery]) -> Iterator[int]:
         """Requeue deliveries, those of one slot in each step, and yield its cost in units of the turn's share."""
         for delivery in deliveries:
-            delivery.stream.take_back(delivery.slot, delivery.indexes)
+            delivery.level.take_back(delivery.slot, delivery.indexes)
         self._credit(deliveries)
-        for stream in dict.fromkeys([delivery.stream for delivery in deliveries]):
-            while stream.returning:
-                yield stream.return_next()
+        for level in dict.fromkeys([delivery.level for delivery in deliveries]):
+            while level.returning:
+                yield level.return_next()
 
     def _bury(self, deliveries: list[SlotDelivery]) -> None:
         """Reject deliveries, in each turn as many as its share allows where they are dead-lettered."""
         groups = by_slot(deliveries)
         self._credit(deliveries)
-        for stream, slot, indexes in groups:
-            stream.bury_in_turn(slot, indexes, "rejected")
+        for level, slot, indexes in groups:
+            level.bury_in_turn(slot, indexes, "rejected")
 
     # -- deliveries that were taken -----------------------------------------------------------------------------------
 
@@ -284,30 +284,30 @@ class BasicSession(ChannelConsumers):
         self._credit(deliveries)
         if len(deliveries) == 1 or differ(deliveries):
             for delivery in deliveries:
-                of, count = delivery.stream, delivery.count
+                of, count = delivery.level, delivery.count
                 self.tally.acked(of.tally, count)
                 if count == 1:
                     of.settle_one(delivery.slot, delivery.start)
                 else:
                     of.settle(delivery.slot, delivery.indexes)
         else:
-            for stream, slot, indexes in by_slot(deliveries):
-                self.tally.acked(stream.tally, len(indexes))
-                stream.settle(slot, indexes)
+            for level, slot, indexes in by_slot(deliveries):
+                self.tally.acked(level.tally, len(indexes))
+                level.settle(slot, indexes)
 
     def reject(self, deliveries: list[SlotDelivery]) -> None:
         """Drop deliveries that were rejected, all at once; their queues may have them dead-lettered."""
-        groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
+        groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
-        for stream, slot, indexes in groups:
-            stream.bury(slot, indexes, "rejected")
+        for level, slot, indexes in groups:
+            level.bury(slot, indexes, "rejected")
 
     def requeue(self, deliveries: list[SlotDelivery]) -> None:
         """Put deliveries back in their places."""
-        groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
+        groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
-        for stream, slot, indexes in groups:
-            stream.requeue(slot, indexes)
+        for level, slot, indexes in groups:
+            level.requeue(slot, indexes)
 
     def _credit(self, deliveries: list[SlotDelivery]) -> None:
         shared = self.prefetch_channel != 0
@@ -318,10 +318,10 @@ class BasicSession(ChannelConsumers):
                 consumer.unacked -= count  # hot: written here
                 self.outstanding -= count
                 if not shared:
-                    queue = delivery.stream.queue
+                    queue = delivery.level.queue
                     if consumer.parked:
                         queue.consumers.unpark(consumer)
-                    if not queue.awake and (queue.ready if queue.prioritized else delivery.stream.manager.ready):
+                    if not queue.awake and (queue.ready if queue.prioritized else delivery.level.manager.ready):
                         queue.wake()
         if shared:
             self.wake()

@@ -24,8 +24,8 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.core.queue.level_owner import LevelOwner
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.session.client import SessionClient
 
 __all__ = ["SessionOfChannel"]
@@ -138,7 +138,7 @@ class SessionOfChannel:
 
     def leave(self) -> None:
         """Deliver published messages before the client closes the channel, to its own consumers too."""
-        unacked = [stream.queue for stream in self.basic.unacked.streams()]
+        unacked = [level.queue for level in self.basic.unacked.levels()]
         self._deliver_first([*self.basic.queues(), *unacked])
 
     def close(self) -> None:
@@ -309,7 +309,7 @@ class SessionOfChannel:
 
     # -- what comes first ---------------------------------------------------------------------------------------------
 
-    def _deliver_first(self, queues: Iterable[StreamOwner]) -> None:
+    def _deliver_first(self, queues: Iterable[LevelOwner]) -> None:
         """Deliver from queues before a method that depends on it, as far as consumers have room.
 
         Otherwise the messages would wait for the turn. Cost: nothing if nothing was published since the last turn.

@@ -114,10 +114,10 @@ class DetailedPublisher:
         self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
     ) -> None:
         """Publish a message to plain queues that needs no check except its number."""
-        charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
+        charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.levels)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         lagged = self._share.credit.lagged
-        left = self._share.begin() - len(entry.streams)
+        left = self._share.begin() - len(entry.levels)
         store = self._store
         if self._confirms.confirming:
             store.note_origin((self._confirms, self._confirms.published))

@@ -146,9 +146,9 @@ def look_closely(
         answered = [found for key in keys if (found := vhost.replies.find(key)) is not None]
         keys = [key for key in keys if not key.startswith(REPLY_PREFIX)]
     queues = _route(vhost, entry, keys, header)
-    if blind and any(queue.is_stream for queue in queues):
+    if blind and any(queue.is_overlay for queue in queues):
         shown = _route(vhost, entry, [entry.envelope.key, *further_keys(facts)], header)
-        queues = tuple(queue for queue in queues if not queue.is_stream or queue in shown)
+        queues = tuple(queue for queue in queues if not queue.is_overlay or queue in shown)
     return Publication(entry, facts, header, body, queues, answered)
 
 

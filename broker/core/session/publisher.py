@@ -117,7 +117,7 @@ class Publisher:
                     if headers[place] is not header:
                         header = headers[place]
                         content_bytes = len(header) + len(bodies[place])
-                    width = len(entry.streams)
+                    width = len(entry.levels)
                     charge = OVERHEAD_BYTES + content_bytes // width
                     left -= width
                     if entry is not last:

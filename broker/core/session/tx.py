@@ -18,8 +18,8 @@ from broker.core.queue.rules import DROP_HEAD
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.queue.unacked import SlotDelivery
     from broker.core.session.basic import BasicSession
     from broker.core.session.client import SessionClient
@@ -226,16 +226,16 @@ class TxSession:
         error.blame(*COMMIT)
         self._session.connection.fail(error, self._channel.number)
 
-    def _on_disk(self) -> tuple[Stream, Slot] | None:
+    def _on_disk(self) -> tuple[Level, Slot] | None:
         """Return a slot that has to be read first, because a message of it is to be dead-lettered."""
         aside = self._basic.unacked.aside
         for acknowledge, tags in self._acknowledgements:
             if acknowledge == self._basic.settle:
                 continue
             for delivery in [aside[tag] for tag in tags]:
-                stream, slot = delivery.stream, delivery.slot
-                if slot.contents is None and stream.queue.rules.dead_letter_exchange is not None and not stream.deleted:
-                    return stream, slot
+                level, slot = delivery.level, delivery.slot
+                if slot.contents is None and level.queue.rules.dead_letter_exchange is not None and not level.deleted:
+                    return level, slot
         return None
 
     def _fits(self) -> bool:

@@ -40,7 +40,7 @@ class DeliveryTally:
 
 @mypyc_attr(acyclic=True)
 class ChannelDeliveries(DeliveryTally):
-    """Counts for one channel, and at the same time for its vhost and for the stream that a message comes from.
+    """Counts for one channel, and at the same time for its vhost and for the level that a message comes from.
 
     Cost: one call for each batch of deliveries and each acknowledged slot, whatever the number of messages.
     """
@@ -51,38 +51,38 @@ class ChannelDeliveries(DeliveryTally):
         super().__init__()
         self._vhost = vhost
 
-    def delivered(self, stream: DeliveryTally, count: int, again: int, no_ack: bool) -> None:
+    def delivered(self, level: DeliveryTally, count: int, again: int, no_ack: bool) -> None:
         """Count deliveries to a consumer, `again` of them redelivered. HOT."""
         vhost = self._vhost
         if no_ack:
             self.deliver_no_ack += count
             vhost.deliver_no_ack += count
-            stream.deliver_no_ack += count
+            level.deliver_no_ack += count
         else:
             self.deliver += count
             vhost.deliver += count
-            stream.deliver += count
+            level.deliver += count
         if again:
             self.redeliver += again
             vhost.redeliver += again
-            stream.redeliver += again
+            level.redeliver += again
 
-    def acked(self, stream: DeliveryTally, count: int) -> None:
+    def acked(self, level: DeliveryTally, count: int) -> None:
         """Count messages that the client acknowledged. HOT."""
         self.ack += count
         self._vhost.ack += count
-        stream.ack += count
+        level.ack += count
 
-    def fetched(self, stream: DeliveryTally, *, again: bool, no_ack: bool) -> None:
+    def fetched(self, level: DeliveryTally, *, again: bool, no_ack: bool) -> None:
         """Count the message of a basic.get."""
-        for tally in (self, self._vhost, stream):
+        for tally in (self, self._vhost, level):
             if no_ack:
                 tally.get_no_ack += 1
             else:
                 tally.get += 1
             tally.redeliver += again
 
-    def found_empty(self, stream: DeliveryTally) -> None:
+    def found_empty(self, level: DeliveryTally) -> None:
         """Count a basic.get of an empty queue."""
-        for tally in (self, self._vhost, stream):
+        for tally in (self, self._vhost, level):
             tally.get_empty += 1

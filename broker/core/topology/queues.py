@@ -13,9 +13,9 @@ from broker.amqp.errors import ChannelError
 from broker.core.postponed import carry_out
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.holding_queue import holding_name, is_holding_name
+from broker.core.queue.overlay_queue import OverlayQueue, overlay_arguments, overlay_queue_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import check_queue_arguments
-from broker.core.queue.stream_queue import StreamQueue, stream_arguments, stream_queue_name
 from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
@@ -24,8 +24,8 @@ from broker.core.topology.equivalence import check_same_queue
 if TYPE_CHECKING:
     from broker.core.policy.policy import Policies
     from broker.core.policy.policy_sweep import PolicySweep
+    from broker.core.queue.level import Level
     from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.stream import Stream
     from broker.core.statistics.vhost_tally import VhostTally
     from broker.core.topology.exchanges import Exchanges
     from broker.core.topology.journal import Journal
@@ -39,7 +39,7 @@ class Queues(dict[str, Queue]):
     """Holds the queues by name.
 
     Invariant: `journal` decides each change of a queue once, in order, before it is made.
-        ``next_number`` is higher than every number that a queue's streams ever had. ``taps`` has the queues of taps by
+        ``next_number`` is higher than every number that a queue's levels ever had. ``taps`` has the queues of taps by
         name. ``paused`` has the names of the queues that operators paused; there may be no such queue.
     """
 
@@ -63,7 +63,7 @@ class Queues(dict[str, Queue]):
     def __init__(
         self,
         vhost_name: str,
-        ports: QueuePorts[Stream, Queue],
+        ports: QueuePorts[Level, Queue],
         exchanges: Exchanges,
         live: LiveBindings,
         policies: Policies,
@@ -110,7 +110,7 @@ class Queues(dict[str, Queue]):
             raise _locked(self._resource(name))
         if queue.is_tap:
             raise ChannelError(403, f"{self._resource(name)} belongs to a tap: no client can use it")
-        if queue.is_stream:
+        if queue.is_overlay:
             raise ChannelError(403, f"{self._resource(name)} belongs to the overlay: no client can use it")
         if self._sweep.pending:
             self._sweep.update(queue)
@@ -182,7 +182,7 @@ class Queues(dict[str, Queue]):
         """Return a new queue under a number that no other ever had; do not journal it."""
         name, exclusive_owner = declaration.name, declaration.exclusive_owner
         queue = self._ports.kind_of(name, declaration.recovered)(declaration, self._ports)
-        self.reserve_numbers(queue.number + len(queue.streams))
+        self.reserve_numbers(queue.number + len(queue.levels))
         self[name] = queue
         self._kept += queue.kept
         if isinstance(queue, TapQueue):
@@ -201,14 +201,14 @@ class Queues(dict[str, Queue]):
         queue = self.get(name)
         return self._add_own(QueueDeclaration(name, self.next_number, durable=durable)) if queue is None else queue
 
-    def add_stream(self, exchange: str, first_number: int = 1) -> StreamQueue:
+    def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
         """Return the stream queue of an exchange of the overlay, made and journalled now or found."""
-        name = stream_queue_name(exchange)
+        name = overlay_queue_name(exchange)
         queue = self.get(name)
         if queue is None:
-            arguments = stream_arguments(first_number)
+            arguments = overlay_arguments(first_number)
             queue = self._add_own(QueueDeclaration(name, self.next_number, arguments=arguments))
-        assert isinstance(queue, StreamQueue)
+        assert isinstance(queue, OverlayQueue)
         return queue
 
     def add_recovered(self, number: int, new_name: Callable[[str], str]) -> Queue:
@@ -221,7 +221,7 @@ class Queues(dict[str, Queue]):
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
         """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""
         queue = self._add_own(QueueDeclaration(name, number, arguments=arguments))
-        queue.stream.lose_sealed(self.taps[name].first_id)
+        queue.level.lose_sealed(self.taps[name].first_id)
 
     def _add_own(self, declaration: QueueDeclaration) -> Queue:
         self._journal.decide(changes.new_queue(declaration), durable=declaration.durable)

@@ -104,7 +104,7 @@ def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
     else:
         found = _bound(vhost, exchange)
     for end in islice(found, REACHED_MAX):
-        if isinstance(end, Queue) and not (end.is_tap or end.is_stream):
+        if isinstance(end, Queue) and not (end.is_tap or end.is_overlay):
             yield end
 
 

@@ -155,7 +155,7 @@ def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
 def _head_timestamp(queue: Queue) -> int | None:
     """Return the timestamp of the next ready message, of several levels the earliest; None while it is on disk."""
     found: list[int] = []
-    for stream in queue.streams:
+    for stream in queue.levels:
         slot = next((slot for slot in stream.manager.slots.values() if slot.ready), None)
         message = None if slot is None or slot.contents is None else slot.contents[slot.front(1)[0]]
         stamp = None if message is None else cut_properties(message.header).get("timestamp")

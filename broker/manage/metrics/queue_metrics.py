@@ -57,7 +57,7 @@ class QueueReading:
         """How many messages are in memory, and their bytes there. Cost: O(slots), once."""
         if self._resident is None:
             messages = size_bytes = 0
-            for stream in self.queue.streams:
+            for stream in self.queue.levels:
                 for slot in stream.manager.slots.values():
                     if slot.contents is not None:
                         messages += slot.unsettled
@@ -74,7 +74,7 @@ class QueueReading:
     def head_age_s(self) -> float | None:
         """How long the oldest message at the head of a level has been there: 0 without one, None if it is on disk."""
         oldest_ms = self._now_ms
-        for stream in self.queue.streams:
+        for stream in self.queue.levels:
             slot = stream.manager.front()
             if slot is None:
                 continue

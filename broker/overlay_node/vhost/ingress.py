@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.core.publishing.producers import Producer
+    from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.overlay.packets import Data
     from broker.routing.exchange import Exchange
@@ -130,7 +130,7 @@ class Ingress:
         plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
         if start is None and plain and len(keys) == 1:
             found: tuple[Any, ...] = exchange.route(keys[0]).destinations
-            if not exchange.leads([queue for queue in found if not queue.is_stream]):
+            if not exchange.leads([queue for queue in found if not queue.is_overlay]):
                 return ()
         else:
             fields = HeaderFields(header)
@@ -143,7 +143,7 @@ class Ingress:
             if not exchange.leads(led):
                 return ()
             found = router.follow(exchange, tuple(led), keys, fields)
-        queues = [queue for queue in found if not queue.is_stream]
+        queues = [queue for queue in found if not queue.is_overlay]
         if self._vhost.sweep.pending:
             self._vhost.sweep.update_rules(queues)
         return queues
@@ -156,6 +156,6 @@ class Ingress:
         return producer
 
 
-def _streams(queues: Sequence[Queue], message: Message) -> list[Stream]:
+def _streams(queues: Sequence[Queue], message: Message) -> list[Level]:
     """Return the streams that a message goes to."""
-    return [queue.stream_for(message) for queue in queues]
+    return [queue.level_for(message) for queue in queues]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from broker.core.names import INTEREST
 from broker.overlay_node.vhost.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
+from broker.overlay_node.vhost.exchange_log import ExchangeLog
 from broker.overlay_node.vhost.ingress import Ingress
 from broker.overlay_node.vhost.interest_feed import InterestFeed
-from broker.overlay_node.vhost.recorded_stream import RecordedStream
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -46,7 +46,7 @@ class VhostOverlay:
         self.bindings = BindingInterest(vhost.name, takes_part, schedule)
         self.ingress = Ingress(vhost, self.bindings)
         self.feed = InterestFeed(vhost)
-        self.streams: dict[str, RecordedStream] = {}
+        self.streams: dict[str, ExchangeLog] = {}
         self._opened: list[str] = []
         self._wanted: dict[str, set[str]] = {}
 
@@ -93,8 +93,8 @@ class VhostOverlay:
             return
         stream = self.streams.get(name)
         if stream is None:
-            stream = self.streams[name] = RecordedStream(
-                self.vhost, self.vhost.queues.add_stream(name, self._first_number())
+            stream = self.streams[name] = ExchangeLog(
+                self.vhost, self.vhost.queues.add_level(name, self._first_number())
             )
             self._opened.append(name)
         exchange.open_outlet(stream.queue)

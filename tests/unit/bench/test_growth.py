@@ -104,7 +104,7 @@ async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) 
         await talk(broker, fill)
         assert queue_of(broker, "q").ready == 5_000
         published, delivered = await talk(broker, consume)
-        manager = queue_of(broker, "q").stream.manager
+        manager = queue_of(broker, "q").level.manager
         assert published >= 3_000
         assert abs(delivered - published) <= 400
         settled = manager.next_id - 1 - manager.ready - manager.unacked

@@ -26,10 +26,10 @@ from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.kinds import kind_of
+from broker.core.queue.level import Level
+from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.queue.stream import Stream
-from broker.core.queue.stream_owner import QueueWorker, StreamOwner
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
@@ -116,7 +116,7 @@ class Room:
 
         self.clock = Clock()
         self.deadlines = Deadlines()
-        ports = QueuePorts[Stream, Queue](
+        ports = QueuePorts[Level, Queue](
             store=self.store,
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
@@ -130,7 +130,7 @@ class Room:
             bury=self._bury,
             unused=self._unused,
             kind_of=kind_of,
-            stream_of=Stream,
+            level_of=Level,
         )
         self.committer = IdleCommitter()
         self.vhost = Vhost(
@@ -177,7 +177,7 @@ class Room:
         """Write the pending records and return every record in the log's file, in order."""
         return [record for group in self.groups() for record in group]
 
-    def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
+    def _bury(self, queue: LevelOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:
@@ -322,4 +322,4 @@ def describe(method: Method) -> str:
 def put(queue: Queue, number: int = 1) -> None:
     """Append transient messages to a queue."""
     for _ in range(number):
-        queue.stream.append([Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0)])
+        queue.level.append([Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0)])

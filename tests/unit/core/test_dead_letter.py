@@ -16,8 +16,8 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.policy.policy import Policy
 from broker.core.publishing.dead_letter import BURIAL_SHARE
 from broker.core.publishing.reply_to import REPLY_PREFIX
+from broker.core.queue.level import BATCH_MESSAGES
 from broker.core.queue.queue import Queue
-from broker.core.queue.stream import BATCH_MESSAGES
 from broker.store.record import KIND_AT, MESSAGE, SETTLED
 from tests.unit.core.room import Room
 
@@ -66,7 +66,7 @@ def yard() -> Graveyard:
 def messages(queue: Queue) -> list[Message]:
     """Return the ready messages of a queue."""
     found: list[Message] = []
-    for slot in queue.stream.manager.slots.values():
+    for slot in queue.level.manager.slots.values():
         assert slot.contents is not None
         found += [message for message in slot.contents if message is not None]
     return found
@@ -191,7 +191,7 @@ def test_records(yard: Graveyard) -> None:
     yard.bury(queue, delivery_mode=1)
     assert [record[KIND_AT] for record in yard.records()] == [MESSAGE]
     assert [target.ready for target in targets] == [2, 2]
-    message, stream = message_to(queue, delivery_mode=2), queue.stream
+    message, stream = message_to(queue, delivery_mode=2), queue.level
     message.recorded(1, 1)  # its own record, from an earlier turn
     stream.append([message], recorded=True)
     slot = stream.manager.front()
@@ -210,7 +210,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     ]
     last = yard.queue(f"q{number}")
     for queue in queues[1:]:
-        queue.stream.append([message_to(queue, b"filler")])
+        queue.level.append([message_to(queue, b"filler")])
     yard.bury(queues[0], body=b"mover")
     turns = 1
     while yard.deadlines.next_ms is not None:
@@ -231,7 +231,7 @@ def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard)
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     bodies = [b"%d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
     assert len(bodies) > 7 * BATCH_MESSAGES
-    stream = queue.stream
+    stream = queue.level
     stream.append([message_to(queue, body) for body in bodies])
     slot = stream.manager.get(queue.worker.owner)
     assert slot is not None
@@ -258,7 +258,7 @@ def test_what_a_new_rule_drops_goes_batch_by_batch_and_turn_by_turn(
     """A rule that leaves next to nothing of a large backlog buries the rest in order, each message once."""
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     bodies = [b"%05d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
-    queue.stream.append([message_to(queue, body) for body in bodies])
+    queue.level.append([message_to(queue, body) for body in bodies])
     yard.clock.now_ms += 10
     yard.vhost.policies.set(Policy(name="p", pattern="^q$", apply_to="queues", definition=definition))
     buried = [len(messages(target))]

@@ -61,7 +61,7 @@ class DelayedRoom(Room):
 
 def arrived(queue: Queue) -> list[Message]:
     """Return the ready messages of the queue."""
-    return [message for slot in queue.stream.manager.slots.values() for message in slot.contents or () if message]
+    return [message for slot in queue.level.manager.slots.values() for message in slot.contents or () if message]
 
 
 def test_a_message_comes_when_it_is_due_and_not_before() -> None:
@@ -216,7 +216,7 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
     room.publish(300)
     again, vhost = restarted(room)
     for message in arrived(room.holding):
-        vhost.queues[HOLDING].stream.append([message])
+        vhost.queues[HOLDING].level.append([message])
     vhost.restored()
     again.deadlines.run(100)
     assert vhost.queues["q"].ready == 0
@@ -242,8 +242,8 @@ class Disk:
 
     def page_out(self, queue: Queue) -> None:
         """Page out all messages of a queue."""
-        queue.stream.manager.seal()
-        for slot in queue.stream.manager.slots.values():
+        queue.level.manager.seal()
+        for slot in queue.level.manager.slots.values():
             if slot.length and slot.contents is not None:
                 self._contents[slot], slot.contents = slot.contents, None
 
@@ -368,8 +368,8 @@ def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
     holding = vhost.queues[HOLDING]
     for delay_ms in (40, 20):
         room.publish(delay_ms)
-        holding.stream.append([arrived(room.holding)[-1]])
-        holding.stream.manager.seal()
+        holding.level.append([arrived(room.holding)[-1]])
+        holding.level.manager.seal()
     disk.page_out(holding)
     vhost.restored()
     assert len(disk.looks) == 1

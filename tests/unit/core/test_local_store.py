@@ -10,7 +10,7 @@ import pytest
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.message_store import Targets
-from broker.core.queue.stream import Stream
+from broker.core.queue.level import Level
 from broker.store.segment import OFFSET_BITS
 from tests.unit.core.room import NO_PROPERTIES, Room
 
@@ -26,17 +26,17 @@ def messages(count: int) -> list[Message]:
 def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run, messages in a row for one queue are appended together, and a single one needs no list of its own."""
     room = Room()
-    streams = [room.vhost.queues.declare(name).stream for name in "abc"]
+    streams = [room.vhost.queues.declare(name).level for name in "abc"]
     targets = [Targets((stream,)) for stream in streams]
     room.vhost.store.accept(messages(3), targets, [1, 2, 3])  # the first message of a slot takes the long way
     lists: list[int] = []
-    append = Stream.append
+    append = Level.append
 
-    def counted(self: Stream, contents: list[Message], *arguments: Any, **more: Any) -> None:
+    def counted(self: Level, contents: list[Message], *arguments: Any, **more: Any) -> None:
         lists.append(len(contents))
         append(self, contents, *arguments, **more)
 
-    monkeypatch.setattr(Stream, "append", counted)
+    monkeypatch.setattr(Level, "append", counted)
     room.vhost.store.accept(messages(3), targets, [1, 2, 3])
     assert not lists
     room.vhost.store.accept(messages(7), [*targets, targets[0]], [1, 5, 6, 7])
@@ -48,7 +48,7 @@ def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(monkeypatc
 def test_a_queue_gets_its_messages_in_order_however_they_are_mixed() -> None:
     """Neighbours for other queues, durable ones among them, change nothing in the order within a queue."""
     room = Room()
-    streams = [room.vhost.queues.declare(name, durable=name == "b").stream for name in "abc"]
+    streams = [room.vhost.queues.declare(name, durable=name == "b").level for name in "abc"]
     several = Targets(tuple(streams))
     order = [Targets((streams[0],)), several, Targets((streams[1],)), Targets((streams[2],)), several]
     room.vhost.store.accept(messages(8), order, [1, 3, 4, 6, 8])
@@ -64,7 +64,7 @@ def test_a_queue_gets_its_messages_in_order_however_they_are_mixed() -> None:
 def test_a_lone_transient_message_of_a_durable_queue_is_known_to_have_no_record() -> None:
     """Behind a persistent message it has no record of its settlement either."""
     room = Room()
-    stream = room.vhost.queues.declare("q", durable=True).stream
+    stream = room.vhost.queues.declare("q", durable=True).level
     header = NO_PROPERTIES[:12] + b"\x10\x00\x02"  # the delivery mode
     persistent = Message(Envelope("", "key"), header, b"1", 1, facts_of(header), 0)
     room.vhost.store.accept([persistent], [Targets((stream,))], [1])
@@ -84,9 +84,9 @@ def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another
         room.vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
         room.vhost.queues.declare("second", durable=True),
     ]
-    targets = Targets(tuple([queue.stream for queue in queues]))
+    targets = Targets(tuple([queue.level for queue in queues]))
     room.vhost.store.accept(messages(2 * count), [targets, targets], [count, 2 * count])
-    held = {queue.name: queue.stream.manager.open.contents or [] for queue in queues}
+    held = {queue.name: queue.level.manager.open.contents or [] for queue in queues}
     assert all([message.body for message in found] == [b"%d" % n for n in range(2 * count)] for found in held.values())
     assert {name: {message.logged for message in found} for name, found in held.items()} == {
         "transient": {False}, "durable": {False}, "quorum": {True}, "second": {False},
@@ -98,7 +98,7 @@ def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another
 def test_each_slot_keeps_the_segments_of_all_its_records(before: int) -> None:
     """Messages that are appended at once may end several slots, and several segments of the log within one slot."""
     room = Room()
-    stream = room.vhost.queues.declare("q", durable=True).stream
+    stream = room.vhost.queues.declare("q", durable=True).level
     stream.manager.window_messages = 3
     segments = [1] * before + [1, 1, 2, 2, 3, 4, 4, 4, 5, 6]
     found = messages(len(segments))

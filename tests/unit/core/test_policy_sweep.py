@@ -158,7 +158,7 @@ def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
     put(vhost.queues[ASKED], 2)
     put(source, 1)
     vhost.policies.set(limit(overflow="reject-publish"))
-    stream, slot = source.stream, source.stream.manager.front()
+    stream, slot = source.level, source.level.manager.front()
     assert slot is not None
     stream.bury(slot, stream.manager.take(slot, 1), "rejected")
     assert vhost.queues[ASKED].ready == 2

@@ -8,9 +8,9 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.deadlines import Clock, Deadlines
+from broker.core.publishing.own_sequence import OwnSequence
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.sequences import BLOCK_NUMBERS, Room, Sequences
-from broker.core.publishing.stream_position import StreamPosition
 
 START_MS = 1_000
 
@@ -25,7 +25,7 @@ def producers_of(
 def test_numbers_up_to_the_highest_count_as_used() -> None:
     """Gaps count as used, numbers go up only, and the memory stays that of one block of a range."""
     room = Room()
-    position = StreamPosition(room)
+    position = OwnSequence(room)
     assert position.highest == -1
     used = []
     for number in (0, 5, 3, 5, BLOCK_NUMBERS - 1, BLOCK_NUMBERS + 7, 9 * BLOCK_NUMBERS, 12, 9 * BLOCK_NUMBERS + 1):

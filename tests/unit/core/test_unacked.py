@@ -17,7 +17,7 @@ from tests.unit.core.room import Room
 
 ROOM = Room()
 CLIENT = ROOM.enter()
-STREAM = ROOM.vhost.queues.declare("q").stream
+STREAM = ROOM.vhost.queues.declare("q").level
 QUEUE = ROOM.vhost.queues["q"]
 CONSUMER = CLIENT.consumer(QUEUE)
 SLOT = Slot(1)
@@ -45,7 +45,7 @@ def tags(deliveries: Sequence[SlotDelivery]) -> list[int]:
 def facts(delivery: SlotDelivery) -> tuple[Any, ...]:
     """Return what a delivery names; its count and its start agree with its indexes."""
     assert (delivery.start, delivery.count) == (delivery.indexes[0], len(delivery.indexes))
-    return (delivery.stream, delivery.slot, delivery.indexes, delivery.consumer)
+    return (delivery.level, delivery.slot, delivery.indexes, delivery.consumer)
 
 
 @pytest.mark.parametrize("run", [1, 2, 5, 10])

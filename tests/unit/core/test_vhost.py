@@ -172,9 +172,9 @@ def test_an_unacked_message_does_not_keep_a_queue_from_being_empty() -> None:
     vhost = Room().vhost
     queue = vhost.queues.declare("q")
     put(queue)
-    slot = queue.stream.manager.get(queue.worker.owner)
+    slot = queue.level.manager.get(queue.worker.owner)
     assert slot is not None
-    queue.stream.manager.take(slot, 1)
+    queue.level.manager.take(slot, 1)
     assert vhost.queues.delete("q", None, if_empty=True) == 0
 
 

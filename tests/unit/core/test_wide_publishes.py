@@ -71,7 +71,7 @@ class Wide:
     def bodies(self, queue: Queue) -> list[bytes]:
         """Return the messages of a queue."""
         return [
-            message.body for slot in queue.stream.manager.slots.values() for message in slot.contents or [] if message
+            message.body for slot in queue.level.manager.slots.values() for message in slot.contents or [] if message
         ]
 
 
@@ -114,7 +114,7 @@ def test_after_a_crash_all_queues_have_it_or_none() -> None:
     found = {number: sum([slot.end - slot.first for slot in state.slots]) for number, state in recovered.queues.items()}
     assert found == {queue.number: 1 for queue in wide.queues}
     wide.finish()
-    assert {(queue.stream.manager.next_id, recovered.queues[queue.number].next_id) for queue in wide.queues} == {(2, 2)}
+    assert {(queue.level.manager.next_id, recovered.queues[queue.number].next_id) for queue in wide.queues} == {(2, 2)}
 
 
 @pytest.mark.parametrize(("durable", "delivery_mode"), [(True, 2), (True, 1), (False, 1)])

@@ -145,7 +145,7 @@ def test_a_backlog_on_disk_holds_publishers_only_while_much_is_read_back() -> No
     office = Office(1)
     office.reader.read = lambda _stream, _slot, _then: None
     queue = office.queue("q", 2 * BRISK_MESSAGES)
-    for slot in list(queue.stream.manager.slots.values())[3:-1]:
+    for slot in list(queue.level.manager.slots.values())[3:-1]:
         slot.contents = None  # hot: written here
     office.workers.turn()
     assert queue.ready

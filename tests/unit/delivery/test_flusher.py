@@ -96,12 +96,12 @@ class Place:
         self.connection = self.client.machine
         self.connection.frame_max = frame_max
         self.queue = queue = room.vhost.queues.declare("q")
-        self.stream = queue.stream
-        self.manager = self.stream.manager
+        self.level = queue.level
+        self.manager = self.level.manager
         for body in bodies:
             content = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(app_id="a"))
             payload = frame.marshal(content, 1)[7:-1]
-            self.stream.append([Message(Envelope("exchange", "the.key"), payload, body, 1, facts_of(payload), 0)])
+            self.level.append([Message(Envelope("exchange", "the.key"), payload, body, 1, facts_of(payload), 0)])
         slot = self.manager.get(queue.worker.owner)
         assert slot is not None
         self.slot: Slot = slot
@@ -125,11 +125,11 @@ class Place:
 
     def deliver_all(self) -> int:
         """Deliver all messages of the slot, as the worker does, and return how many were taken."""
-        return deliver(self.consumer, self.stream, self.slot, self.manager.take(self.slot, 1000))
+        return deliver(self.consumer, self.level, self.slot, self.manager.take(self.slot, 1000))
 
     def deliver(self, *indexes: int) -> int:
         """Deliver the messages and return how many were taken."""
-        return deliver(self.consumer, self.stream, self.slot, indexes)
+        return deliver(self.consumer, self.level, self.slot, indexes)
 
     def sent(self) -> list[tuple[int | None, bool, bytes]]:
         """Return (tag, redelivered, body) of each whole delivery in the output."""
@@ -165,7 +165,7 @@ def test_deliveries_are_whole_whatever_their_size() -> None:
     assert (place.consumer.unacked, place.session.outstanding, place.wakes) == (5, 5, 1)
     assert place.session.last_served is place.consumer
     (delivery,) = place.session.unacked.take_all()
-    assert (delivery.stream, delivery.slot, delivery.consumer) == (place.stream, place.slot, place.consumer)
+    assert (delivery.level, delivery.slot, delivery.consumer) == (place.level, place.slot, place.consumer)
     assert delivery.indexes == range(5)
     assert place.settled == []
 
@@ -229,7 +229,7 @@ def test_consumers_share_the_octets_of_consecutive_tags() -> None:
     place.connection.take_output()
     other = place.client.consumer(place.queue, "tag", CHANNEL)
     for index in place.take():
-        assert deliver((place.consumer, other)[index % 2], place.stream, place.slot, (index,)) == 1
+        assert deliver((place.consumer, other)[index % 2], place.level, place.slot, (index,)) == 1
     assert [tag for tag, _, _ in place.sent()] == list(range(1, 601))
     assert len({id(piece) for piece in place.connection.out if len(piece) == 7}) == 3  # tags from 0, 256 and 512 on
 

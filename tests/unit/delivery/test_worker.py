@@ -13,8 +13,8 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_BODY
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.consumer_ring import ConsumerRing
+from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
-from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.reader import READ_COST
@@ -48,7 +48,7 @@ class Office:
     def _schedule(self) -> None:
         self.scheduled += 1
 
-    def _read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
+    def _read(self, stream: Level, slot: Slot, then: Callable[[], None]) -> None:
         raise StoreFailed(FOLDER, "gone")
 
     def queue(self, name: str, messages: int = 0, consumers: int = 1, prefetch: int = 0) -> Queue:
@@ -66,10 +66,10 @@ class Office:
     def publish(queue: Queue, messages: int) -> None:
         """Append messages, whose bodies are numbered from the first one in the queue, and wake it."""
         envelope, facts = Envelope("", queue.name), facts_of(NO_PROPERTIES)
-        for number in range(queue.stream.published, queue.stream.published + messages):
+        for number in range(queue.level.published, queue.level.published + messages):
             body = f"{queue.name}-{number}".encode()
             header = NO_PROPERTIES[:4] + len(body).to_bytes(8, "big") + NO_PROPERTIES[12:]
-            queue.stream.append([Message(envelope, header, body, 1, facts, 0)])
+            queue.level.append([Message(envelope, header, body, 1, facts, 0)])
         queue.wake()
 
     def share(self, prefetch: int, *queues: Queue) -> BasicSession:
@@ -84,7 +84,7 @@ class Office:
 
     def lose(self, queue: Queue, number: int) -> None:
         """Make every delivery of a queue's message fail with this error, until `find()`."""
-        for slot in queue.stream.manager.slots.values():
+        for slot in queue.level.manager.slots.values():
             index = number + 1 - slot.first  # the id of the first message is 1
             if slot.contents is not None and 0 <= index < len(slot.contents):
                 self._kept.append((slot.contents, index, slot.contents[index]))
@@ -144,7 +144,7 @@ def test_a_worker_that_fails_is_retired(count: int) -> None:
     assert sorted(name for names in office.names() for name in names) == ["a", "b", "c", "d"]
     assert len(office.workers.workers) == count, "a new one took its place"
     for queue in moved:
-        assert not queue.stream.manager.leased_to(failing.owner)
+        assert not queue.level.manager.leased_to(failing.owner)
     office.workers.turn()
     expected = [f"{queue.name}-{number}" for queue in queues for number in range(30)]
     assert sorted(office.delivered) == sorted(expected), "each message once"
@@ -218,7 +218,7 @@ def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
     """A used-up prefetch or a pause holds it back, and a message that was delivered before is marked."""
     office = Office(1)
     queue = office.queue("q", prefetch=1)
-    manager = queue.stream.manager
+    manager = queue.level.manager
     office.publish(queue, 1)
     slot = manager.get(queue.worker.owner)
     assert slot is not None
@@ -248,7 +248,7 @@ def test_a_lone_message_of_each_level_goes_by_its_priority() -> None:
     office = Office(1)
     queue = office.room.vhost.queues.declare("q", arguments={"x-max-priority": 1})
     office.publish(queue, 1)
-    low, high = queue.streams
+    low, high = queue.levels
     header = NO_PROPERTIES[:11] + b"\x04" + NO_PROPERTIES[12:]
     high.append([Message(Envelope("", "q"), header, b"high", 1, facts_of(NO_PROPERTIES), 0)])
     queue.add_consumer(office.client.consumer(queue))
@@ -297,7 +297,7 @@ def test_a_lone_message_that_cannot_be_delivered_is_put_back() -> None:
 def test_a_lost_store_retires_nobody() -> None:
     """StoreFailed is no worker's fault: it propagates and ends the broker."""
     office = Office(2)
-    slot = office.queue("q", 3).stream.manager.front()
+    slot = office.queue("q", 3).level.manager.front()
     assert slot is not None
     slot.contents = None  # the message must be read
     before = list(office.workers.workers)
@@ -366,12 +366,12 @@ def test_a_turn_that_reads_slots_has_an_end(count: int) -> None:
     queues = [office.queue(str(number), 2000 // count, consumers=0) for number in range(count)]
     stored: dict[Slot, list[Any]] = {}
     for queue in queues:
-        for slot in queue.stream.manager.slots.values():
+        for slot in queue.level.manager.slots.values():
             if slot.length:
                 stored[slot] = slot.contents or []
                 slot.contents = None
 
-    def read_cached(_stream: Stream, slot: Slot) -> bool:
+    def read_cached(_stream: Level, slot: Slot) -> bool:
         slot.contents = stored.pop(slot)
         office.reader.spent += READ_COST + slot.length
         return True
@@ -459,7 +459,7 @@ def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
     office = Office(1)
     queue = office.queue("q", 3, consumers=0)
     session = office.share(1, queue)
-    slot = queue.stream.manager.front()
+    slot = queue.level.manager.front()
     assert slot is not None
     slot.contents = None  # the message must be read
     session.outstanding = 0

@@ -33,7 +33,7 @@ def test_a_run_with_several_keys_counts_each_key() -> None:
     assert (direct.publish_in, direct.publish_out) == (16, 20)
     assert (default.publish_in, default.publish_out) == (2, 2)
     assert room.vhost.tally.sizes.total_bytes == 2 * (8 * 3 + 4)
-    assert [room.vhost.queues[name].stream.published for name in ("one", "two")] == [12, 10]
+    assert [room.vhost.queues[name].level.published for name in ("one", "two")] == [12, 10]
 
 
 def test_a_batch_with_redelivered_messages_counts_those_alone() -> None:
@@ -75,5 +75,5 @@ def test_an_ack_of_messages_of_two_queues_counts_at_each() -> None:
         deliver(client.consumer(queue, name), *found, found[0].manager.take(found[1], count))
     basic.ack(1, multiple=False)
     basic.ack(4, multiple=True)
-    assert [room.vhost.queues[name].stream.tally.ack for name in ("one", "two")] == [3, 1]
+    assert [room.vhost.queues[name].level.tally.ack for name in ("one", "two")] == [3, 1]
     assert (basic.tally.ack, room.vhost.tally.deliveries.ack) == (4, 4)

@@ -15,7 +15,7 @@ def test_the_oldest_of_very_many_deliveries_is_overdue_at_its_moment() -> None:
     room = Room()
     basic = room.enter().basic()
     queue = room.vhost.queues.declare("q")
-    stream = queue.stream
+    stream = queue.level
     count = 2 * MARKS_MAX
     put(queue, count)
     timeout_ms = count * INTERVAL_MS

@@ -27,7 +27,7 @@ def headers_in(queue: Queue) -> list[Any]:
     """Return the header tables of a queue's messages as a consumer receives them."""
     return [
         decode_properties(message.header).headers
-        for slot in queue.stream.manager.slots.values()
+        for slot in queue.level.manager.slots.values()
         for message in slot.contents or ()
     ]
 
@@ -115,7 +115,7 @@ def test_priority_chooses_the_level() -> None:
     declare(client, "q", x_max_priority=2)
     for priority in (1, 2, 9, None):
         publish(client, "q", priority=priority)
-    assert [stream.manager.ready for stream in room.vhost.queues["q"].streams] == [1, 1, 2]
+    assert [stream.manager.ready for stream in room.vhost.queues["q"].levels] == [1, 1, 2]
 
 
 def test_every_publishing_connection_is_known() -> None:

@@ -23,7 +23,7 @@ def ask(room: Room, client: Client) -> str:
     if "questions" not in room.vhost.queues:
         declare(client, "questions")
     publish(client, "questions", reply_to=REPLY_TO, correlation_id="7", headers={"x": 1})
-    *_, slot = room.vhost.queues["questions"].stream.manager.slots.values()
+    *_, slot = room.vhost.queues["questions"].level.manager.slots.values()
     assert slot.contents
     properties = decode_properties(slot.contents[-1].header)
     assert (properties.correlation_id, properties.headers) == ("7", {"x": 1})

@@ -91,7 +91,7 @@ def test_publishes_are_kept_until_commit() -> None:
         assert publish(client, "q", body, delivery_mode=2) == []
     assert ready(room, "q") == [0]
     assert commit(room, client) == ["Tx.CommitOk"]
-    (slot,) = room.vhost.queues["q"].stream.manager.slots.values()
+    (slot,) = room.vhost.queues["q"].level.manager.slots.values()
     assert slot.contents is not None
     assert [message.body for message in slot.contents] == [b"1", b"2"]
     assert commit(room, client) == ["Tx.CommitOk"]

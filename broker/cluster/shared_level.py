@@ -16,21 +16,21 @@ from broker.cluster.batch import GatheringBatch, Share
 from broker.cluster.demand import Demand
 from broker.cluster.shared_slot import Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
-from broker.core.queue.stream import Stream
+from broker.core.queue.level import Level
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import StreamPorts
-    from broker.core.queue.stream_owner import StreamOwner
+    from broker.core.queue.level_owner import LevelOwner
+    from broker.core.queue.ports import LevelPorts
 
-__all__ = ["BRIEF_MS", "SharedStream", "SharedStreams"]
+__all__ = ["BRIEF_MS", "SharedLevel", "SharedLevels"]
 
 BRIEF_MS: Final = 1000  # for so long a message with a time to live of 0 waits for consumers of another node
 
 
-class SharedStreams:
+class SharedLevels:
     """The shared streams of a node by number, the batch that gathers, and the streams that changed.
 
     Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
@@ -47,9 +47,9 @@ class SharedStreams:
         self.batch = GatheringBatch()
         self.running: GatheringBatch | None = None  # the one whose call runs
         self.unsaved = UnsavedSettlements()
-        self.by_number: dict[int, SharedStream] = {}
+        self.by_number: dict[int, SharedLevel] = {}
         self.has_work = False
-        self.touched: list[SharedStream] = []
+        self.touched: list[SharedLevel] = []
 
     @contextmanager
     def not_ahead(self) -> Iterator[None]:
@@ -66,7 +66,7 @@ class SharedStreams:
             self.has_work = True
             self._wake()
 
-    def touch(self, stream: SharedStream) -> None:
+    def touch(self, stream: SharedLevel) -> None:
         """Note that a stream may have to ask for messages, or to return some."""
         if not stream.touched:
             stream.touched = True
@@ -74,7 +74,7 @@ class SharedStreams:
             if not self.has_work:
                 self.schedule()
 
-    def take_touched(self) -> list[SharedStream]:
+    def take_touched(self) -> list[SharedLevel]:
         """Return the streams that were touched since the last call; the look begins."""
         self.has_work = False
         touched, self.touched = self.touched, []
@@ -110,7 +110,7 @@ class SharedStreams:
         self.running = None
 
 
-class SharedStream(Stream):
+class SharedLevel(Level):
     """One level of a queue that several brokers share.
 
     Shapes: ``demand`` is what this node asks for. ``lasting`` messages survive a restart of the database. ``elsewhere``
@@ -136,12 +136,12 @@ class SharedStream(Stream):
 
     def __init__(
         self,
-        queue: StreamOwner,
+        queue: LevelOwner,
         level: int,
         number: int,
-        ports: StreamPorts[Stream],
+        ports: LevelPorts[Level],
         persists_all: bool,
-        streams: SharedStreams,
+        streams: SharedLevels,
     ) -> None:
         super().__init__(queue, level, number, ports)
         self.lasting = self.durable
@@ -182,7 +182,7 @@ class SharedStream(Stream):
         With `ahead` as many as the node's own consumers have room for are leased to it from the start and delivered at
         once, if no other message of the stream can be ahead of them.
         """
-        share = batch.share(self.number, self.number - self.level)
+        share = batch.share(self.number, self.number - self.priority)
         count = len(messages)
         self._accepted += count
         mine = 0

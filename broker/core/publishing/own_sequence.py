@@ -6,10 +6,10 @@ from typing import Any
 
 from broker.core.publishing.sequences import BLOCK_SHIFT, Room, Sequences, block_of
 
-__all__ = ["StreamPosition"]
+__all__ = ["OwnSequence"]
 
 
-class StreamPosition(Sequences):
+class OwnSequence(Sequences):
     """The numbers that a producer of the broker itself has used: all up to ``highest``.
 
     Invariant: it never goes back, is never forgotten, and takes the memory of one block.

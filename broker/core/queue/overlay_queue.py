@@ -13,35 +13,35 @@ from broker.core.queue.queue import Queue
 if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.declaration import QueueDeclaration
+    from broker.core.queue.level import Level
     from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.stream import Stream
 
-__all__ = ["StreamQueue", "is_stream_name", "stream_arguments", "stream_queue_name"]
+__all__ = ["OverlayQueue", "is_overlay_name", "overlay_arguments", "overlay_queue_name"]
 
 STREAM_PREFIX: Final = "amq.overlay."
 _FIRST_NUMBER: Final = "x-overlay-first-number"
 
 
-def stream_queue_name(exchange: str) -> str:
+def overlay_queue_name(exchange: str) -> str:
     """Return the name of the stream queue of an exchange."""
     return STREAM_PREFIX + exchange
 
 
-def stream_arguments(first_number: int) -> dict[str, Any]:
+def overlay_arguments(first_number: int) -> dict[str, Any]:
     """Return the arguments that describe a stream queue, which keeps them."""
     return {_FIRST_NUMBER: first_number}
 
 
-def is_stream_name(name: str) -> bool:
+def is_overlay_name(name: str) -> bool:
     """Return whether a queue of that name is a stream queue; no client can declare such a name."""
     return name.startswith(STREAM_PREFIX)
 
 
-def _nobody(_queue: StreamQueue) -> None:
+def _nobody(_queue: OverlayQueue) -> None:
     """Ignore that a stream has grown."""
 
 
-class StreamQueue(Queue):
+class OverlayQueue(Queue):
     """The stream queue of one exchange. No client can use it, no policy holds for it, and nothing expires in it.
 
     It numbers and records transient messages too, because other brokers rely on numbers that never come back.
@@ -51,10 +51,10 @@ class StreamQueue(Queue):
 
     kept = True
     persists_all = True
-    is_stream = True
+    is_overlay = True
 
-    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue]) -> None:
-        self._grown: Callable[[StreamQueue], None] = _nobody
+    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
+        self._grown: Callable[[OverlayQueue], None] = _nobody
         super().__init__(declaration, ports)
 
     @property
@@ -67,7 +67,7 @@ class StreamQueue(Queue):
         """The number of its first message: a former stream of the same name had the numbers below."""
         return int(self.arguments.get(_FIRST_NUMBER, 1))
 
-    def attend(self, grown: Callable[[StreamQueue], None]) -> None:
+    def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
         """Call `grown` when messages were appended, once until `rest`."""
         self._grown = grown
         self.consumers.attend()

@@ -1,4 +1,4 @@
-"""A queue as its streams see it, and a worker as its queues see it.
+"""A queue as its levels see it, and a worker as its queues see it.
 
 Both are classes, not protocols: compiled code finds an attribute of a class without looking it up by its name.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from broker.core.queue.rules import QueueRules
     from broker.slots.states import Owner
 
-__all__ = ["QueueWorker", "StreamOwner"]
+__all__ = ["LevelOwner", "QueueWorker"]
 
 Q = TypeVar("Q")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StreamOwner(Destination[Exchange]):
-    """A queue as its streams see it.
+class LevelOwner(Destination[Exchange]):
+    """A queue as its levels see it.
 
     Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` while the worker has left messages
         that the consumers had room for.
@@ -39,7 +39,7 @@ class StreamOwner(Destination[Exchange]):
     durable: bool
     rules: QueueRules
     name: str
-    prioritized: bool  # it has several streams, one for each level
+    prioritized: bool  # it has several levels, one for each priority
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property

@@ -1,6 +1,6 @@
-"""A stream: dense message ids, a slot manager, and one number in the store.
+"""A level: dense message ids, a slot manager, and one number in the store.
 
-A queue without priorities is one stream; a priority queue is one per level. What happens to a message that was handed
+A queue without priorities has one level, others one per priority. What happens to a message that was handed
 out (settled, requeued, buried) happens here, and is noted for the log.
 """
 
@@ -24,13 +24,13 @@ from broker.store.segment import OFFSET_BITS
 from broker.store.spill import SPILLED_SEGMENT
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import StreamPorts
-    from broker.core.queue.stream_owner import StreamOwner
+    from broker.core.queue.level_owner import LevelOwner
+    from broker.core.queue.ports import LevelPorts
     from broker.store.checkpoint import QueueState
     from broker.store.recorder import Recorder
     from broker.store.store import VhostStore
 
-__all__ = ["Stream"]
+__all__ = ["Level"]
 
 _log = get_logger()
 
@@ -42,15 +42,15 @@ RUN_MIN: Final = 64  # a run of so many settled messages gets a record of its ow
 _serials: Final = count()  # no two messages that come back to a slot are compared
 
 
-class Stream:
+class Level:
     """One level of a queue.
 
-    Shapes: ``before_next`` is called once, with the stream, before the next message gets its id, and may append another
+    Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
         one.
         ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
         any message behind them is handed out.
-    Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
-        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
+    Invariant: ``number`` is that of its message ids in the store, and of no other level ever. Every message of a
+        level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
     __slots__ = (
@@ -61,18 +61,18 @@ class Stream:
         "before_next",
         "deleted",
         "durable",
-        "level",
         "manager",
         "number",
         "octets",
         "persists_all",
+        "priority",
         "queue",
         "returning",
         "tally",
     )
 
     def __init__(
-        self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], persists_all: bool = False
+        self, queue: LevelOwner, priority: int, number: int, ports: LevelPorts[Level], persists_all: bool = False
     ) -> None:
         # What every message reads or writes comes first, so that it lies in few cache lines.
         self.queue = queue
@@ -83,13 +83,13 @@ class Stream:
             on_delete=self._slot_deleted,
         )
         self.tally = DeliveryTally()
-        self.before_next: Callable[[Stream], None] | None = None
+        self.before_next: Callable[[Level], None] | None = None
         self.durable = queue.durable
         self.persists_all = persists_all and queue.durable
         self.deleted = False
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
-        self.level = level
+        self.priority = priority
         self.returning: list[tuple[int, int, Slot, Sequence[int]]] = []
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
@@ -97,11 +97,11 @@ class Stream:
         self._first_id = self.manager.next_id
 
     def __repr__(self) -> str:
-        return f"Stream({self.queue.name!r}, level={self.level}, number={self.number})"
+        return f"Level({self.queue.name!r}, level={self.priority}, number={self.number})"
 
     @property
     def published(self) -> int:
-        """How many messages have entered the stream since the broker started; it only grows."""
+        """How many messages have entered the level since the broker started; it only grows."""
         return self.manager.next_id - self._first_id
 
     def message_id(self, slot: Slot, index: int) -> int:
@@ -132,7 +132,7 @@ class Stream:
         if self.manager.sizes is not None:
             self._count_sizes()
 
-    def call_before_next(self, call: Callable[[Stream], None] | None) -> None:
+    def call_before_next(self, call: Callable[[Level], None] | None) -> None:
         """Call a function once, right before the next message gets its id, or none any more."""
         self.before_next = call
 
@@ -147,7 +147,7 @@ class Stream:
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
         """Put messages at the end; the first gets the id `manager.next_id`. HOT.
 
-        Shapes: all of the messages are `recorded` in the log for this stream, or none is. `charge_bytes` is the sum of
+        Shapes: all of the messages are `recorded` in the log for this level, or none is. `charge_bytes` is the sum of
             their charges, where the caller has it.
         """
         if self.before_next is not None:  # not called yet: the messages have no record
@@ -390,7 +390,7 @@ class Stream:
         """Drop everything, for good."""
         self.deleted = True
         self._release_all()
-        self.manager.ignore_slots()  # it would lead back to the stream
+        self.manager.ignore_slots()  # it would lead back to the level
         self._pending.clear()
         if self.durable:
             self._recorder.record_deleted(self._ports.clock.now_ms, self.number)

@@ -23,11 +23,11 @@ from broker.overlay.packets import Data, Element, Vector, VectorChange
 from broker.slots.slot import dense
 
 if TYPE_CHECKING:
-    from broker.core.queue.stream_queue import StreamQueue
+    from broker.core.queue.overlay_queue import OverlayQueue
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
-__all__ = ["RecordedStream", "Stretch"]
+__all__ = ["ExchangeLog", "Stretch"]
 
 _log = get_logger()
 
@@ -75,7 +75,7 @@ class Stretch:
     upto: int
 
 
-class RecordedStream:
+class ExchangeLog:
     """Reads, extends and trims the stream of one exchange.
 
     Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
@@ -83,12 +83,12 @@ class RecordedStream:
     Cost: reading costs the messages read, and the slots between the front, or the end, and the place.
     """
 
-    def __init__(self, vhost: Vhost, queue: StreamQueue) -> None:
+    def __init__(self, vhost: Vhost, queue: OverlayQueue) -> None:
         self._vhost = vhost
         self.queue = queue
-        self._stream = queue.stream
-        self._manager = queue.stream.manager
-        self._targets = Targets((queue.stream,))
+        self._stream = queue.level
+        self._manager = queue.level.manager
+        self._targets = Targets((queue.level,))
         self._vectors = vhost.producers.own(VECTORS_OF + queue.exchange)
         self._lost = vhost.producers.own(LOST_OF + queue.exchange)
         if self._manager.next_id < queue.first_number:
