@@ -1,4 +1,4 @@
-"""Which packages run with their hot modules compiled, as a wheel installs them, and which run interpreted."""
+"""The packages whose hot modules run compiled, as a wheel installs them, and those that run interpreted."""
 
 from __future__ import annotations
 

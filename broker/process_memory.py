@@ -1,4 +1,4 @@
-"""What the machine says: how much memory this process uses and may use, and how many descriptors it has open."""
+"""Memory and descriptors of this process, as the machine reports them."""
 
 from __future__ import annotations
 

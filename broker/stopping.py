@@ -1,4 +1,4 @@
-"""What a stopping broker waits for, told to those who asked it to stop."""
+"""Progress of a stop: what the broker waits for, reported to those who asked it to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd is told about the process: that it is ready, alive, reloading or stopping; nothing without systemd.
+"""Notifications to systemd: ready, alive, reloading or stopping; none without systemd.
 
 Source: sd_notify(3): one datagram of lines `KEY=value` to the socket that $NOTIFY_SOCKET names.
 """

@@ -1,4 +1,4 @@
-"""Where the definitions are stored: in a file of this broker, or shared by the nodes of a cluster."""
+"""The store of the definitions: a file of this broker, or a table that the nodes of a cluster share."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Rehearsal:
             measure=_ignore,
             clock=self._clock,
             deadlines=Deadlines(),
-            bury=_ignore,
+            dead_letter=_ignore,
             unused=_ignore,
             kind_of=kind_of,
             level_of=Level,

@@ -226,7 +226,7 @@ def decode_plain_bind(payload: bytes) -> Method | None:
     `decode_method` then raises the error.
     """
     try:
-        queue_end = 7 + payload[6]  # behind class, method and ticket
+        queue_end = 7 + payload[6]  # after class, method and ticket
         exchange_end = queue_end + 1 + payload[queue_end]
         key_end = exchange_end + 1 + payload[exchange_end]
         if key_end + 1 + len(NO_ARGUMENTS) != len(payload):

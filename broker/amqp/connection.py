@@ -343,7 +343,7 @@ class Connection(ConnectionOutput):
     # ---- frames that belong to no open channel -----------------------------------------------------------------------
 
     def _greet(self, data: bytes) -> bytes:
-        """Check the protocol header, and return the octets behind it."""
+        """Check the protocol header, and return the octets after it."""
         self._greeting += data
         verdict = serves(self._greeting)
         if verdict is None:

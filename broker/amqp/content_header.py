@@ -73,7 +73,7 @@ class HeaderGauge:
         self._entries_max = entries_max
         # Property octets -> their facts. The publish path looks here first.
         self.known: dict[bytes, HeaderFacts] = {}
-        # Octets before and behind the number -> the facts of all headers that differ in the number alone.
+        # Octets before and after the number -> the facts of all headers that differ in the number alone.
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:

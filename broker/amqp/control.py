@@ -1,4 +1,4 @@
-"""What belongs to no open channel: the methods of channel 0, as a table of connection states, and other frames."""
+"""Frames outside open channels: the methods of channel 0, as a table of connection states, and all others."""
 
 from __future__ import annotations
 

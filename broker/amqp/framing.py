@@ -57,7 +57,7 @@ class PublishRun:
 
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
         bodies of equal size share one header object. No body is empty. The first payload is checked to be a publish;
-        the others only have content frames behind them, so the caller checks payloads that it does not know.
+        the others only have content frames after them, so the caller checks payloads that it does not know.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
@@ -181,7 +181,7 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Join the payload of a frame that these bytes complete, and leave the bytes behind it in place.
+        """Join the payload of a frame that these bytes complete, and leave the bytes after it in place.
 
         Return False, and do nothing, if there is no such frame, if it does not pay, or if frames() must check it.
         """
@@ -234,7 +234,7 @@ class FrameCutter:
         """Return the next whole frame, None when there is none or the budget is used up. HOT.
 
         Complete publishes are returned as runs; the caller passes a run that it did not finish to take_back().
-        Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
+        Raises: 501 at the broken frame, after the good ones; bytes after it have no meaning any more.
         """
         kind: int  # compiled code computes with declared numbers, and with others through objects
         channel: int

@@ -85,7 +85,7 @@ class ProducerMark:
     """The place of the number in a content header, and the message without it.
 
     All headers that differ in the number alone share it: they have ``header_bytes`` octets, with ``before`` between the
-    first 12 octets of every content header and the number, and ``after`` behind the number.
+    first 12 octets of every content header and the number, and ``after`` those that follow it.
     Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` means that there is
         nothing special in them.
     Invariant: immutable.

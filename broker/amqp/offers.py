@@ -1,4 +1,4 @@
-"""What the broker offers to a client in the handshake: connection.start and connection.tune, encoded once for many."""
+"""The broker's part of the handshake: connection.start and connection.tune, encoded once for many clients."""
 
 from __future__ import annotations
 

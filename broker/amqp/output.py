@@ -62,7 +62,7 @@ class Withheld:
 class ConnectionOutput:
     """The half of a connection that its channels write to.
 
-    An answer that says what a crash could undo is *withheld* until that is on disk. The answers behind it on its
+    An answer that says what a crash could undo is *withheld* until that is on disk. The answers after it on its
     channel are sent after it; confirms and deliveries are not.
     Shapes: `large_at` are the indexes in `out` of pieces that are too large to be joined with others. ``_withheld`` has
         the frames of each channel that withholds some, in order; it is None while none does.
@@ -160,7 +160,7 @@ class ConnectionOutput:
         return self._withheld is not None and channel in self._withheld
 
     def withhold(self, channel: int, answer: Withheld) -> None:
-        """Send an answer when `let_out` says so, behind those of its channel that are withheld already.
+        """Send an answer when `let_out` says so, after those of its channel that are withheld already.
 
         The connection is held while it withholds more than may be unsent.
         """
@@ -178,7 +178,7 @@ class ConnectionOutput:
             self.hold()
 
     def write_behind(self, channel: int, *frames: Octets) -> None:
-        """Append complete frames of a channel to the output, behind what it withholds."""
+        """Append complete frames of a channel to the output, after what it withholds."""
         if self.withholds_on(channel):
             self.withhold(channel, Withheld(frames, 0))
         else:

@@ -68,7 +68,7 @@ class CompletionPlace:
                 self._arguments.pop(0)
 
     def candidates(self, current: str) -> Iterator[str]:
-        """Yield what may come here."""
+        """Yield completions for the current word."""
         if self._option is not None:
             yield from self._values(self._option, current)
         elif current.startswith("-") and not self._only_arguments:

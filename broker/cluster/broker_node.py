@@ -144,7 +144,7 @@ class BrokerNode:
         except ClusterError as error:
             raise NotNow(f"cannot join the cluster: {error}") from error
         self._turn.act_while(self.member.may_act)
-        self._turn.go_by(self._clock_s)
+        self._turn.set_clock(self._clock_s)
         self._timers.every(lambda: WATCH_S, self._watch)
 
     def follow(self, follower: Follower) -> None:

@@ -235,7 +235,7 @@ class Caller:
                 indexes = [index for index in row.bits.search(1) if share.records[index] not in left_out.records]
                 chunk = Chunk(b"".join(call.parts))
                 for message in self._loader.load(chunk, share.slot.stream, indexes, share.slot.count):
-                    stream.dead_letter(message, "maxlen")
+                    stream.dead_letter_unleased(message, "maxlen")
 
     def _tell(self, left_out: LeftOut) -> None:
         """Tell publishers what full queues refused; the confirms that follow are nacks for it."""

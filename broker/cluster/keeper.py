@@ -163,7 +163,7 @@ class Keeper:
         """Settle messages, and dead-letter them in the same call."""
         if stream.queue.rules.dead_letter_exchange is not None:
             for _, message in messages:
-                stream.dead_letter(message, reason)
+                stream.dead_letter_unleased(message, reason)
         bits = self._data.streams.batch.settling(slot)
         for index, _ in messages:
             bits[index] = 1

@@ -292,14 +292,14 @@ class SharedLevel(Level):
         """Settle one message as `settle` does."""
         self.settle(slot, single(index))
 
-    def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         """Settle messages that were handed out, and dead-letter them in the same call."""
         if slot.tenure is not Tenure.DELETED:
-            super().bury(slot, indexes, reason)
+            super().dead_letter(slot, indexes, reason)
 
-    def dead_letter(self, message: Message, reason: str) -> None:
+    def dead_letter_unleased(self, message: Message, reason: str) -> None:
         """Dead-letter a message that is not leased to the stream: refused by a full queue, or dropped by the keeper."""
-        self._ports.bury(self.queue, message, reason)
+        self._ports.dead_letter(self.queue, message, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Put messages back in their place; they go to another node if this one has no room for them."""

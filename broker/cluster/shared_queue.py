@@ -268,7 +268,7 @@ class SharedQueue(Queue):
         """Return True: PostgreSQL decides when a transaction is committed."""
         return True
 
-    def admits(self, message: Message, *, bury: bool = True) -> bool:
+    def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
         """Return True: PostgreSQL decides when the message is committed."""
         return True
 

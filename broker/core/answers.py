@@ -1,6 +1,6 @@
 """Answers: what a client is told about a durable change follows the record of that change to the disk.
 
-Only answers wait. The methods behind them run at once, and so do those of other clients; an answer to one of these that
+Only answers wait. The methods after them run at once, and so do those of other clients; an answer to one of these that
 says what a crash could undo waits too.
 """
 

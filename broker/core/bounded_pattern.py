@@ -116,7 +116,7 @@ class BoundedPattern:
         return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
 
     def __repr__(self) -> str:
-        """Return the text behind the name of the class."""
+        """Return the text after the name of the class."""
         return f"BoundedPattern({self.text!r})"
 
 

@@ -1,4 +1,4 @@
-"""What waits for the disk: the committer's view of a publisher, a transaction, or the answers of a vhost."""
+"""The committer's view of what waits for the disk: a publisher, a transaction, or the answers of a vhost."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A checkpoint is taken when the log has grown far enough, after an interval, and at a clean stop. It records the log's
 position first and then the queues, slice by slice, while the broker works. The log has everything that happens
-meanwhile behind that position, and replaying a record twice changes nothing.
+meanwhile after that position, and replaying a record twice changes nothing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Checkpointer:
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
     async def _snapshot(self, *, clean: bool) -> Checkpoint:
-        """Return the state. Each queue is captured at its own moment: recovery replays the log behind the position.
+        """Return the state. Each queue is captured at its own moment: recovery replays the log after the position.
 
         Cost: n slots, about 2 us each, and the entries of messages published since the last checkpoint; in slices of
         about a millisecond, between which the loop turns.

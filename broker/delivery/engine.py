@@ -104,7 +104,7 @@ class Engine(TurnEngine):
             measure=self.reader.measure,
             clock=turn,
             deadlines=self.deadlines,
-            bury=self._bury,
+            dead_letter=self._dead_letter,
             unused=self._unused,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
@@ -236,7 +236,7 @@ class Engine(TurnEngine):
             self._turn.shorten()
 
     @property
-    def stirred(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is work for which no turn was scheduled: settlements, records without a waiter, drops."""
         return bool(self._settled) or self._log.waiting or self.deadlines.left < TURN_SHARE
 
@@ -377,8 +377,8 @@ class Engine(TurnEngine):
     def _producer_of(self, mark: int) -> str:
         return self.vhost.producers.name_of(mark)
 
-    def _bury(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        self.vhost.dead_letters.bury(queue, message, reason)
+    def _dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
+        self.vhost.dead_letters.dead_letter(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:
         self.vhost.queues.unused(queue)

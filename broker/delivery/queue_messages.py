@@ -1,4 +1,4 @@
-"""What an operator does with the ready messages of a queue: look at them, and move them to other queues.
+"""The ready messages of a queue for operators: peek at them, and move them to other queues.
 
 Messages on disk are looked at without loading their slots, so that a look into a long queue does not fill the memory.
 """

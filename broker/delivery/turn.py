@@ -59,7 +59,7 @@ class TurnEngine:
 
     @property
     @abstractmethod
-    def stirred(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class Turn(Clock):
         self._backlog_bytes = over_bytes
 
     @property
-    def acts(self) -> bool:
+    def may_run(self) -> bool:
         """Whether turns work and write now; a node of a cluster that has lost contact may not."""
         return self._may_act is None or self._may_act()
 
@@ -163,7 +163,7 @@ class Turn(Clock):
         """Work and write only while `may_act` returns True; when it does again, a turn has to be scheduled."""
         self._may_act = may_act
 
-    def go_by(self, wall_clock_s: Callable[[], float]) -> None:
+    def set_clock(self, wall_clock_s: Callable[[], float]) -> None:
         """Take another clock: the nodes of a cluster go by that of their database."""
         self._wall_clock_s = wall_clock_s
 
@@ -212,7 +212,7 @@ class Turn(Clock):
         try:
             waiting_bytes = 0
             for engine in self.engines:
-                if engine.due or engine.stirred:
+                if engine.due or engine.has_work:
                     waiting_bytes += engine.turn()
             if self._backlog or waiting_bytes > self._backlog_bytes:
                 self._backlog = self._check_backlog()

@@ -227,17 +227,17 @@ class Listener:
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """
         for transport in list(self.transports):
-            transport.say_goodbye()
+            transport.send_close()
         left = 0
         try:
             async with asyncio.timeout(timeout_s):
                 while self.transports:
                     told(len(self.transports))
-                    heard_bytes = {transport: transport.heard_bytes for transport in self.transports}
+                    received_bytes = {transport: transport.received_bytes for transport in self.transports}
                     with suppress(TimeoutError):
                         async with asyncio.timeout(QUIET_S):
                             await self.empty()
-                    quiet = [one for one in self.transports if heard_bytes.get(one) == one.heard_bytes]
+                    quiet = [one for one in self.transports if received_bytes.get(one) == one.received_bytes]
                     left += sum([transport.leave() for transport in quiet])
         except TimeoutError:
             _log.warning(

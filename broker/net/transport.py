@@ -447,7 +447,7 @@ class Transport(Outlet):
                 if self._closing_ticks > CLOSE_TICKS:
                     self._socket.abort()
             return
-        if connection.sent == self._unopened_sent and not self._turn.acts:
+        if connection.sent == self._unopened_sent and not self._turn.may_run:
             self._unopened_s += 1
             if self._unopened_s > OPEN_TICKS:
                 self.drop("this node waits for the database of its cluster: connect to another node, or later")
@@ -478,7 +478,7 @@ class Transport(Outlet):
     def _beat(self, interval_calls: int) -> None:
         heartbeats, connection = self._heartbeats, self.connection
         if heartbeats.is_due(connection.sent, interval_calls):
-            if self._turn.acts:
+            if self._turn.may_run:
                 connection.send_heartbeat()
             else:  # what the connection has to say waits, and the client has to know that the broker lives
                 self._socket.write(HEARTBEAT)
@@ -499,7 +499,7 @@ class Transport(Outlet):
         if self.is_open and not self._socket.is_closing():
             self._socket.write(close)
 
-    def say_goodbye(self) -> None:
+    def send_close(self) -> None:
         """Ask the client to close, because the broker stops, and read again for its close-ok."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
@@ -515,7 +515,7 @@ class Transport(Outlet):
         self.go(Stop.STOPPING)
 
     @property
-    def heard_bytes(self) -> int:
+    def received_bytes(self) -> int:
         """How many bytes the client has sent so far."""
         return self.connection.received + self._discarded_bytes
 

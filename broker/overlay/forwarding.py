@@ -49,7 +49,7 @@ class ForwardingCounts:
         self.flooded = 0
 
 
-class Silence:
+class UnwantedRange:
     """Numbers that nobody in a direction wants and that were not announced there yet."""
 
     __slots__ = ("first", "last", "since_ms", "vector_at")
@@ -78,8 +78,8 @@ class Forwarding:
         "came_from",
         "is_idle",
         "reached",
-        "silences",
         "stream",
+        "unwanted",
         "vector_at",
         "vectors",
     )
@@ -90,7 +90,7 @@ class Forwarding:
         self.reached = 0
         self.vector_at = 0
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
-        self.silences: dict[str, Silence] = {}
+        self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
         self.is_idle = False  # set by whoever wants to know whether anything comes
         self._verdicts: dict[tuple[str, int], int] = {}
@@ -151,12 +151,12 @@ class Forwarding:
 
     def flush(self, node: str) -> list[StreamRun]:
         """Return the silence that was not announced towards a node, and forget it."""
-        silence = self.silences.pop(node, None)
+        silence = self.unwanted.pop(node, None)
         return [] if silence is None else [self._silent(silence)]
 
     def overdue(self, since_ms: int) -> list[str]:
         """Return the nodes with a silence that began at a time or before."""
-        return [node for node, silence in self.silences.items() if silence.since_ms <= since_ms]
+        return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: KnownInterest) -> bool:
         """Return whether a leaf behind a node is named in the newest vector, or may be."""
@@ -183,7 +183,7 @@ class Forwarding:
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
         """Return a run with what is kept; it takes along the silence right before it."""
-        silence = self.silences.pop(node, None)
+        silence = self.unwanted.pop(node, None)
         if silence is None:
             return [_run(run, run.first, kept)]
         if silence.last + 1 == run.first and silence.vector_at == run.vector_at:
@@ -192,15 +192,15 @@ class Forwarding:
 
     def _stay_silent(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
         """Extend the silence by a run, and return the earlier silence if the run does not continue it."""
-        silence = self.silences.get(node)
+        silence = self.unwanted.get(node)
         if silence is not None and silence.last + 1 == run.first and silence.vector_at == run.vector_at:
             silence.last = run.last
             return []
         before = self.flush(node)
-        self.silences[node] = Silence(run.first, run.last, run.vector_at, now_ms)
+        self.unwanted[node] = UnwantedRange(run.first, run.last, run.vector_at, now_ms)
         return before
 
-    def _silent(self, silence: Silence) -> StreamRun:
+    def _silent(self, silence: UnwantedRange) -> StreamRun:
         return StreamRun(self.stream, silence.first, silence.last, silence.vector_at)
 
     def _know(self, number: int, vector: Vector) -> None:

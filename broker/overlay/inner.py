@@ -41,7 +41,7 @@ class Inner(LogicalBroker):
             forwarding = self.forwardings[stream]
             for node in forwarding.overdue(now_ms - self._timing.silence_ms):
                 self._forward(forwarding, node, forwarding.flush(node))
-            if not forwarding.silences:
+            if not forwarding.unwanted:
                 self._silent.discard(stream)
         if now_ms >= self._forget_ms + self._timing.forget_ms:
             self._forget_ms = now_ms
@@ -69,7 +69,7 @@ class Inner(LogicalBroker):
             if towards != node and (target is None or target == towards):
                 runs = forwarding.forward(run, towards, self.interest, self.counts, now_ms)
                 self._forward(forwarding, towards, runs)
-        if forwarding.silences:
+        if forwarding.unwanted:
             self._silent.add(run.stream)
 
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
@@ -152,7 +152,7 @@ class Inner(LogicalBroker):
         """
         busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
         for stream, forwarding in list(self.forwardings.items()):
-            if not forwarding.is_idle or stream in self._dirty or forwarding.silences:
+            if not forwarding.is_idle or stream in self._dirty or forwarding.unwanted:
                 forwarding.is_idle = True
                 continue
             up, interest = self._upstream(stream), self.interest

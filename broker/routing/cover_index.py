@@ -25,7 +25,7 @@ class Place:
         self.pattern: Pattern | None = None
 
     def child(self, word: str) -> Place | Pattern | None:
-        """Return what follows behind one word of a pattern."""
+        """Return what follows after one word of a pattern."""
         if word == STAR:
             return self.star
         if word == HASH:
@@ -33,7 +33,7 @@ class Place:
         return None if self.words is None else self.words.get(word)
 
     def attach(self, word: str, child: Place | Pattern) -> None:
-        """Put a place or a pattern behind one word."""
+        """Put a place or a pattern after one word."""
         if word == STAR:
             self.star = child
         elif word == HASH:
@@ -44,7 +44,7 @@ class Place:
             self.words[word] = child
 
     def detach(self, word: str) -> None:
-        """Leave nothing behind one word."""
+        """Leave nothing after one word."""
         if word == STAR:
             self.star = None
         elif word == HASH:
@@ -55,14 +55,14 @@ class Place:
                 self.words = None
 
     def hold(self, pattern: Pattern, depth: int) -> None:
-        """Let a pattern whose first `depth` words lead here end here, or go on as the only one behind its next word."""
+        """Let a pattern whose first `depth` words lead here end here, or go on as the only one after its next word."""
         if len(pattern.words) == depth:
             self.pattern = pattern
         else:
             self.attach(pattern.words[depth], pattern)
 
     def release(self) -> None:
-        """Let no pattern end here."""
+        """Clear the node's terminal mark."""
         self.pattern = None
 
     def sole(self) -> Pattern | None:
@@ -182,7 +182,7 @@ class CoverIndex:
     def _ends(self, narrower: Pattern) -> Iterator[list[Pattern]]:
         """Yield the patterns at which the walk with a pattern ends, word by word; each may cover it."""
         active = [self._root]
-        floating: dict[Place, None] = {}  # places behind a `#`, which stay reached for all later words
+        floating: dict[Place, None] = {}  # places after a `#`, which stay reached for all later words
         for word in narrower.words:
             reached: list[Place] = []
             ends: list[Pattern] = []
@@ -191,7 +191,7 @@ class CoverIndex:
                 self.visited += 1
                 self._float(place, active, floating, ends)
                 if met is not None:
-                    # Only a `#` takes it, behind stars or not. The comparison counts the stars.
+                    # Only a `#` takes it, after stars or not. The comparison counts the stars.
                     if isinstance(place.star, Pattern):
                         ends.append(place.star)
                     elif place.star is not None and place.star not in met:

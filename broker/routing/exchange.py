@@ -300,7 +300,7 @@ class Exchange(Destination["Exchange"]):
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the destinations of one message by its keys and its content.
 
-        Shapes: `keys` are the routing key and those of CC and BCC behind it.
+        Shapes: `keys` are the routing key and those of CC and BCC after it.
         """
         if len(keys) == 1:
             return self.route(keys[0]).destinations

@@ -1,4 +1,4 @@
-"""What was published to one exchange."""
+"""Counters of what was published to one exchange."""
 
 from __future__ import annotations
 

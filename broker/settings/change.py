@@ -1,4 +1,4 @@
-"""What differs between the settings that a broker runs with and those that were read again."""
+"""Changes between the settings that a broker runs with and those that were read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settings are made of: sections, and fields that say their unit, their limits and where a number comes from."""
+"""Sections and fields of settings: each field has its unit, its limits and its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with settings, one line a fault: the key, and its range or the nearest known key."""
+"""Problems of settings in words, one line each: the key, and its range or the nearest known key."""
 
 from __future__ import annotations
 

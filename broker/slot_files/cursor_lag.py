@@ -45,7 +45,7 @@ class LagTable:
         }
 
     def _age_ms(self, passed: int, now_ms: int) -> int:
-        """Return the age of the first message behind so many files, by a clock that was never corrected."""
+        """Return the age of the first message after so many files, by a clock that was never corrected."""
         if passed == len(self._seals):
             return 0
         oldest, newest = self._seals[passed], self._seals[-1]

@@ -1,4 +1,4 @@
-"""Which messages of a slot are settled: one bit each.
+"""The settled messages of a slot: one bit each.
 
 Pure: knows neither queues nor files.
 """

@@ -188,7 +188,7 @@ class SlotManager:
     def adopt(
         self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun], *, redelivered: bool = False
     ) -> Slot:
-        """Take messages that were leased from a shared store, as a sealed slot behind all others, and return it.
+        """Take messages that were leased from a shared store, as a sealed slot after all others, and return it.
 
         Shapes: at least one message; the first gets the id `next_id`, the others follow. `returns` tells which of them
             may have been delivered before; all of them may with `redelivered`.

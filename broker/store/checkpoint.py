@@ -1,9 +1,9 @@
-"""Checkpoints: the state of a vhost at one log position, so that recovery reads only the log behind it.
+"""Checkpoints: the state of a vhost at one log position, so that recovery reads only the log after it.
 
 checkpoint file
     0   8s  magic "SLOTMQ\\0C"
     8   u16 format version
-    10  u8  clean: the broker stopped in good order behind it
+    10  u8  clean: the broker stopped cleanly after it
     11  u8  synced: written with syncs on, so that everything below its position is on disk
     12  u32 CRC-32C of everything else
     16  u64 position          24  u64 next queue number
@@ -101,7 +101,7 @@ class Checkpoint:
     Shapes: ``topology`` are the changes that make the durable exchanges, queues and bindings; ``queues`` are the
         durable ones.
     Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
-        appended and no record behind it.
+        appended and no record after it.
     """
 
     position: int

@@ -51,7 +51,7 @@ class EntrySearch:
         return found, due_ms
 
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
-        """Search some segments, also behind damage.
+        """Search some segments, also after damage.
 
         Raises: StoreFailed.
         """

@@ -1,4 +1,4 @@
-"""The log as files: read its segments in order, block by block, and find out what the bytes behind damage prove."""
+"""The log as files: read its segments in order, block by block, and find out what the bytes after damage prove."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class LogFolder:
         return offset, ""
 
     def evidence_behind(self, number: int, offset: int) -> int:
-        """Return the highest position that the bytes behind a damaged place prove to have been synced, 0 for none.
+        """Return the highest position that the bytes after a damaged place prove to have been synced, 0 for none.
 
         A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the
         headers of later segments. Cost: reads the rest of the log; it happens once, when there is damage.
@@ -116,7 +116,7 @@ class LogFolder:
         return max(found, default=0)
 
     def resume(self, number: int, offset: int, *, inner: bool = False) -> int:
-        """Return the next offset behind a damaged record where one begins, or the segment's end.
+        """Return the next offset after a damaged record where one begins, or the segment's end.
 
         With `inner` the records of a transaction count too, those of the damaged one included.
         """
@@ -206,7 +206,7 @@ def _true_end(block: bytes, *, inner: bool) -> int:
 
 
 def _follows(block: bytes, at: int, *, inner: bool) -> bool:
-    """Return whether a whole record begins at a place behind the first one of the block."""
+    """Return whether a whole record begins at a place after the first one of the block."""
     return at > 0 and _record_at(block, at, inner=inner) > 0
 
 

@@ -59,7 +59,7 @@ class SegmentRun:
 
 
 class Batch:
-    """The records of one write and one sync. Shapes: ``end`` is the position behind them."""
+    """The records of one write and one sync. Shapes: ``end`` is the position after them."""
 
     __slots__ = ("end", "runs", "size_bytes")
 
@@ -79,7 +79,7 @@ class MessageLog:
         of a new batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``),
         ``confirmable`` is what a confirm may follow: the one of the two that the settings ask for. ``segments`` maps a
         number to its bytes.
-    Invariant: synced <= written <= position; confirmable == position when nothing waits. Segments begin behind all that
+    Invariant: synced <= written <= position; confirmable == position when nothing waits. Segments begin after all that
         were ever there: a position is never used twice.
     """
 
@@ -295,7 +295,7 @@ class MessageLog:
                 self._roll()
 
     def _roll(self) -> None:
-        """Roll behind a record, not in front of the next one: `position` always names the segment of the next one."""
+        """Roll after a record, not in front of the next one: `position` always names the segment of the next one."""
         after = self.position
         self._begun_bytes = self.pending_bytes
         self._previous_end = after

@@ -68,7 +68,7 @@ class QueueLogs:
         self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
         self._chunks: dict[int, dict[int, Path]] = {}  # on disk, by queue number
-        self._tops: dict[tuple[int, int], int] = {}  # the id behind the last entry of each chunk that began empty
+        self._tops: dict[tuple[int, int], int] = {}  # the id after the last entry of each chunk that began empty
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._touched: set[tuple[int, int]] = set()  # written and not synced, of lasting queues

@@ -27,7 +27,7 @@ Every kind has the same 36 bytes in front. What the rest holds:
     MARK             16s the segment's token, u64 its own position
     TRANSACTION      records, whole ones without a gap, each with the bit INNER in its kind: see `transaction`
 
-The log writes a mark at the front of each batch: behind a damaged record the next boundary is found by searching for
+The log writes a mark at the front of each batch: after a damaged record the next boundary is found by searching for
 the token, which no publisher can know.
 
 A position is ``segment << 32 | offset``. All integers are big-endian.

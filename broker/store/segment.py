@@ -34,7 +34,7 @@ OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 SPILLED: Final = 1 << 63  # the bit that positions in the spill have and positions in the log have not
 HEADER_BYTES: Final = 64
 FORMAT: Final = 1
-AHEAD_MAX_BYTES: Final = 64 << 10  # zeros behind the last record of the last segment
+AHEAD_MAX_BYTES: Final = 64 << 10  # zeros after the last record of the last segment
 TOKEN_BYTES: Final = 16
 
 _MAGIC: Final = b"SLOTMQ\0L"

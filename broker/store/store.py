@@ -451,7 +451,7 @@ class VhostStore:
         return moves
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files. Clean says that the last checkpoint was a clean one and nothing happened behind it."""
+        """Close the files. Clean says that the last checkpoint was a clean one and nothing happened after it."""
         self.log.close(clean=clean)
         self._queues.close()
         self.spill.close()

@@ -3,7 +3,7 @@
     TRANSACTION record: the 36 bytes of every record, then its records as outside of it, but with the bit INNER
 
 Each inner record is whole in itself, so a queue log may point at it. The bit tells it from a record outside of
-transactions: the search for the next record behind damage must not stop within a transaction.
+transactions: the search for the next record after damage must not stop within a transaction.
 """
 
 from __future__ import annotations

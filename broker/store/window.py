@@ -73,7 +73,7 @@ class Window:
         self._returns.put(run)
 
     def cut(self, length: int) -> None:
-        """End the window behind `length` messages."""
+        """End the window after `length` messages."""
         del self.bits[length:]
         self.end = self.first + length
 

@@ -178,7 +178,7 @@ class PathNode:
                 window_messages=5,
                 window_bytes=1 << 20,
                 kept=lambda _stream, _slot: None,
-                bury=lambda _queue, message, reason: self.buried.append((message.body, reason)),
+                dead_letter=lambda _queue, message, reason: self.buried.append((message.body, reason)),
                 sliced=SlicedWork(Clock(), Deadlines()),
             ),
         )

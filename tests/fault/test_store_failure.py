@@ -136,7 +136,7 @@ def fail(engine):
 def stop(listener):
     stop_reading(listener)
     Engine.turn = fail
-    Engine.stirred = property(fail)  # an idle engine is asked for no more than this
+    Engine.has_work = property(fail)  # an idle engine is asked for no more than this
 
 
 Listener.stop_reading = stop

@@ -47,7 +47,7 @@ class Bench:
             measure=lambda _stream, _slot: None,
             clock=self.clock,
             deadlines=self.deadlines,
-            bury=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
+            dead_letter=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
             unused=lambda _queue: None,
             kind_of=kind_of,
             level_of=Level,
@@ -183,7 +183,7 @@ def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, 
             if verb == "ack":
                 stream.settle(slot, [index])
             elif verb == "reject":
-                stream.bury(slot, [index], "rejected")
+                stream.dead_letter(slot, [index], "rejected")
                 if rules.dead_letter_exchange is not None:
                     model.buried.append((entry[1], "rejected"))
             else:

@@ -1,1 +1,1 @@
-"""Who may log in, and what they may touch."""
+"""Users, passwords, permissions and limits of users."""

@@ -1,4 +1,4 @@
-"""How many logins succeeded and failed, by protocol and by network."""
+"""Counts of logins that succeeded and failed, by protocol and by network."""
 
 from __future__ import annotations
 

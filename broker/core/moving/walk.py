@@ -40,7 +40,7 @@ class Walk:
     """Visits the messages that a queue holds when the walk begins, in the order of their delivery.
 
     It takes and holds nothing: between two calls consumers, limits and expiry go on, and the walk passes over what they
-    took. Messages that are published or requeued behind the walk are not visited, so a walk ends even when the messages
+    took. Messages that are published or requeued after the walk are not visited, so a walk ends even when the messages
     that it finds come back.
     Cost: O(slots), and a scan of one slot's ready messages per call.
     """

@@ -44,9 +44,9 @@ class DeadLetters:
     """Publishes the dead letters of one vhost.
 
     A dead letter may push another message out of a full queue, and that one a third. They wait in a list instead of on
-    the stack, and all are published before the outermost `bury` returns.
-    Invariant: the caller settles a message after `bury`, and settlements are logged at the end of the loop turn. So a
-        dead letter's record precedes the record that its source is gone: a crash duplicates, and never loses.
+    the stack, and all are published before the outermost `dead_letter` returns.
+    Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
+        So a dead letter's record precedes the record that its source is gone: a crash duplicates, and never loses.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class DeadLetters:
         self._waiting: deque[tuple[LevelOwner, Message, str]] = deque()
         self._envelopes = EnvelopeCache()
 
-    def bury(self, queue: LevelOwner, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
         """Publish a message of a queue to the queue's dead letter exchange; without one nothing happens.
 
         The body must be in memory. A message for an exchange that does not exist, or leads nowhere, is dropped
@@ -113,7 +113,7 @@ class DeadLetters:
         exchange = self._exchanges.get(rules.dead_letter_exchange or "")
         if exchange is None:
             return
-        self._tally.buried(reason)
+        self._tally.count_dead_letter(reason)
         now_ms = self._clock.now_ms
         time_s = (now_ms - self._clock.ahead_ms) // 1000
         source = message.envelope

@@ -29,7 +29,7 @@ def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
     """Return whether every queue that lives would take a message; none dead-letters it."""
-    return all(queue.deleted or queue.plain or queue.admits(message, bury=False) for queue in queues)
+    return all(queue.deleted or queue.plain or queue.admits(message, dead_letter=False) for queue in queues)
 
 
 class Poster:

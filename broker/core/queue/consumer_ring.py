@@ -104,7 +104,7 @@ class ConsumerRing:
         return self.alone is not None and self.alone.exclusive
 
     def add(self, consumer: RingMember) -> None:
-        """Add a consumer at the end, behind the one that was served last."""
+        """Add a consumer at the end, after the one that was served last."""
         self._consumers[consumer] = None
         self._count()
         if consumer.priority not in self._rings:
@@ -233,7 +233,7 @@ class ConsumerRing:
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Note the consumer that was served last: those behind it have their turn first.
+        """Note the consumer that was served last: those after it have their turn first.
 
         Cost: O(consumers served with it); O(n) consumers if it has left meanwhile.
         """

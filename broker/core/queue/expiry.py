@@ -1,4 +1,4 @@
-"""Which messages have expired, at the head of a queue or among those that are handed out."""
+"""Expired messages: at the head of a queue, and among those that are handed out."""
 
 from __future__ import annotations
 

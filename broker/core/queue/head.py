@@ -66,7 +66,7 @@ class QueueHead:
             return 0
         indexes = level.manager.take(slot, count)
         self._ports.deadlines.spend(len(indexes))
-        level.bury(slot, indexes, reason)
+        level.dead_letter(slot, indexes, reason)
         return len(indexes)
 
     def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
@@ -87,7 +87,7 @@ class QueueHead:
                 return now_ms
             expired = expired_first(slot.contents, slot.front(BATCH_MESSAGES), expires_ms, now_ms)
             self._ports.deadlines.spend(expired)
-            level.bury(slot, level.manager.take(slot, expired), "expired")
+            level.dead_letter(slot, level.manager.take(slot, expired), "expired")
 
     def _read(self) -> None:
         self._reading = False

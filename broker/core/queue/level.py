@@ -1,7 +1,7 @@
 """A level: dense message ids, a slot manager, and one number in the store.
 
 A queue without priorities has one level, others one per priority. What happens to a message that was handed
-out (settled, requeued, buried) happens here, and is noted for the log.
+out (settled, requeued, dead-lettered) happens here, and is noted for the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Level"]
 
 _log = get_logger()
 
-BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
+BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
 CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
 RUN_MIN: Final = 64  # a run of so many settled messages gets a record of its own beside others of the turn
@@ -48,7 +48,7 @@ class Level:
     Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
         one.
         ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
-        any message behind them is handed out.
+        any message after them is handed out.
     Invariant: ``number`` is that of its message ids in the store, and of no other level ever. Every message of a
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -225,7 +225,7 @@ class Level:
                 self._note_ids(range(message_id, message_id + 1))
         self.manager.settle_one(slot, index)
 
-    def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+    def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         """Settle messages that were handed out, and dead-letter them if the queue has a dead letter exchange.
 
         Those that lie on disk stay unacked until they were read. The dead letter's record is appended before the
@@ -237,20 +237,20 @@ class Level:
             if slot.contents is None:
                 self._ports.read(self, slot, lambda: self._bury_again(slot, indexes, reason))
                 return
-            bury = self._ports.bury
+            dead_letter = self._ports.dead_letter
             for index in indexes:
                 message: Message | None = slot.contents[index]
                 if message is not None:  # None: it could not be read any more, which was logged
-                    bury(self.queue, message, reason)
+                    dead_letter(self.queue, message, reason)
         self.settle(slot, indexes)
 
-    def bury_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Bury as `bury` does, in each turn as much as its share allows; the rest stays unacked until then.
+    def dead_letter_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        """Do what `dead_letter` does, in each turn as much as its share allows; the rest stays unacked until then.
 
         Messages are dead-lettered even if the queue is deleted meanwhile.
         """
         if self.queue.rules.dead_letter_exchange is None or slot.contents is None:
-            self.bury(slot, indexes, reason)
+            self.dead_letter(slot, indexes, reason)
         else:
             self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
 
@@ -265,13 +265,13 @@ class Level:
                 return
             for message in messages[:BATCH_MESSAGES]:
                 if message is not None:
-                    self._ports.bury(self.queue, message, reason)
+                    self._ports.dead_letter(self.queue, message, reason)
             self.settle(slot, indexes[:BATCH_MESSAGES])
             indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
 
     def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         if slot.tenure is not Tenure.DELETED:
-            self.bury(slot, indexes, reason)
+            self.dead_letter(slot, indexes, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Put messages back in their place, redelivered; those that came back too often are dead-lettered.
@@ -300,7 +300,7 @@ class Level:
             if logged:
                 runs = slot.returns_of(logged)
                 self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, runs)
-        self.bury_in_turn(slot, worn, "delivery_limit")
+        self.dead_letter_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
 
     def take_back(self, slot: Slot, indexes: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What levels and queues need from the layers around them."""
+"""Ports: the functions that queues and their levels call in the layers around them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LevelPorts(Generic[S]):
     """What a level needs from the store, the pager, the reader and the dead letters of its vhost.
 
     ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
-    calls. ``measure`` finds the body sizes of a paged-out slot. ``bury`` publishes a dead letter. ``settled``
+    calls. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter. ``settled``
     collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
     ``sliced`` has what takes several turns.
     """
@@ -34,7 +34,7 @@ class LevelPorts(Generic[S]):
     kept: Callable[[S, Slot], None]
     read: Callable[[S, Slot, Callable[[], None]], None]
     measure: Callable[[S, Slot], None]
-    bury: Callable[[LevelOwner, Message, str], None]
+    dead_letter: Callable[[LevelOwner, Message, str], None]
     clock: Clock
     deadlines: Deadlines
     window_messages: int = 1000

@@ -222,10 +222,10 @@ class Queue(LevelOwner):
         levels = self.levels
         return levels[min(message.facts.priority, len(levels) - 1)]
 
-    def admits(self, message: Message, *, bury: bool = True) -> bool:
+    def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
         """Return whether the queue takes a message: a full queue that rejects publishes does not.
 
-        With reject-publish-dlx and `bury` the message is dead-lettered instead.
+        With reject-publish-dlx and `dead_letter` the message is dead-lettered instead.
         """
         rules = self.rules
         if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
@@ -233,8 +233,8 @@ class Queue(LevelOwner):
         self._serve()  # waiting consumers make room before a publisher is refused
         if not self._full_with(message):
             return True
-        if bury and rules.overflow == REJECT_PUBLISH_DLX:
-            self._ports.bury(self, message, "maxlen")
+        if dead_letter and rules.overflow == REJECT_PUBLISH_DLX:
+            self._ports.dead_letter(self, message, "maxlen")
         return False
 
     def _full_with(self, message: Message) -> bool:
@@ -347,7 +347,7 @@ class Queue(LevelOwner):
         gone = set(expired)
         left = [index for index in indexes if index not in gone]
         self._ports.deadlines.spend(len(expired))
-        level.bury(slot, expired, "expired")
+        level.dead_letter(slot, expired, "expired")
         return left
 
     def _head_was_read(self) -> None:

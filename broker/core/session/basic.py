@@ -218,9 +218,9 @@ class BasicSession(ChannelConsumers):
             if requeue:
                 self.requeue(deliveries)
             else:
-                self._bury(deliveries)
+                self._dead_letter(deliveries)
         else:
-            self._run(self._returns(deliveries) if requeue else by_parts(deliveries, self._bury))
+            self._run(self._returns(deliveries) if requeue else by_parts(deliveries, self._dead_letter))
 
     def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
         """Requeue everything unacked, then call `then`. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
@@ -270,12 +270,12 @@ class BasicSession(ChannelConsumers):
             while level.returning:
                 yield level.return_next()
 
-    def _bury(self, deliveries: list[SlotDelivery]) -> None:
+    def _dead_letter(self, deliveries: list[SlotDelivery]) -> None:
         """Reject deliveries, in each turn as many as its share allows where they are dead-lettered."""
         groups = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
-            level.bury_in_turn(slot, indexes, "rejected")
+            level.dead_letter_in_turn(slot, indexes, "rejected")
 
     # -- deliveries that were taken -----------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class BasicSession(ChannelConsumers):
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
-            level.bury(slot, indexes, "rejected")
+            level.dead_letter(slot, indexes, "rejected")
 
     def requeue(self, deliveries: list[SlotDelivery]) -> None:
         """Put deliveries back in their places."""

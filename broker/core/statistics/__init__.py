@@ -1,1 +1,1 @@
-"""What was published, delivered and acknowledged: numbers that only grow."""
+"""Counters of what was published, delivered and acknowledged; they only grow."""

@@ -51,7 +51,7 @@ class VhostTally:
         """Count a deleted queue."""
         self.queues_deleted += 1
 
-    def buried(self, reason: str) -> None:
+    def count_dead_letter(self, reason: str) -> None:
         """Count a dead letter."""
         self.dead_lettered[reason] += 1
 

@@ -1,7 +1,7 @@
 """Changes of a vhost's durable topology as JSON, the way the log and the checkpoints keep them.
 
 A change is a plain dictionary with the key `change`. Changes that are applied in order make the same exchanges, queues
-and bindings. To apply a change twice changes nothing: a checkpoint and the log behind it may overlap.
+and bindings. To apply a change twice changes nothing: a checkpoint and the log after it may overlap.
 """
 
 from __future__ import annotations

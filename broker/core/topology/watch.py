@@ -1,4 +1,4 @@
-"""What hears of the exchanges and bindings of a vhost as they come and go."""
+"""Watchers of a vhost's exchanges and bindings."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class OpenTables(Section[T]):
-    """Tables for the words before the first `#`, counted from the left, and behind the last, counted from the right.
+    """Tables for the words before the first `#`, counted from the left, and after the last, counted from the right.
 
     `fits[n]` are the columns that a key of n words, or of more, is long enough for: without that, first and last words
     could be the same ones. For a pattern with one `#` this is all there is to know.
@@ -103,7 +103,7 @@ def size_of(words: Sequence[str]) -> int:
 
 
 def _tail(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words behind the last `#`, from the right."""
+    """Return the words after the last `#`, from the right."""
     backwards = words[::-1]
     length = backwards.index(HASH)
     return backwards[:length]

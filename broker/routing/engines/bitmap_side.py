@@ -12,11 +12,11 @@ from broker.routing.engines.bitmap_table import Table, fit_row, narrow_few
 class Side:
     """One table for each place, counted from one end of the key, and for each place the columns that end before it.
 
-    A key is followed from the innermost place outwards: the columns that end right behind a place come in, then the
+    A key is followed from the innermost place outwards: the columns that end right after a place come in, then the
     word at it sends away those that want another. So a column has bits at its own places and at its end, and none at
     any place beyond, however long other patterns are.
 
-    Invariant: some column ends behind the last table. A place where none ends has no row.
+    Invariant: some column ends after the last table. A place where none ends has no row.
     """
 
     __slots__ = ("_columns", "_sizes", "ends", "tables")

@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 PATTERNS_MOST: Final = 4096
 PATTERNS_OF_WORD_MOST: Final = 32
-"""Patterns with one word behind the first `#`: a key with this word is compared with all of them at worst."""
+"""Patterns with one word after the first `#`: a key with this word is compared with all of them at worst."""
 
 
 class Middles(Generic[T]):
-    """Compares a key with the patterns of which it has two words: the one behind the first `#`, and the first other.
+    """Compares a key with the patterns of which it has two words: the one after the first `#`, and the first other.
 
-    In canonical form the word behind the first `#` is no wildcard. One pattern in a thousand with several `#` would
+    In canonical form the word after the first `#` is no wildcard. One pattern in a thousand with several `#` would
     otherwise cost every key as much as all others do. Of a million patterns, a key has the first of the two words of
     fifteen and both of fewer than two, most of which match.
 
-    Shapes: `_patterns` leads from the word behind the first `#` to the first other one, and from there to the patterns.
+    Shapes: `_patterns` leads from the word after the first `#` to the first other one, and from there to the patterns.
         A pattern that has no other has the same word twice.
     Invariant: `crowded` counts the patterns for which there was no room. While there are any, others must match.
     """
@@ -90,7 +90,7 @@ def _compare(beside: dict[str, list[tuple[tuple[str, ...], T]]], words: list[str
 
 
 def _two_words(pattern: Pattern) -> tuple[str, str]:
-    """Return the word behind the first `#`, and the first other that is no wildcard, or that word again without one."""
+    """Return the word after the first `#`, and the first other that is no wildcard, or that word again without one."""
     words = pattern.words
     place = words.index(HASH) + 1
     for word in words[:place] + words[place + 1 :]:

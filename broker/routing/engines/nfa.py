@@ -25,7 +25,7 @@ class NfaPlace(Generic[T]):
         self.target: T | None = None
 
     def child(self, word: str) -> NfaPlace[T] | None:
-        """Return the place behind one word of a pattern."""
+        """Return the place after one word of a pattern."""
         if word == STAR:
             return self.star
         if word == HASH:
@@ -33,7 +33,7 @@ class NfaPlace(Generic[T]):
         return None if self.words is None else self.words.get(word)
 
     def graft(self, word: str) -> NfaPlace[T]:
-        """Return a new place behind one word of a pattern."""
+        """Return a new place after one word of a pattern."""
         place: NfaPlace[T] = NfaPlace(stays=word == HASH)
         if word == STAR:
             self.star = place
@@ -46,7 +46,7 @@ class NfaPlace(Generic[T]):
         return place
 
     def prune(self, word: str) -> None:
-        """Detach the place behind one word of a pattern. Cost: one look-up; the dict of the words counts the places."""
+        """Detach the place after one word of a pattern. Cost: one look-up; the dict of the words counts the places."""
         if word == STAR:
             self.star = None
         elif word == HASH:

@@ -50,7 +50,7 @@ class PatternWords(Generic[T]):
     """Maps patterns to targets; the sets of patterns that fit at each level are intersected.
 
     At each level a message fits the patterns with its word there and those with a star. What fits at all levels
-    matches. There is no level for a `#`, which moves all levels behind it: patterns with one stay in a linear residue,
+    matches. There is no level for a `#`, which moves all levels after it: patterns with one stay in a linear residue,
     and so does the empty pattern, which has no level.
 
     Cost: a match costs the residue and, for each word, the patterns that fit the message's rarest word; with many stars

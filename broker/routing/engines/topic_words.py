@@ -37,7 +37,7 @@ class TopicWords(Generic[T]):
 
     A message's targets are what the rows of its words have in common. A word that is not cached costs a scan of the
     patterns; so publishers who vary their words make this engine linear, and that many times over. There is no row
-    that a `#` could be in, for it moves all levels behind it: patterns with one stay in a linear residue, and so does
+    that a `#` could be in, for it moves all levels after it: patterns with one stay in a linear residue, and so does
     the empty pattern, which has no level.
 
     Cost: a match costs the residue, the patterns under its rarest word, and a scan per word not cached. Add and remove

@@ -159,7 +159,7 @@ def _words_left(begun: tuple[int, Node[T]]) -> int:
 def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
     """Return the steps from the root to where a pattern ends, from which on it may be a leaf, and if a `#` ends it.
 
-    Shapes: one `#` leads to what is read backwards, behind the last `#`; two lead to what may be anywhere.
+    Shapes: one `#` leads to what is read backwards, after the last `#`; two lead to what may be anywhere.
     """
     open_end = bool(words) and words[-1] == HASH
     steps: list[str] = []

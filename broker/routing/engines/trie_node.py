@@ -13,7 +13,7 @@ class Node(Generic[T]):
     """One place: what may follow, and the targets of the patterns that end here.
 
     `words` and `star` lead on by one word. `target` belongs to the pattern that ends here, `rest` to the one that ends
-    here but for a last `#`. `gate` leads behind a `#` that something follows. From a gate on, `words` and `star` read
+    here but for a last `#`. `gate` leads after a `#` that something follows. From a gate on, `words` and `star` read
     the key backwards from its end, for the patterns with no further `#`; the gate's own `gate` reads forwards from any
     word that follows, for those that have one.
 

@@ -1,4 +1,4 @@
-"""How a key walks through the trie: what its words find at leaves, at its end, behind a `#`, and between two."""
+"""The walk of a key through the trie: matches at leaves, at its end, after a `#`, and between two."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, No
 
 
 def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
-    """Find the patterns behind a gate whose end the key has, and return the number of nodes visited.
+    """Find the patterns after a gate whose end the key has, and return the number of nodes visited.
 
     Shapes: `left` words of the key follow the gate, at least one.
     """
@@ -134,7 +134,7 @@ def match_floating(floats: list[tuple[int, Node[T]]], words: list[str], found: l
     """Find the patterns with more than one `#` and a word between them, and return the number of nodes visited.
 
     Shapes: the numbers of words that were left where the first `#` was reached, falling, and what follows it.
-    Invariant: what stands behind a later `#` is opened where it is reached first, as more words never match less.
+    Invariant: what stands after a later `#` is opened where it is reached first, as more words never match less.
     """
     visited = 0
     begun = 0

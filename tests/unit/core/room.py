@@ -127,7 +127,7 @@ class Room:
             fetch=lambda _stream, _wanted, _then: None,
             measure=lambda _stream, _slot: None,
             deadlines=self.deadlines,
-            bury=self._bury,
+            dead_letter=self._dead_letter,
             unused=self._unused,
             kind_of=kind_of,
             level_of=Level,
@@ -177,8 +177,8 @@ class Room:
         """Write the pending records and return every record in the log's file, in order."""
         return [record for group in self.groups() for record in group]
 
-    def _bury(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        self.vhost.dead_letters.bury(queue, message, reason)
+    def _dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
+        self.vhost.dead_letters.dead_letter(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:
         self.vhost.queues.unused(queue)

@@ -44,10 +44,10 @@ class Graveyard(Room):
         for queue, key in bindings:
             self.vhost.bindings.bind(queue.name, type, key)
 
-    def bury(self, queue: Queue, reason: str = "rejected", **properties: Any) -> Message:
+    def dead_letter(self, queue: Queue, reason: str = "rejected", **properties: Any) -> Message:
         """Dead-letter a message of a queue and return the message."""
         message = message_to(queue, **properties)
-        self.vhost.dead_letters.bury(queue, message, reason)
+        self.vhost.dead_letters.dead_letter(queue, message, reason)
         return message
 
 
@@ -81,7 +81,7 @@ def test_what_a_dead_letter_says(yard: Graveyard) -> None:
     """A dead letter is the message in a new envelope, with x-death, without expiration, and its age starts anew."""
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     kept: dict[str, Any] = {"content_type": "t", "priority": 3, "user_id": "u", "message_id": "m", "delivery_mode": 2}
-    source = yard.bury(queue, "expired", headers={"n": 1, "CC": ["a"], "BCC": ["b"]}, expiration="+20", **kept)
+    source = yard.dead_letter(queue, "expired", headers={"n": 1, "CC": ["a"], "BCC": ["b"]}, expiration="+20", **kept)
     (dead,) = messages(target)
     death = {
         "count": 1,
@@ -116,7 +116,7 @@ def test_without_a_key_it_keeps_its_own(yard: Graveyard) -> None:
     queue = yard.queue("q", dead_letter_exchange="direct")
     one, two, three = yard.queue("one"), yard.queue("two"), yard.queue("three")
     yard.exchange("direct", (one, "q"), (one, "copy"), (two, "copy"), (three, "blind"))
-    yard.bury(queue, headers={"CC": ["copy", 5], "BCC": ["blind"]})
+    yard.dead_letter(queue, headers={"CC": ["copy", 5], "BCC": ["blind"]})
     ((first,), (second,)) = messages(one), messages(two)
     assert first is second
     assert (first.envelope.exchange, first.envelope.key) == ("direct", "q")
@@ -133,9 +133,9 @@ def test_a_key_of_its_own_ends_the_copies(yard: Graveyard) -> None:
     second, third = yard.queue("second", dead_letter_exchange="direct"), yard.queue("third")
     copied = yard.queue("copied")
     yard.exchange("direct", (third, "second"), (copied, "copy"))
-    yard.bury(first, headers={"CC": ["copy"]})
+    yard.dead_letter(first, headers={"CC": ["copy"]})
     (dead,) = messages(second)
-    yard.vhost.dead_letters.bury(second, dead, "rejected")
+    yard.vhost.dead_letters.dead_letter(second, dead, "rejected")
     (twice,) = messages(third)
     headers = headers_of(twice)
     assert [headers["CC"], headers["x-last-death-queue"], headers["x-first-death-queue"]] == [
@@ -154,9 +154,9 @@ def test_a_key_like_its_own_ends_the_copies_too(yard: Graveyard) -> None:
     copied = yard.queue("copied")
     yard.exchange("fanout", (second, ""))
     yard.exchange("direct", (copied, "copy"))
-    yard.bury(first, headers={"CC": ["copy"]})
+    yard.dead_letter(first, headers={"CC": ["copy"]})
     (dead,) = messages(second)
-    yard.vhost.dead_letters.bury(second, dead, "rejected")
+    yard.vhost.dead_letters.dead_letter(second, dead, "rejected")
     assert "CC" not in headers_of(dead)
     assert not copied.ready
 
@@ -166,8 +166,8 @@ def test_by_headers(yard: Graveyard) -> None:
     queue, target = yard.queue("q", dead_letter_exchange="headers"), yard.queue("target")
     yard.exchange("headers")
     yard.vhost.bindings.bind("target", "headers", "", {"x-match": "all-with-x", "x-first-death-queue": "q", "n": 1})
-    yard.bury(queue, headers={"n": 2})
-    yard.bury(queue, headers={"n": 1})
+    yard.dead_letter(queue, headers={"n": 2})
+    yard.dead_letter(queue, headers={"n": 1})
     assert [headers_of(message)["n"] for message in messages(target)] == [1]
 
 
@@ -177,7 +177,7 @@ def test_nowhere_to_go(yard: Graveyard, arguments: dict[str, Any]) -> None:
     queue = yard.queue("q", **arguments)
     yard.exchange("fanout")
     with capture_logs() as logs:
-        yard.bury(queue)
+        yard.dead_letter(queue)
     assert logs == []
     assert yard.records() == []
 
@@ -187,8 +187,8 @@ def test_records(yard: Graveyard) -> None:
     queue = yard.queue("q", durable=True, dead_letter_exchange="fanout")
     targets = [yard.queue(name, durable=True) for name in ("one", "two")]
     yard.exchange("fanout", *((target, "") for target in (*targets, yard.queue("three"))))
-    yard.bury(queue, delivery_mode=2)
-    yard.bury(queue, delivery_mode=1)
+    yard.dead_letter(queue, delivery_mode=2)
+    yard.dead_letter(queue, delivery_mode=1)
     assert [record[KIND_AT] for record in yard.records()] == [MESSAGE]
     assert [target.ready for target in targets] == [2, 2]
     message, stream = message_to(queue, delivery_mode=2), queue.level
@@ -196,7 +196,7 @@ def test_records(yard: Graveyard) -> None:
     stream.append([message], recorded=True)
     slot = stream.manager.front()
     assert slot is not None
-    stream.bury(slot, stream.manager.take(slot, 1), "rejected")
+    stream.dead_letter(slot, stream.manager.take(slot, 1), "rejected")
     stream.log_settlements()
     assert [record[KIND_AT] for record in yard.records()] == [MESSAGE, MESSAGE, SETTLED]
 
@@ -211,7 +211,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     last = yard.queue(f"q{number}")
     for queue in queues[1:]:
         queue.level.append([message_to(queue, b"filler")])
-    yard.bury(queues[0], body=b"mover")
+    yard.dead_letter(queues[0], body=b"mover")
     turns = 1
     while yard.deadlines.next_ms is not None:
         turns += 1
@@ -226,7 +226,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
 def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard) -> None:
     """Messages that are rejected at once become dead letters in their order, each once, over as many turns as needed.
 
-    A turn buries them in batches; what it has not buried yet is unacked until then.
+    A turn dead-letters them in batches; the others stay unacked until then.
     """
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     bodies = [b"%d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
@@ -235,7 +235,7 @@ def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard)
     stream.append([message_to(queue, body) for body in bodies])
     slot = stream.manager.get(queue.worker.owner)
     assert slot is not None
-    stream.bury_in_turn(slot, stream.manager.take(slot, len(bodies)), "rejected")
+    stream.dead_letter_in_turn(slot, stream.manager.take(slot, len(bodies)), "rejected")
     buried = [len(messages(target))]
     while yard.deadlines.next_ms is not None:
         assert queue.unacked == len(bodies) - buried[-1]
@@ -279,7 +279,7 @@ def test_refused_dead_letters(yard: Graveyard) -> None:
     queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="full")
     full = yard.queue("full", max_length=1, overflow="reject-publish")
     for _ in range(3):
-        yard.bury(queue)
+        yard.dead_letter(queue)
     assert full.ready == 1
 
 
@@ -289,7 +289,7 @@ def test_cycles_end(yard: Graveyard, reason: str) -> None:
     queue, other = yard.queue("q", dead_letter_exchange="fanout"), yard.queue("other")
     yard.exchange("fanout", (queue, ""), (other, ""))
     with capture_logs() as logs:
-        yard.bury(queue, reason, headers={"x-death": [{"queue": "before", "reason": "expired"}]})
+        yard.dead_letter(queue, reason, headers={"x-death": [{"queue": "before", "reason": "expired"}]})
     assert (queue.ready, other.ready) == (0, 1)
     cycle = ["q", "q", "before"]
     event = {"event": "dead_letter.dropped", "vhost": "/", "queue": "q", "cycle": cycle, "log_level": "warning"}
@@ -299,7 +299,7 @@ def test_cycles_end(yard: Graveyard, reason: str) -> None:
 def test_a_rejection_is_no_cycle(yard: Graveyard) -> None:
     """A rejected message returns, also to a queue where it expired before."""
     queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="q")
-    yard.bury(queue, headers={"x-death": [{"queue": "q", "reason": "expired"}]})
+    yard.dead_letter(queue, headers={"x-death": [{"queue": "q", "reason": "expired"}]})
     assert queue.ready == 1
 
 
@@ -315,8 +315,8 @@ def test_direct_replies(yard: Graveyard) -> None:
     waiting: Any = Waiting()
     name = REPLY_PREFIX + "abc"
     yard.vhost.replies[name] = waiting
-    yard.bury(yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=name))
-    yard.bury(yard.queue("r", dead_letter_exchange="", dead_letter_routing_key=REPLY_PREFIX + "gone"))
+    yard.dead_letter(yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=name))
+    yard.dead_letter(yard.queue("r", dead_letter_exchange="", dead_letter_routing_key=REPLY_PREFIX + "gone"))
     assert answers == [(name, b"body")]
 
 
@@ -324,8 +324,8 @@ def test_delayed(yard: Graveyard) -> None:
     """A delayed exchange holds a dead letter with x-delay; a message that was held before is routed at once."""
     queue, target = yard.queue("q", dead_letter_exchange="x-delayed-message"), yard.queue("target")
     yard.exchange("x-delayed-message", (target, ""), delayed_type="fanout")
-    yard.bury(queue, headers={"x-delay": 500})
-    yard.bury(queue, headers={"x-delay": -500})
+    yard.dead_letter(queue, headers={"x-delay": 500})
+    yard.dead_letter(queue, headers={"x-delay": -500})
     assert target.ready == 1
     yard.clock.now_ms += 500
     yard.deadlines.run(yard.clock.now_ms)
@@ -340,8 +340,8 @@ def test_envelopes_are_shared(yard: Graveyard) -> None:
         message = Message(
             Envelope("", str(number)), b"\x00\x3c" + bytes(12), b"", 1, facts_of(b"\x00\x3c" + bytes(12)), 5
         )
-        yard.vhost.dead_letters.bury(queue, message, "rejected")
-        yard.vhost.dead_letters.bury(queue, message, "rejected")
+        yard.vhost.dead_letters.dead_letter(queue, message, "rejected")
+        yard.vhost.dead_letters.dead_letter(queue, message, "rejected")
     found = messages(target)
     assert all(first.envelope is second.envelope for first, second in zip(found[::2], found[1::2], strict=True))
     assert len({message.envelope.key for message in found}) == 3000

@@ -160,7 +160,7 @@ def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
     vhost.policies.set(limit(overflow="reject-publish"))
     stream, slot = source.level, source.level.manager.front()
     assert slot is not None
-    stream.bury(slot, stream.manager.take(slot, 1), "rejected")
+    stream.dead_letter(slot, stream.manager.take(slot, 1), "rejected")
     assert vhost.queues[ASKED].ready == 2
 
     vhost.queues[ASKED].purge(lambda _count: None)

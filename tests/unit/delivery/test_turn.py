@@ -102,7 +102,7 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
             turn.touch(late)
 
     class Delivering(Engine):
-        stirred = False
+        has_work = False
 
         def turn(self) -> int:
             self.due = False
@@ -156,7 +156,7 @@ class Writer(Outlet):
 class Engine(TurnEngine):
     """An engine that always has work."""
 
-    stirred = True
+    has_work = True
 
     def __init__(self, written: list[str]) -> None:
         super().__init__()

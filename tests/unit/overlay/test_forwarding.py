@@ -64,7 +64,7 @@ def test_a_message_is_wanted_by_any_of_its_keys() -> None:
 
 
 def test_what_nobody_wants_is_silent_and_goes_with_what_follows() -> None:
-    """Silence costs no packet of its own while something follows."""
+    """UnwantedRange costs no packet of its own while something follows."""
     forwarding, known = begun(), Known(3, "wanted")
     assert forward(forwarding, run(2, data(2)), known) == []
     assert forward(forwarding, run(3, data(3), data(4, "wanted")), known) == [

@@ -107,7 +107,7 @@ def test_the_next_part_is_asked_for_as_soon_as_one_has_come() -> None:
 
 
 def test_a_delivery_is_acknowledged_when_it_is_durable() -> None:
-    """Silence behind it has to wait with it."""
+    """UnwantedRange behind it has to wait with it."""
     acknowledged = based()
     acknowledged.received(run(4, data(4)), 2, 2)
     acknowledged.received(StreamRun(STREAM, 5, 8, 3), 2, 2)
