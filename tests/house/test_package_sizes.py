@@ -1,0 +1,58 @@
+"""The size of each package: a change that needs more raises its row, and its message says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+MOST = {
+    "broker": (788, 110_500),
+    "broker/administration": (17, 2_350),
+    "broker/amqp": (27, 4_000),
+    "broker/cli": (51, 5_050),
+    "broker/client": (4, 600),
+    "broker/cluster": (38, 9_050),
+    "broker/core": (127, 15_550),
+    "broker/delivery": (18, 3_450),
+    "broker/doctor": (6, 550),
+    "broker/figures": (7, 700),
+    "broker/manage": (74, 9_150),
+    "broker/migrate": (7, 850),
+    "broker/net": (18, 2_400),
+    "broker/operations": (25, 3_450),
+    "broker/overlay": (44, 7_350),
+    "broker/overlay_node": (15, 2_750),
+    "broker/parts": (10, 950),
+    "broker/perf": (48, 6_250),
+    "broker/pipeline": (88, 13_700),
+    "broker/routing": (52, 6_150),
+    "broker/settings": (10, 1_550),
+    "broker/slot_files": (12, 1_500),
+    "broker/slots": (7, 1_300),
+    "broker/store": (37, 6_700),
+    "broker/taps": (9, 1_500),
+    "broker/testing": (6, 700),
+    "broker/vhosts": (5, 600),
+    "broker/zeromq": (8, 1_200),
+    "bench": (68, 7_850),
+    "demo": (15, 2_100),
+    "tools": (25, 2_900),
+}
+"""By folder: the most Python files and lines that it may have. Lower a row when the folder has shrunk."""
+
+
+def test_no_folder_grows_unnoticed() -> None:
+    """Each folder has at most its row's files and lines, and at least nine tenths of the lines."""
+    found = {name: size(ROOT / name) for name in MOST}
+    folders = {f"broker/{path.name}" for path in (ROOT / "broker").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= MOST.keys(), "each package has a row"
+    over = {name: sizes for name, sizes in found.items() if sizes[0] > MOST[name][0] or sizes[1] > MOST[name][1]}
+    assert not over, f"(files, lines) of {over}; at most { ({name: MOST[name] for name in over}) }"
+    assert not {name for name, (_, lines) in found.items() if lines < 0.9 * MOST[name][1]}, "these rows are out of date"
+
+
+def size(folder: Path) -> tuple[int, int]:
+    """Return how many Python files a folder has, and how many lines."""
+    files = sorted(folder.rglob("*.py"))
+    return len(files), sum(len(file.read_text().splitlines()) for file in files)
