@@ -304,15 +304,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "nothing goes before the next message",
         "broker/core/publishing/local_store.py",
-        "if stream.before_next is not None:\n                    stream.go_before()\n                run",
-        "run",
-        STREAMS,
-    ),
-    Defect(
-        "nothing goes before the next message of many queues",
-        "broker/core/publishing/local_store.py",
-        "            if stream.before_next is not None:\n                stream.go_before()\n            run",
-        "            run",
+        "            if level.before_next is not None:\n                level.go_before()\n",
+        "            pass\n",
         STREAMS,
     ),
     Defect(

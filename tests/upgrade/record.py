@@ -2,7 +2,7 @@
 
 A recording is made once per format of the data folder and, from the release of that format on, never again: every later
 version opens it. It has a folder
-that was stopped in order, one whose broker was killed, the content that a broker of the same version found in copies
+that was stopped cleanly, one whose broker was killed, the content that a broker of the same version found in copies
 of both, and a lake that was archived from the first.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.broker_process import PROJECT, BrokerProcess
+from tests.deadline import wait_until
 from tests.upgrade.contents import SMALL, build, go_on, look
 from tests.upgrade.recordings import CLEAN, HERE, KILLED, pack
 
@@ -53,11 +54,12 @@ def _keep(folder: Path, target: Path, name: str) -> None:
 
 
 def _archive(folder: Path, target: Path) -> None:
-    """Archive the messages of a copy's tap."""
+    """Archive the messages of a copy's tap that its reader has not passed."""
     copy, lake = folder.with_name("archived"), folder.with_name("lake")
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     broker = BrokerProcess(copy, environment=SMALL).start()
     try:
+        wait_until(lambda: len(list(copy.glob("slots/*.slot"))) == 1, "the removal of the slot file that was read")
         command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(copy), "--lake", str(lake)]
         subprocess.run(command, cwd=PROJECT, check=True)
     finally:
