@@ -94,7 +94,10 @@ class LightClient:
         begun = moved_at = time.monotonic()
         while counted < total:
             now = time.monotonic()
-            total = sent if stopped() else total
+            if stopped():
+                total = sent
+                if counted >= total:
+                    break
             if sent < total and now >= begun + sent * self._every_s:
                 self._publisher.socket.sendall(self._message)
                 sent += 1
