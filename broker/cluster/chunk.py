@@ -247,7 +247,7 @@ class Chunk:
 
 
 class ChunkLoader(MessageLoader):
-    """Makes messages of the records of chunks; neighbouring messages share envelope, header and facts."""
+    """Turns the records of chunks into messages. Neighbouring messages share their envelope, header and facts."""
 
     __slots__ = ()
 

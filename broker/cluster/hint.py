@@ -71,7 +71,7 @@ class Hint(NamedTuple):
 
 
 class HintTeller:
-    """Tells the other nodes what is free and what is wanted; what is noted while a statement runs is sent by the next.
+    """Tells the other nodes what is free and what is wanted. The next statement sends what is noted meanwhile.
 
     A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
     let all nodes commit one after the other.

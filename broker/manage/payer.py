@@ -12,6 +12,6 @@ T = TypeVar("T", bound=Hashable)
 
 
 def payer(holders: Iterable[T], newcomer: T) -> T:
-    """Return the holder of the most, with one more counted for the newcomer, who is chosen among equals."""
+    """Return the user who holds the most. The newcomer counts with one more, and gives way to equals."""
     counts = Counter([*holders, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

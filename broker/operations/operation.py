@@ -45,7 +45,7 @@ def carry_out(broker: OperatedBroker, operation: Operation[P], asked: P, asker: 
     if broker.cluster is not None:
         if operation.not_in_cluster:
             raise OperationRefused(operation.not_in_cluster)
-        if operation.asks_database:  # an operator who was told of a failure does not expect that it takes effect later
+        if operation.asks_database:  # a change that was refused must not happen later
             facts = broker.cluster.facts()
             if facts["database_ms"] is None:
                 raise OperationRefused(f"the database of the cluster cannot be reached: {facts['reason']}")

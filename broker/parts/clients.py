@@ -29,7 +29,7 @@ __all__ = ["Clients"]
 
 
 class Clients(Part):
-    """Who may connect, and who is connected. The entrance lets them in; this part ends their connections."""
+    """Users, their rights and their connections. The entrance accepts connections; this part ends them."""
 
     def __init__(self, shared: Shared, ports: Ports, http: Http, data: Data) -> None:
         self._shared = shared

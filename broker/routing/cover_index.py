@@ -44,7 +44,7 @@ class Place:
             self.words[word] = child
 
     def detach(self, word: str) -> None:
-        """Leave nothing after one word."""
+        """Remove what follows one word."""
         if word == STAR:
             self.star = None
         elif word == HASH:
@@ -55,7 +55,7 @@ class Place:
                 self.words = None
 
     def hold(self, pattern: Pattern, depth: int) -> None:
-        """Let a pattern whose first `depth` words lead here end here, or go on as the only one after its next word."""
+        """Add a pattern whose first `depth` words lead here: it ends here, or is the only one after its next word."""
         if len(pattern.words) == depth:
             self.pattern = pattern
         else:

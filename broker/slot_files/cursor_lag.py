@@ -45,7 +45,7 @@ class LagTable:
         }
 
     def _age_ms(self, passed: int, now_ms: int) -> int:
-        """Return the age of the first message after so many files, by a clock that was never corrected."""
+        """Return the age of the first message after this many files, whatever corrections the clock has had."""
         if passed == len(self._seals):
             return 0
         oldest, newest = self._seals[passed], self._seals[-1]

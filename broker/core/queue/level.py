@@ -37,7 +37,7 @@ _log = get_logger()
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
 CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
-RUN_MIN: Final = 64  # a run of so many settled messages gets a record of its own beside others of the turn
+RUN_MIN: Final = 64  # settled messages in a row that get a log record of their own
 
 _serials: Final = count()  # no two messages that come back to a slot are compared
 

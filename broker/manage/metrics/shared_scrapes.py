@@ -21,7 +21,7 @@ __all__ = ["SharedScrapes"]
 
 KEPT_MAX_BYTES: Final = 64 << 20  # of texts that somebody still reads
 PIECE_BYTES: Final = 64 << 10
-REST: Final = 3  # the next scrape of a network waits so many times as long as the last one took
+REST: Final = 3  # a network waits this many times the duration of its last scrape before the next one
 
 Make = Callable[[], AsyncGenerator[str, None]]
 
@@ -41,7 +41,7 @@ class ScrapeText:
 
 
 class SharedScrapes:
-    """Makes the texts of scrapes, one at a time.
+    """Renders scrapes as text, one at a time.
 
     Networks take turns, and one network has a part of the time only. Texts that clients do not read are bounded: the
     oldest one is forgotten, and its readers are disconnected.

@@ -57,7 +57,7 @@ class NfaPlace(Generic[T]):
                 self.words = None
 
     def end_pattern(self, target: T | None) -> None:
-        """Let a pattern with this target end here, or none."""
+        """Set the target of the pattern that ends here; None clears it."""
         self.target = target
 
     def is_empty(self) -> bool:
