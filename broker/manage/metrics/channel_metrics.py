@@ -56,7 +56,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
             gauge(
                 "channel_acks_uncommitted",
                 "Acknowledgements in a transaction that is not committed",
-                lambda r: len(r.inner.basic.unacked.aside),
+                lambda r: r.inner.basic.unacked.aside_count,
             ),
             gauge(
                 "consumer_prefetch",
