@@ -11,7 +11,6 @@ from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.routes.topology import PREDECLARED, Topology
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.hash_exchange import HashExchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
@@ -40,7 +39,7 @@ class Match(NamedTuple):
 
 
 class Path(int):
-    """The number of a binding, as the destination that a hash exchange selects by its name."""
+    """The number of a binding, as a destination that an exchange chooses by its name."""
 
     name: str
 
@@ -113,7 +112,7 @@ class Matcher:
             else:
                 queue = (binding.vhost, binding.destination)
                 self.queue_of.append(self._places.setdefault(queue, len(self._places)))
-            if isinstance(exchange, HashExchange):  # it selects among destinations by name, not by binding
+            if exchange.chooses:  # among destinations by name, not by binding
                 if onward is not None:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
