@@ -176,3 +176,13 @@ def test_a_transaction_keeps_runs_and_puts_them_back_as_they_were() -> None:
     made.put_back()
     assert (len(made), len(made.runs), made.aside_count, made.oldest) == (100 * WINDOW, 100, 0, 1)
     assert not any(run.gone for run in made.runs)
+
+
+def test_a_rollback_leaves_what_was_acknowledged_after_it_acknowledged() -> None:
+    """A message acknowledged outside, between one that comes back and those that wait, does not wait again."""
+    made, slot = Unacked(), Slot(1)
+    made.handed_out(STREAMS[0], slot, range(5), CONSUMERS[0])
+    made.set_aside(1, multiple=False)
+    made.take(2, multiple=False)
+    made.put_back()
+    assert (made.indexes_of(slot), made.oldest) == ([0, 2, 3, 4], 1)
