@@ -160,6 +160,10 @@ class ChannelConsumers:
         """Drop a consumer whose queue was deleted and tell a client that understands it."""
         raise NotImplementedError
 
+    def expel(self, consumer: Consumer) -> None:
+        """End a consumer on the broker's own account, and tell a client that understands it."""
+        raise NotImplementedError
+
 
 class Consumer(RingMember):
     """Takes messages of one queue as far as its prefetch and its connection allow.
@@ -209,7 +213,7 @@ class Consumer(RingMember):
         self.arguments = arguments
 
     def shut(self) -> None:
-        """Take no message before `open`, because the answer to the client's basic.consume is not sent yet."""
+        """Take no message before `open`: the answer to the basic.consume is not sent yet, or the consumer is drained."""
         self.output_window = OutputWindow(self.connection)
         self.output_window.pause()
 

@@ -137,6 +137,11 @@ class BasicSession(ChannelConsumers):
         if self.connection.has_capability("consumer_cancel_notify"):
             self._channel.send(commands.Basic.Cancel(consumer.tag, True))
 
+    def expel(self, consumer: Consumer) -> None:
+        """End a consumer on the broker's own account, and tell a client that understands it."""
+        self.consumer_cancelled(consumer)
+        self._leave(consumer)
+
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:

@@ -194,6 +194,22 @@ class SessionOfConnection(SessionClient):
         """Close the connection on an operator's order, or because its vhost or user was removed."""
         self.connection.fail(ConnectionFault(320, text))
 
+    @property
+    def unacked(self) -> int:
+        """How many messages wait for this client's acknowledgements."""
+        found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
+        return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
+
+    def cancel_consumers(self) -> int:
+        """Cancel all consumers, tell the client, and return how many there were."""
+        count = 0
+        for channel in list(self.connection.channels.values()):
+            basic = cast("SessionOfChannel", channel.session).basic
+            for consumer in list(basic.consumers.values()):
+                basic.expel(consumer)
+                count += 1
+        return count
+
     def cancel_unreadable(self) -> None:
         """Cancel the consumers whose queue the user may not read any more, and tell the client."""
         assert self.user is not None and self.vhost is not None
@@ -203,9 +219,7 @@ class SessionOfConnection(SessionClient):
                 queue = consumer.queue
                 if not self.permissions.allows(self.user, self.vhost.queue_resource(queue.name), "read"):
                     _log.warning("consumer.revoked", **self._facts, channel=channel.number, queue=queue.name)
-                    basic.consumer_cancelled(consumer)
-                    queue.remove_consumer(consumer)
-                    self.vhost.queues.consumer_left(queue)
+                    basic.expel(consumer)
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
         """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
