@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bitarray import bitarray
@@ -261,7 +261,7 @@ class Database:
         numbers: Sequence[int],
         bits: Sequence[bitarray],
         seen: Sequence[bitarray | None],
-        counts: Sequence[dict[str, int] | None],
+        counts: Sequence[Mapping[str, Sequence[int]] | None],
     ) -> None:
         """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries."""
         await self.acting("lease", "give_back", streams, numbers, pack_rows(bits), pack_rows(seen), counts)

@@ -14,7 +14,7 @@ from bitarray import bitarray
 
 from broker.cluster.batch import GatheringBatch, Share
 from broker.cluster.demand import Demand
-from broker.cluster.shared_slot import Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
+from broker.cluster.shared_slot import NEVER, Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
 from broker.slots.redeliveries import ReturnRun
@@ -232,12 +232,12 @@ class SharedLevel(Level):
         slot: SharedSlot,
         indexes: list[int],
         messages: list[Message],
-        counts: Mapping[int, int],
+        counts: Mapping[int, Sequence[int]],
         seen: bitarray | None,
     ) -> None:
         """Take messages that were leased to this node, at least one.
 
-        Shapes: `messages` are those of the `indexes`, which ascend. `counts` are delivery counts by index, `seen` marks
+        Shapes: `messages` are those of the `indexes`, which ascend. `counts` are `Counts` by index, `seen` marks
             the messages of the slot that may have been delivered before.
         """
         if self.deleted:
@@ -252,8 +252,8 @@ class SharedLevel(Level):
         if counts or seen is not None:
             for place, index in enumerate(indexes):
                 if index in counts or (seen is not None and seen[index]):
-                    count = counts.get(index, 0)
-                    returns.append(ReturnRun(place, place + 1, count, count))
+                    acquired, delivered = counts.get(index, NEVER)
+                    returns.append(ReturnRun(place, place + 1, acquired, delivered))
         charge_bytes = sum([message.charge for message in messages])
         self.demand.arrived(charge_bytes)
         manager.adopt(messages, charge_bytes, returns)
@@ -301,14 +301,14 @@ class SharedLevel(Level):
         """Dead-letter a message that is not leased to the stream: refused by a full queue, or dropped by the keeper."""
         self._ports.dead_letter(self.queue, message, reason)
 
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+    def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Put messages back in their place; they go to another node if this one has no room for them."""
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if slot.first not in self._places:  # it is no longer leased to this node
             self.manager.settle(slot, indexes)
             return
-        super().requeue(slot, indexes)
+        super().requeue(slot, indexes, failed=failed)
         self._streams.touch(self)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
@@ -352,8 +352,8 @@ class SharedLevel(Level):
                     one.bits[known] = 1
                     if slot.redelivered(index):
                         one.seen[known] = 1
-                        if count_of_returns := slot.delivery_count(index):
-                            one.counts[known] = count_of_returns
+                        if acquired := slot.acquired_count(index):
+                            one.counts[known] = (acquired, slot.delivery_count(index))
                 returned.append(one)
             self.manager.lose(slot, indexes)
         return returned

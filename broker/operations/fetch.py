@@ -72,7 +72,7 @@ def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
 def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
     """Put messages back in their places, redelivered."""
     for (level, slot), indexes in _by_slot(fetched).items():
-        level.requeue(slot, indexes)
+        level.requeue(slot, indexes, failed=False)
     engine.log_settled()
 
 

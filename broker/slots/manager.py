@@ -285,9 +285,9 @@ class SlotManager:
         slot.put_back(indexes)
         self._again_ready(slot, indexes)
 
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+    def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Take back messages that a consumer had; they come before all fresh messages, in their old order."""
-        slot.requeue(indexes)
+        slot.requeue(indexes, failed=failed)
         self._again_ready(slot, indexes)
 
     def give_back(self, slot: Slot) -> None:

@@ -335,11 +335,11 @@ class Slot:
         """Take back messages that were handed out and not sent: they are fresh again."""
         self._return(indexes)
 
-    def requeue(self, indexes: Sequence[int]) -> None:
+    def requeue(self, indexes: Sequence[int], *, failed: bool) -> None:
         """Take back messages that a consumer had: each keeps its place and counts one more return."""
         if indexes:
             self._return(indexes)
-            self._redeliveries().add(indexes)
+            self._redeliveries().add(indexes, failed=failed)
 
     def settle(self, indexes: Sequence[int]) -> None:
         """Mark handed-out messages settled and release their contents."""
@@ -407,12 +407,16 @@ class Slot:
         """Return whether the message may have been delivered before."""
         return self.recovered or (self.redeliveries is not None and index in self.redeliveries)
 
+    def acquired_count(self, index: int) -> int:
+        """Return how often a message came back."""
+        return 0 if self.redeliveries is None else self.redeliveries.acquired(index)
+
     def delivery_count(self, index: int) -> int:
         """Return how many returns of a message count towards the delivery limit."""
         return 0 if self.redeliveries is None else self.redeliveries.delivered(index)
 
     def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List those of some messages that came back `limit` times or more."""
+        """List those of some messages that came back `limit` times or more, as far as a delivery limit counts."""
         if self.redeliveries is None:
             return [] if limit > 0 else list(indexes)
         return self.redeliveries.worn(indexes, limit)

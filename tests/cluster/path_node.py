@@ -119,7 +119,7 @@ class PathQueue(LevelOwner):
         held, consumer.held = consumer.held, []
         self.node.path.touch(cast("Any", self))
         for slot, index in held:
-            self.level.requeue(slot, [index])
+            self.level.requeue(slot, [index], failed=True)
 
     def settle(self, consumer: TestConsumer, count: int = 1 << 30) -> None:
         """Ack the oldest deliveries."""

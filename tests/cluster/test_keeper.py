@@ -114,7 +114,7 @@ def test_message_that_comes_back_too_often_is_dead_lettered(nodes: Nodes) -> Non
         frame, _, _ = channel.basic_get("worn")  # empty for as long as the other node has the message
         if frame is not None:
             deliveries += 1
-            channel.basic_nack(frame.delivery_tag)
+            channel.basic_reject(frame.delivery_tag)
     assert deliveries == 4
     ((_, headers),) = taken(b, "dead")
     assert headers["x-death"][0]["reason"] == "delivery_limit"

@@ -232,7 +232,7 @@ BEGIN
         WHERE u.stream NOT IN (SELECT t.stream FROM unnest(v_stream) t(stream));
 END $$;
 
--- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are deliveries,
+-- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are returns,
 -- `due` is when the keeper must look at a row again.
 CREATE OR REPLACE FUNCTION give_back(
     p_node text, p_epoch bigint, p_stream bigint[], p_number bigint[], p_bits varbit[], p_seen varbit[],

@@ -48,7 +48,7 @@ class Level:
     Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
         one.
         ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
-        any message after them is handed out.
+        any message after them is handed out; each entry says whether their delivery failed.
     Invariant: ``number`` is that of its message ids in the store, and of no other level ever. Every message of a
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -90,7 +90,7 @@ class Level:
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.priority = priority
-        self.returning: list[tuple[int, int, Slot, Sequence[int]]] = []
+        self.returning: list[tuple[int, int, Slot, Sequence[int], bool]] = []
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -273,8 +273,8 @@ class Level:
         if slot.tenure is not Tenure.DELETED:
             self.dead_letter(slot, indexes, reason)
 
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put messages back in their place, redelivered; those that came back too often are dead-lettered.
+    def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
+        """Put messages back in their place, redelivered; those whose delivery `failed` too often are dead-lettered.
 
         What cannot be read any more is lost: its slot came back from the disk without it.
         """
@@ -289,12 +289,12 @@ class Level:
                 return
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
-        if limit is not None:
+        if failed and limit is not None:
             worn = slot.worn(indexes, limit)
             if worn:
                 over = set(worn)
                 indexes = [index for index in indexes if index not in over]
-        self.manager.requeue(slot, indexes)
+        self.manager.requeue(slot, indexes, failed=failed)
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
@@ -303,20 +303,20 @@ class Level:
         self.dead_letter_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
 
-    def take_back(self, slot: Slot, indexes: Sequence[int]) -> None:
+    def take_back(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Keep messages, which a consumer had, for `return_next`."""
-        heappush(self.returning, (slot.first, next(_serials), slot, indexes))
+        heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
         """Requeue what is to come back to the lowest slot, and return the cost in units of the turn's share."""
         returning = self.returning
-        first, _, slot, indexes = heappop(returning)
+        first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
-        while returning and returning[0][0] == first:
+        while returning and returning[0][0] == first and returning[0][4] == failed:
             parts.append(heappop(returning)[3])
         if len(parts) > 1:
             indexes = dense(sorted(chain.from_iterable(parts)))
-        self.requeue(slot, indexes)
+        self.requeue(slot, indexes, failed=failed)
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:

@@ -171,7 +171,7 @@ class BasicSession(ChannelConsumers):
         redelivered = slot.redelivered(index)
         header = message.header
         if queue.rules.counts_deliveries:
-            header = with_delivery_count(header, slot.delivery_count(index))
+            header = with_delivery_count(header, slot.acquired_count(index), slot.delivery_count(index))
         self.tally.fetched(level.tally, again=redelivered, no_ack=no_ack)
         if no_ack:
             tag = self.unacked.skip_tag()
@@ -216,22 +216,26 @@ class BasicSession(ChannelConsumers):
         else:
             self._run(by_parts(deliveries, self.settle))
 
-    def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """Requeue or reject the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag."""
+    def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
+        """Requeue or reject the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag.
+
+        Source: RabbitMQ 4.3, rabbit_channel: with basic.reject the delivery has `failed`, with basic.nack it has not.
+        """
         deliveries = self.unacked.take(tag, multiple=multiple)
         if len(deliveries) <= DELIVERIES_AT_ONCE:
             if requeue:
-                self.requeue(deliveries)
+                self.requeue(deliveries, failed=failed)
             else:
                 self._dead_letter(deliveries)
         else:
-            self._run(self._returns(deliveries) if requeue else by_parts(deliveries, self._dead_letter))
+            parts = self._returns(deliveries, failed=failed) if requeue else by_parts(deliveries, self._dead_letter)
+            self._run(parts)
 
     def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
         """Requeue everything unacked, then call `then`. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
-        self._run(self._returns(self.unacked.take_all()), then)
+        self._run(self._returns(self.unacked.take_all(), failed=False), then)
 
     def close(self) -> None:
         """End the consumers and requeue everything unacked, because the channel is closed.
@@ -245,11 +249,12 @@ class BasicSession(ChannelConsumers):
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
         if len(deliveries) <= DELIVERIES_AT_ONCE:
-            self.requeue(deliveries)
+            self.requeue(deliveries, failed=True)
         else:
             answers = self._vhost.answers
             answer = answers.promise(self._channel, None)
-            self._vhost.ports.sliced.run(self._returns(deliveries), partial(answers.let_go, self._channel, answer))
+            returns = self._returns(deliveries, failed=True)
+            self._vhost.ports.sliced.run(returns, partial(answers.let_go, self._channel, answer))
         for consumer in consumers:
             self._vhost.queues.consumer_left(consumer.queue)
         self.last_served = None  # it holds this session
@@ -266,10 +271,10 @@ class BasicSession(ChannelConsumers):
         if then is not None:
             then()
 
-    def _returns(self, deliveries: list[SlotDelivery]) -> Iterator[int]:
+    def _returns(self, deliveries: list[SlotDelivery], *, failed: bool) -> Iterator[int]:
         """Requeue deliveries, those of one slot in each step, and yield its cost in units of the turn's share."""
         for delivery in deliveries:
-            delivery.level.take_back(delivery.slot, delivery.indexes)
+            delivery.level.take_back(delivery.slot, delivery.indexes, failed=failed)
         self._credit(deliveries)
         for level in dict.fromkeys([delivery.level for delivery in deliveries]):
             while level.returning:
@@ -307,12 +312,12 @@ class BasicSession(ChannelConsumers):
         for level, slot, indexes in groups:
             level.dead_letter(slot, indexes, "rejected")
 
-    def requeue(self, deliveries: list[SlotDelivery]) -> None:
+    def requeue(self, deliveries: list[SlotDelivery], *, failed: bool) -> None:
         """Put deliveries back in their places."""
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
-            level.requeue(slot, indexes)
+            level.requeue(slot, indexes, failed=failed)
 
     def _credit(self, deliveries: list[SlotDelivery]) -> None:
         shared = self.prefetch_channel != 0

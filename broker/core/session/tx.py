@@ -100,9 +100,10 @@ class TxSession:
         """Keep an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
         self._set_aside(self._basic.settle, tag, multiple=multiple)
 
-    def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+    def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
         """Keep a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
-        self._set_aside(self._basic.requeue if requeue else self._basic.reject, tag, multiple=multiple)
+        action = partial(self._basic.requeue, failed=failed) if requeue else self._basic.reject
+        self._set_aside(action, tag, multiple=multiple)
 
     def _set_aside(self, acknowledge: Acknowledge, tag: int, *, multiple: bool) -> None:
         deliveries = self._basic.unacked.set_aside(tag, multiple=multiple)

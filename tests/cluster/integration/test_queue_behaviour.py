@@ -8,6 +8,7 @@ from typing import Final
 from tests.integration.pika import (
     test_consume,
     test_dead_letter,
+    test_delivery_counts,
     test_expiry,
     test_length,
     test_prefetch,
@@ -23,6 +24,7 @@ from tests.integration.pika import (
 MODULES: Final = (
     test_consume,
     test_dead_letter,
+    test_delivery_counts,
     test_expiry,
     test_length,
     test_prefetch,
@@ -55,6 +57,7 @@ NOT_SPLIT: Final = {
     # these restart a broker of their own
     "test_restarts",
     "test_a_commit_survives_kill_9_whole",
+    "test_both_counts_are_kept",
 }
 
 for _module in MODULES:
