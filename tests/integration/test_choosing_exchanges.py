@@ -41,7 +41,7 @@ def spread(address: BrokerAddress, kind: str) -> dict[str, list[str]]:
 
 
 def test_each_message_reaches_one_queue_and_a_hashed_key_its_own_again(tmp_path: Path) -> None:
-    """Every queue gets a share, no message two places, and after kill -9 the hash leads each key where it led before."""
+    """Every queue gets a share, no message two places, and after kill -9 the hash leads each key where it led."""
     broker = BrokerProcess(tmp_path / "data").start()
     try:
         declare(broker.address)

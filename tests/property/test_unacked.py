@@ -47,6 +47,7 @@ class UnackedMachine(RuleBasedStateMachine):
         self.last = 0
         self.waiting: dict[int, Entry] = {}
         self.aside: dict[int, Entry] = {}
+        self.late: set[int] = set()
         self.slots = [Slot(1), Slot(1 + WINDOW)]
         self.fresh = [0, 0]
 
@@ -106,7 +107,7 @@ class UnackedMachine(RuleBasedStateMachine):
         """Acknowledge a tag: it names its message, with multiple all earlier ones too, in order; others are refused."""
         anywhere = st.integers(0, self.last + 2)
         tag = data.draw(anywhere if not self.waiting else st.one_of(st.sampled_from(sorted(self.waiting)), anywhere))
-        if tag not in self.waiting and not (multiple and not tag):
+        if tag not in self.waiting and tag not in self.late and not (multiple and not tag):
             with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}$") as refused:
                 (self.made.set_aside if transactional else self.made.take)(tag, multiple=multiple)
             assert refused.value.reply_code == 406
@@ -124,6 +125,15 @@ class UnackedMachine(RuleBasedStateMachine):
         """Acknowledge some tags individually, from the oldest or from the newest."""
         for tag in sorted(self.waiting, reverse=newest)[::step][:count]:
             assert spread_out(self.made.take(tag, multiple=False)) == [self.waiting.pop(tag)]
+
+    @rule(data=st.data(), consumer=st.sampled_from(CONSUMERS))
+    def take_back(self, data: st.DataObject, consumer: Any) -> None:
+        """Take back what a consumer holds under the tags up to one; acknowledging these changes nothing."""
+        upto = data.draw(st.integers(0, self.last + 1))
+        named = [tag for tag, entry in self.waiting.items() if tag <= upto and entry[3] is consumer]
+        entries = {tag: self.waiting.pop(tag) for tag in named}
+        assert spread_out(self.made.take_back(consumer, upto)) == list(entries.values())
+        self.late.update(named)
 
     @rule()
     def take_all(self) -> None:

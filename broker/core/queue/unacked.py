@@ -19,6 +19,8 @@ __all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
 
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
+LATE_MAX: Final = 256  # stretches of tags that may be acknowledged late; those of older ones are unknown
+
 _looks: Final = count(1)  # numbers the looks for slots that occur twice
 
 
@@ -142,7 +144,7 @@ class Unacked:
         where the oldest message waits.
     """
 
-    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "runs")
+    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "late", "runs")
 
     def __init__(self) -> None:
         self.last_tag = 0
@@ -150,6 +152,7 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self._count = 0
+        self.late: list[Sequence[int]] = []  # tags whose messages went back: their acknowledgements change nothing
         self.aside: list[tuple[Sequence[int], SlotDelivery]] = []  # acknowledged in a transaction, with their tags
 
     def __len__(self) -> int:
@@ -221,8 +224,11 @@ class Unacked:
         """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
 
         Shapes: tag 0 with multiple names all of them.
-        Raises: ChannelError 406 for a tag that is not waiting.
+        Raises: ChannelError 406 for a tag that is not waiting, unless its message was taken back.
         """
+        if self.late and any(tag in tags for tags in self.late):
+            before = self._tags(tag) if multiple else []
+            return self._take_up_to(before[-1][-1]) if before else []
         if multiple:
             return self._take_up_to(tag) if tag else self.take_all()
         run = self._run_of(tag)
@@ -254,6 +260,32 @@ class Unacked:
         self._count = 0
         self._drop_empty()
         return taken
+
+    def take_back(self, consumer: RingMember, upto: int) -> list[SlotDelivery]:
+        """Remove and return what one consumer holds under the tags up to one, which may still be acknowledged."""
+        taken = []
+        for run in self.runs:
+            if run.first > upto:
+                break
+            if run.consumer is consumer and run.left and (tags := run.tags(upto)):
+                self._note_late(tags)
+                taken.append(run.remove_up_to(tags[-1]))
+                self._count -= len(tags)
+                self._empty += not run.left
+        self._drop_empty()
+        return taken
+
+    def _note_late(self, tags: Sequence[int]) -> None:
+        late = self.late
+        if late and isinstance(tags, range) and isinstance(late[-1], range) and late[-1].stop == tags.start:
+            late[-1] = range(late[-1].start, tags.stop)
+        else:
+            late.append(tags)
+            del late[:-LATE_MAX]
+
+    def oldest_of(self, consumer: RingMember) -> int:
+        """Return the tag of the message that a consumer has held longest, one after the last when it holds none."""
+        return next((run.low for run in self.runs if run.left and run.consumer is consumer), self.last_tag + 1)
 
     @property
     def oldest(self) -> int | None:
@@ -349,7 +381,8 @@ class Unacked:
         """
         tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
         taken = self.take(tag, multiple=multiple)
-        self.aside += zip(tags, taken, strict=True)
+        if taken:
+            self.aside += zip(tags, taken, strict=True)
         return taken
 
     def drop_aside(self) -> None:

@@ -224,14 +224,29 @@ class SessionOfConnection(SessionClient):
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
         """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
 
-        Source: RabbitMQ, consumer_timeout.
+        A consumer with a timeout of its own, or of its queue, is cancelled instead if its client understands that.
+        Source: RabbitMQ, consumer_timeout; of a consumer and of a queue, RabbitMQ 4.3.
         """
         for channel in list(self.connection.channels.values()):
-            session = cast("SessionOfChannel", channel.session)
-            if session.basic.overdue(now_ms, timeout_ms):
-                text = (
-                    f"delivery acknowledgement on channel {channel.number} timed out. "
-                    f"Timeout value used: {timeout_ms} ms. "
-                    "This timeout value can be configured, see consumers doc guide to learn more"
-                )
-                self.connection.fail(ChannelError(406, text), channel.number)
+            basic = cast("SessionOfChannel", channel.session).basic
+            if basic.overdue(now_ms, timeout_ms):
+                self._close_timed_out(channel.number, timeout_ms)
+                continue
+            if fetched_ms := basic.fetched_too_long(now_ms):
+                self._close_timed_out(channel.number, fetched_ms)
+                continue
+            for consumer, upto in basic.timed_out(now_ms):
+                own_ms = consumer.timeout_in_force_ms
+                fields = {"channel": channel.number, "queue": consumer.queue.name, "consumer_tag": consumer.tag}
+                _log.warning("consumer.timed_out", **self._facts, **fields, timeout_ms=own_ms)
+                if not self.connection.has_capability("consumer_cancel_notify"):
+                    self._close_timed_out(channel.number, own_ms)
+                    break
+                basic.time_out(consumer, upto)
+
+    def _close_timed_out(self, channel: int, timeout_ms: int) -> None:
+        text = (
+            f"delivery acknowledgement on channel {channel} timed out. Timeout value used: {timeout_ms} ms. "
+            "This timeout value can be configured, see consumers doc guide to learn more"
+        )
+        self.connection.fail(ChannelError(406, text), channel)
