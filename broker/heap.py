@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,8 +87,8 @@ class Heap:
     def start(self) -> None:
         """Return what the start has freed, and look every ten seconds from then on."""
         if self._libc is not None:
-            self._libc.malloc_trim(0)
             _unmap_code(self._libc)
+            self._libc.malloc_trim(0)
             self._start_bytes = resident_bytes()
             self._wait()
 
@@ -143,18 +144,15 @@ class Heap:
 
 def _unmap_code(libc: Any) -> None:
     """Unmap the pages of files that the process cannot write. Cost: 5 ms, and a fault for each 64 KiB that is read on."""
-    try:
-        text = _SMAPS.read_text()
-    except OSError:
-        return
-    for address, size_bytes in _clean_files(text):
-        libc.madvise(address, size_bytes, _MADV_DONTNEED)
+    with suppress(OSError), _SMAPS.open() as lines:
+        for address, size_bytes in list(_clean_files(lines)):
+            libc.madvise(address, size_bytes, _MADV_DONTNEED)
 
 
-def _clean_files(smaps: str) -> Iterator[tuple[int, int]]:
+def _clean_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
     """Yield address and size of each read-only mapping of a file, unless the dynamic linker or a debugger wrote to it."""
     address = end = 0
-    for line in smaps.splitlines():
+    for line in smaps:
         words = line.split()
         if not words[0].endswith(":"):
             is_clean = words[1][1] == "-" and words[4] != "0"  # an inode

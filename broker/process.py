@@ -57,7 +57,7 @@ async def _serve(settings: Settings, source: SettingsSource, signals: Signals) -
 async def _serve_until_stopped(
     broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, signals: Signals
 ) -> int:
-    collector = Collector(broker, loop)
+    collector = Collector(loop)
     heap = Heap(loop, lambda: broker.turn.count)
     stop = asyncio.Event()
     recovered = False

@@ -116,6 +116,7 @@ class BatchWriter:
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
             self.write(batch)
+            batch = None  # noqa: PLW2901 - its records would stay in memory while no other comes
 
 
 class EngineCommitter(Protocol):
