@@ -24,7 +24,8 @@ from tests.raw_client import RawClient, publish_frames
 
 MANY: Final = 1000
 SOME: Final = 100
-"""How many objects of each kind come and go: connections take longer."""
+FEW: Final = 40
+"""How many objects of each kind come and go: connections take longer, vhosts still longer."""
 LEFT_MAX: Final = 20
 """Objects of the tests' own threads and of the loop, however many came and went."""
 
@@ -45,11 +46,11 @@ def call(client: RawClient, channel: int, method: Any, answer: type) -> None:
         pass
 
 
-def queues(client: RawClient) -> None:
+def queues(client: RawClient, many: int = MANY) -> None:
     """Declare, bind, fill, consume from and delete queues, a third of them with limits."""
     client.open()
     client.open_channel(1)
-    for n in range(MANY):
+    for n in range(many):
         name, limits = f"q{n}", LIMITS if n % 3 == 0 else {}
         call(
             client,
@@ -110,6 +111,25 @@ def answers(port: int) -> None:
         web.request("GET", path, headers=basic(GUEST))
         assert web.getresponse().read()
         web.close()
+
+
+def vhosts(broker: BrokerServer) -> None:
+    """Create, use and delete vhosts."""
+    port = broker.manage.port("http")
+    for n in range(FEW):
+        for method in ("PUT", "DELETE"):
+            web = http.client.HTTPConnection("127.0.0.1", port)
+            web.request(method, f"/api/vhosts/v{n}", headers=basic(GUEST))
+            assert web.getresponse().status in (201, 204)
+            web.close()
+            if method == "PUT" and n % 2:
+                with RawClient("127.0.0.1", broker.listener.port) as client:
+                    client.open(vhost=f"v{n}")
+                    client.open_channel(1)
+                    call(client, 1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+                    client.method(1, commands.Confirm.Select())
+                    client.send(publish_frames(1, "", "q", b"body") * 4)
+                    call(client, 1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
 
 
 def live_streams(port: int) -> None:
@@ -179,6 +199,7 @@ def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
         "failures": by_amqp(failures),
         "connections": by_amqp(nothing, SOME),
         "tls": by_tls(authority),
+        "vhosts": vhosts,
         "http": by_http(answers),
         "live": by_http(live_streams),
     }
