@@ -12,7 +12,7 @@ __all__ = ["VISITED_MAX", "Collector"]
 
 INTERVAL_S: Final = 1.0
 YOUNG: Final = 5000  # new objects per collection of generation 0: most messages of a turn are gone by then
-ROUNDS: Final = 2  # more collections of generation 0 than this are followed by one of generation 1
+ROUNDS: Final = 1  # more collections of generation 0 than this are followed by one of generation 1
 NEVER: Final = 1 << 30
 OLD: Final = 2  # collections of generation 1 after which everything is frozen at once
 VISITED_MAX: Final = YOUNG * (ROUNDS + 3) * OLD

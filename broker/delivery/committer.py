@@ -116,7 +116,7 @@ class BatchWriter:
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
             self.write(batch)
-            batch = None  # noqa: PLW2901 - its records would stay in memory while no other comes
+            batch = None  # its records would stay in memory until the next one
 
 
 class EngineCommitter(Protocol):
