@@ -132,7 +132,7 @@ class Definitions(ABC):
             if not self.users.is_configured(topic.user):
                 self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
         for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
-            ours = [(policy_of(found), found.operator) for found in document.policies if found.vhost == vhost]
+            ours = ((policy_of(found), found.operator) for found in document.policies if found.vhost == vhost)
             yield from self.policies(vhost).setting(ours)  # all at once, because each change sweeps all queues
         for parameter in document.parameters:
             yield

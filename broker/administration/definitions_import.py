@@ -20,7 +20,7 @@ from broker.administration.definition_rows import Key, keying_rows, same_row
 from broker.administration.definitions import VHOST_LIMITS, Definitions, Draft, policy_of
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Touched
-from broker.administration.slices import emptied, finished
+from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
@@ -286,6 +286,8 @@ class DefinitionsImport:
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
+            if number % STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
             try:
                 if entry.password:  # hashing is slow on purpose
