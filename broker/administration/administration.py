@@ -8,13 +8,14 @@ other's changes as the difference between what they have and what is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.administration.definition_rows import Key, rows_by_key, same_row
+from broker.administration.definition_rows import Key, keying_rows, same_row
 from broker.administration.definitions import IMPORTING, PAUSED_QUEUE, VHOST_LIMITS, Definitions, Draft
+from broker.administration.slices import finished
 from broker.core.auth.users import user_of
-from broker.core.definitions.reading import OPERATOR_POLICY, read_document
+from broker.core.definitions.reading import OPERATOR_POLICY, reading_document
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     from broker.administration.definitions_store import DefinitionsStore
     from broker.core.auth.permissions import Permissions
     from broker.core.auth.users import User, Users
-    from broker.core.definitions.document import UserEntry
+    from broker.core.definitions.document import Document, UserEntry
     from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost
     from broker.settings import Settings
     from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["Administration"]
+
+Edit = Callable[["Draft"], Generator[None, None, None] | None]  # it changes a draft, at once or in steps
 
 _log = get_logger()
 
@@ -145,11 +148,11 @@ class Administration(Definitions):
         self._closed = True
         await self._changes.ended()
 
-    async def change(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
+    async def change(self, edit: Edit, event: str = "", /, **fields: Any) -> None:
         """Store and apply what `edit` does to a draft, and log the event. Return when every broker follows it."""
         await self.alone(lambda: self.store(edit, event, **fields))
 
-    async def store(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
+    async def store(self, edit: Edit, event: str = "", /, **fields: Any) -> None:
         """Do what `change` does, within `alone`.
 
         A change begins when every broker follows the one before it, so none of them can miss that a vhost was deleted
@@ -167,15 +170,17 @@ class Administration(Definitions):
         if swept:
             await self._store.swept(name for name in swept if name in self.vhosts)
 
-    async def _try(self, edit: Callable[[Draft], None]) -> set[str] | None:
+    async def _try(self, edit: Edit) -> set[str] | None:
         """Store and apply a change, and return the vhosts that have other policies now.
 
         Return None when the stored definitions are others than those in force.
         """
         draft = Draft(self, self.vhosts.offline)
-        edit(draft)
+        steps = edit(draft)
+        if steps is not None:
+            await finished(steps)
         made = await self._make_vhosts(draft.vhost_names)
-        wanted = draft.to_store()
+        wanted = await finished(draft.storing())
         try:
             version = await self._store.write(wanted, self.version)
         except (ValueError, TypeError):
@@ -250,7 +255,8 @@ class Administration(Definitions):
 
         Return the vhosts that have other policies now.
         """
-        known, wanted = rows_by_key(self.document()), rows_by_key(stored)
+        known = await finished(keying_rows(await finished(self.documenting())))
+        wanted = await finished(keying_rows(stored))
         gone = [key for key in known if key not in wanted]
         for part, name, *_ in gone:
             if part == "vhosts":
@@ -260,22 +266,22 @@ class Administration(Definitions):
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
         swept = self._discard(gone)
-        rows: dict[str, list[Any]] = {}
-        for key, row in wanted.items():
-            if not same_row(known.get(key), row):
-                rows.setdefault(key[0], []).append(row)
-        changed = read_document(rows)
+        changed = await finished(_reading_changes(known, wanted))
         for vhost in changed.vhosts:
             if vhost.name not in self.vhosts and not self.vhosts.is_down(vhost.name):
                 await self.vhosts.add(vhost.name)
                 _log.info("vhost.created", vhost=vhost.name)
-        for user in changed.users:
-            self.users.put(_stored_user(user))
-        self.take(changed)
+        await finished(self._taking(changed))
         self.importing = stored.get(IMPORTING)
         self.version = version
         self._store.applied(version)
         return swept.union(policy.vhost for policy in changed.policies)
+
+    def _taking(self, changed: Document) -> Generator[None, None, None]:
+        for user in changed.users:
+            self.users.put(_stored_user(user))
+            yield
+        yield from self.taking(changed)
 
     def _discard(self, gone: Iterable[Key]) -> set[str]:
         """Remove definitions, users first: their connections are told why. Return the vhosts with fewer policies."""
@@ -316,6 +322,16 @@ class Administration(Definitions):
         except Exception as error:
             self._fail(error)
             raise
+
+
+def _reading_changes(known: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> Generator[None, None, Document]:
+    """Return the entries of the rows that are new or others, in steps of one row."""
+    rows: dict[str, list[Any]] = {}
+    for key, row in wanted.items():
+        if not same_row(known.get(key), row):
+            rows.setdefault(key[0], []).append(row)
+        yield
+    return (yield from reading_document(rows))
 
 
 def _stored_user(entry: UserEntry) -> User:

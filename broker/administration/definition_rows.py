@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, Final
 
-__all__ = ["IDENTITIES", "Key", "rows_by_key", "same_row"]
+__all__ = ["IDENTITIES", "Key", "keying_rows", "same_row"]
 
 # The fields that identify an entry, in a document and in the stored definitions.
 IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -21,15 +21,21 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
 
 
-def rows_by_key(document: Mapping[str, Any]) -> dict[Key, Any]:
-    """Return the rows of stored definitions by their keys."""
-    return {
-        (part, *(str(row.get(name, "")) for name in names)): row
-        for part, names in IDENTITIES.items()
-        for row in document.get(part, ())
-    }
+def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, Any]]:
+    """Return the rows of stored definitions by their keys, in steps of one row."""
+    rows: dict[Key, Any] = {}
+    for part, names in IDENTITIES.items():
+        for row in document.get(part, ()):
+            rows[part, *(str(row.get(name, "")) for name in names)] = row
+            yield
+    return rows
 
 
 def same_row(one: Any, other: Any) -> bool:
-    """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0."""
-    return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0.
+
+    Most rows are written alike, which is cheaper to find out.
+    """
+    if one != other:
+        return False
+    return repr(one) == repr(other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
