@@ -27,7 +27,6 @@ __all__ = [
     "SlotMissing",
     "SourceRefused",
     "TapTaken",
-    "exit_code",
     "fault_in",
     "faults_fail_the_job",
     "said_plainly",
@@ -44,7 +43,7 @@ NO_JAVA: Final = 5
 class JobFailed(Exception):
     """A job cannot continue; the text is for the user: one line, or the screen that lists the supported Java versions.
 
-    A subclass has its exit code as `code`, so that an exception raised in a worker sets the job's exit code, too.
+    Shapes: `code` is the job's exit code; a subclass has its own, so that an exception raised in a worker sets it, too.
     """
 
     code = ERROR
@@ -55,8 +54,8 @@ class JobFailed(Exception):
             self.code = code
 
 
-class PipelineFault(Exception):
-    """An error that a user can understand and fix; the text is one line."""
+class PipelineFault(JobFailed):
+    """An error that a user can understand and fix, also where no job runs; the text is one line."""
 
 
 class SourceRefused(PipelineFault):
@@ -65,6 +64,8 @@ class SourceRefused(PipelineFault):
 
 class SlotGap(PipelineFault):
     """Messages that the reader has not received are lost."""
+
+    code = GAP
 
 
 class SlotMissing(SlotGap):
@@ -86,6 +87,8 @@ class PublishFailed(PipelineFault):
 class ServerRefused(PipelineFault):
     """The Spark server of this user cannot be used or started."""
 
+    code = USAGE
+
 
 class LakeRefused(PipelineFault):
     """A lake cannot do what was requested, or is no lake."""
@@ -99,43 +102,30 @@ class SimulationFailed(PipelineFault):
     """A simulated overlay did not do what overlays promise."""
 
 
-_KINDS: Final = {
-    kind.__name__: kind
-    for kind in (
-        PipelineFault, SourceRefused, SlotGap, SlotMissing, SlotDamaged, SinkRefused, PublishFailed, LakeRefused,
-        ServerRefused, SimulationFailed, TapTaken,
-    )
-}  # fmt: skip
-_SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")
-
-
-def exit_code(fault: PipelineFault) -> int:
-    """Return the exit code of a job that a fault ends."""
-    if isinstance(fault, ServerRefused):
-        return USAGE
-    return GAP if isinstance(fault, SlotGap) else ERROR
+_SAID: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
 
 
 @contextmanager
 def faults_fail_the_job() -> Iterator[None]:
-    """Turn faults of the pipeline, however Spark wraps them, into JobFailed with their line and their exit code."""
+    """Raise faults of the pipeline that Spark wraps as themselves."""
     try:
         yield
-    except JobFailed:
-        raise
     except Exception as error:
         fault = fault_in(error)
-        if fault is None:
+        if fault is None or fault is error:
             raise
-        raise JobFailed(str(fault), exit_code(fault)) from error
+        raise fault from error
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:
     """Return the fault that an exception is, or that an exception of Spark's reports; None if there is none."""
     if isinstance(error, PipelineFault):
         return error
-    found = _SAID.search(str(error))
-    return _KINDS[found[1]](found[2]) if found else None
+    for name, line in _SAID.findall(str(error)):
+        kind = globals().get(name)
+        if isinstance(kind, type) and issubclass(kind, PipelineFault):
+            return kind(line)
+    return None
 
 
 @contextmanager

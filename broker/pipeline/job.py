@@ -26,7 +26,7 @@ from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
 from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, ServerRefused
 from broker.pipeline.lake.place import OPTIONS, LakePlace
-from broker.pipeline.local_path import local_path
+from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.log import SparkLog
 from broker.pipeline.spark.server import ServerRequest, connect, files, start, why_not
@@ -212,7 +212,7 @@ def carry_out(
         from broker.pipeline.spark.failure import told
 
         progress.close()
-        failure = error if isinstance(error, JobFailed) else told(error)
+        failure = told(error)
         print(f"slotmq: {failure}", file=sys.stderr)
         return failure.code
     finally:

@@ -29,7 +29,7 @@ from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_o
 from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.local_path import local_path
+from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import names_option

@@ -15,16 +15,14 @@ from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
-from broker.pipeline.faults import BAD_RECORDS, OK, JobFailed, fault_in
+from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job
 from broker.pipeline.formats import live_messages
 from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
-from broker.pipeline.jobs.replay import publish_frame
 from broker.pipeline.progress import Progress
-from broker.pipeline.replay.replay_plan import digest
-from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
+from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable, digest, publish_frame
 from broker.pipeline.source.catalog import check_url
 from broker.pipeline.source.options import names_option
 
@@ -166,7 +164,7 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("reading")
-    try:
+    with faults_fail_the_job():
         frame = frame_of(spark, options)  # one snapshot: the published messages are the reported ones
         groups = group_deaths(frame, options.wanted)
         values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
@@ -176,13 +174,6 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
         progress.step("publishing")
         folder = str(options.unroutable.absolute() / f"deadletters-{time.time_ns()}")
         replayed = _replay(frame, options, folder)
-    except JobFailed:
-        raise
-    except Exception as error:
-        fault = fault_in(error)
-        if fault is None:
-            raise
-        raise JobFailed(str(fault)) from error
     refused, dropped = replayed["refused"], replayed["dropped"]
     values |= {"published": replayed["published"] - refused - dropped, "refused": refused, "dropped": dropped}
     if refused:

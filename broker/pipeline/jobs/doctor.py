@@ -175,7 +175,7 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
         from broker.pipeline.spark.failure import told
 
-        failure = error if isinstance(error, JobFailed) else told(error)
+        failure = told(error)
         return Summary({**values, "job": None, "failure": str(failure)}, failure.code, (*lines, f"job      {failure}"))
     lines.append(
         f"job      Spark started in {job['start_s']} s; {options.rows:,} rows went through Python in {job['job_s']} s"

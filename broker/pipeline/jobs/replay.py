@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
@@ -17,33 +19,31 @@ from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
 from broker.pipeline.progress import Progress
-from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
-from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of
-from broker.pipeline.replay.republish import (
-    COLUMNS,
+from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
+from broker.pipeline.selection import Selection, add_selection, selection_of
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
+from broker.pipeline.sink.publishing import (
     PROPERTY_NAMES,
-    TALLY_DDL,
     HeaderChanges,
     Publishing,
     check_reachable,
-    publish_rows,
+    digest,
+    publish_frame,
 )
-from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.options import WINDOW_MAX
-from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
-from broker.pipeline.spark.tasks import session_setting, tasks_at_once
+from broker.pipeline.sink.rows import WINDOW_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ReplayOptions", "add_replay", "publish_frame", "run_replay"]
+__all__ = ["ReplayOptions", "add_replay", "run_replay"]
 
 NO_PRODUCER: Final = "none"
 STATES: Final = "_jobs"  # folders inside a lake
 REFUSED: Final = "unroutable"
-RUN: Final = "run"
-WORKER_IDLE: Final = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
+STEP_ROWS: Final = 250_000
+STEP_S: Final = 10.0  # the maximum duration of a step, if rate or speed determine it
+FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,38 +197,97 @@ def _publish(
     return totals
 
 
-def publish_frame(
-    frame: DataFrame, how: Publishing, key_map: KeyMap | None = None, *, batch: int = 0
-) -> dict[str, int]:
-    """Publish the messages of a frame; return how many were published, refused and dropped, and the bytes of bodies.
+class BadReplayState(ValueError):
+    """A state that belongs to another replay, or cannot be read; the text is one line for the user."""
 
-    Refused messages are in the folder under the number of the batch.
-    The messages of one queue under one routing key are published in the order of the queue.
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """The number of selected rows in a slot, and the times of the first and the last of them."""
+
+    seal: int
+    rows: int
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The seals from `first` to `last`, both included."""
+
+    first: int
+    last: int
+    rows: int
+
+
+def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
+    """Return the steps after the seal `done`, each short enough for a regular progress report.
+
+    Rows of snapshots, which have no seal, come first and are repeated by every run.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
+    limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
+    steps: list[Step] = []
+    began_us = 0
+    for slot in sorted(slots, key=lambda slot: slot.seal):
+        if 0 < slot.seal <= done:
+            continue
+        if steps and slot.seal:
+            open_ = steps[-1]
+            long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
+            if open_.first and open_.rows + slot.rows <= limit and not long:
+                steps[-1] = Step(open_.first, slot.seal, open_.rows + slot.rows)
+                continue
+        steps.append(Step(slot.seal, slot.seal, slot.rows))
+        began_us = slot.first_us
+    return steps
 
-    from broker.pipeline.sink.bad_records import BadRecordLog
 
-    spark = frame.sparkSession
-    lanes = tasks_at_once(spark)  # all lanes run at once: each has its share of the rate
-    lane = ("vhost", "queue", "routing_key")
-    frame = frame.select(*COLUMNS)
-    if key_map is not None and len(key_map):
-        frame = frame.withColumn("routing_key", _mapped(key_map)(F.col("routing_key")))
-    frame = frame.repartition(lanes, *lane)
-    history = ["store", "seal", "incarnation", "offset"]
-    order = ["vhost", "queue", *history]
-    if how.speed:  # by time, but each message after its predecessors in the queue
-        frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy(*history)))
-        order = ["due", *order]
-    if how.options.rate:
-        how = replace(how, options=replace(how.options, rate=how.options.rate / lanes))
-    ready = frame.sortWithinPartitions(*order).select(*COLUMNS)
-    with session_setting(spark, WORKER_IDLE, "0"):  # a slow rate is no hang, and the publisher has limits of its own
-        tallies = ready.mapInArrow(publish_rows(how), TALLY_DDL).collect()
-    BadRecordLog(Path(how.refused)).commit(RUN, batch, [tally["file"] for tally in tallies if tally["file"]])
-    return {name: sum(tally[name] for tally in tallies) for name in ("published", "refused", "dropped", "bytes")}
+@dataclass(slots=True)
+class ReplayState:
+    """The position of one producer's replay, in a file that is replaced atomically.
+
+    Invariant: every message up to the seal `done` is confirmed or among the refused.
+    """
+
+    path: Path
+    selection: str
+    done: int = -1
+    published: int = 0
+    refused: int = 0
+
+    def resume(self) -> None:
+        """Read the position from the file, if it exists. Raises: BadReplayState."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise BadReplayState(f"{self.path}: is no state of a replay, or of another version")
+        if found.get("selection") != self.selection:
+            raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
+        self.done, self.published, self.refused = found["done"], found["published"], found["refused"]
+
+    def advance(self, step: Step, published: int, refused: int) -> None:
+        """Record that a step is done."""
+        self.done = max(self.done, step.last)
+        self.published += published
+        self.refused += refused
+        values = {
+            "format": FORMAT,
+            "selection": self.selection,
+            "done": self.done,
+            "published": self.published,
+            "refused": self.refused,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        writing = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with writing.open("w", encoding="utf-8") as file:
+            json.dump(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+        writing.replace(self.path)
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
@@ -240,18 +299,6 @@ def slots_of(frame: DataFrame) -> list[PlannedRows]:
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
     )
     return [PlannedRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
-
-
-def _mapped(key_map: KeyMap) -> Callable[..., Any]:
-    """Return a Spark function that maps a column of keys; only the keys pass through Python."""
-    import pandas as pd
-    from pyspark.sql.functions import pandas_udf
-
-    def mapped(keys: Any) -> Any:
-        return keys.map({key: key_map(key) for key in keys.unique()})
-
-    mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark evaluates them as types, not as text
-    return pandas_udf(mapped, "string")
 
 
 def _named(options: ReplayOptions) -> str:

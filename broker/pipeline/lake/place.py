@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.lake.disk import Disk, ObjectDisk
-from broker.pipeline.local_path import URL, local_path
+from broker.pipeline.options import URL, local_path
 from broker.pipeline.spark.user_folder import cache_folder
 
 __all__ = ["OPTIONS", "SCHEMES", "LakePlace"]

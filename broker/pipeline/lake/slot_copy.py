@@ -20,7 +20,7 @@ from broker.pipeline.lake.bad_record import BAD_SCHEMA, BadRecord, bad_batch
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.parquet_file import DayFiles, NewFile
 from broker.pipeline.lake.place import LakePlace
-from broker.pipeline.local_path import local_path
+from broker.pipeline.options import local_path
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.decoder import batches, together
 from broker.pipeline.source.schema import ARROW_SCHEMA

@@ -65,7 +65,9 @@ class PublisherOptions:
 
 def _fail(refused: RefusedMessage) -> NoReturn:
     exchange, key = refused.message[:2]
-    raise PublishFailed(f"exchange '{exchange}' with key '{key}': {refused.reason}")
+    raise PublishFailed(
+        f"exchange '{exchange}' with key '{key}': {refused.reason}; the option badRecords names a folder for such rows"
+    )
 
 
 class AmqpPublisher:
@@ -85,7 +87,7 @@ class AmqpPublisher:
         """Connect and log in. Raises: PublishFailed when the broker refuses the login."""
         self._address = address
         self._options = options = options or PublisherOptions()
-        self._refused = refused
+        self.refused = refused
         self._numbered: dict[str, NumberedProperties] = {}  # by producer
         self._methods: dict[tuple[str, str], bytes] = {}
         self._window = PublishWindow(self._octets_of)
@@ -270,7 +272,7 @@ class AmqpPublisher:
         if isinstance(method, commands.Basic.Ack):
             before = len(window)
             for refused in window.acked(method.delivery_tag, multiple=method.multiple):
-                self._refused(refused)
+                self.refused(refused)
             if received.dropped:
                 self.dropped += before - len(window)
         elif isinstance(method, commands.Basic.Nack):
@@ -283,7 +285,7 @@ class AmqpPublisher:
             if nacks < self._options.nack_attempts:
                 self._again.append((message, nacks))
             else:
-                self._refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
+                self.refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
     def _wait_unblocked(self) -> None:
         """Wait for the end of an alarm of the broker. Raises: PublishFailed."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from broker.pipeline.faults import PublishFailed, SinkRefused, said_plainly
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher, RefusedMessage
-from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
-from broker.pipeline.sink.options import SinkOptions
-from broker.pipeline.sink.rows import SinkRows, check_columns
+from broker.pipeline.faults import SinkRefused, said_plainly
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import publish_batches
+from broker.pipeline.sink.rows import SinkOptions, SinkRows, check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,36 +65,15 @@ class _Sink:
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
-        """Publish the rows of one task over a connection of its own. Raises: PublishFailed."""
-        with said_plainly():
-            return self._publish(iterator)
+        """Publish the rows of one task. Raises: PublishFailed."""
+        options, rows = self._options, SinkRows(self._options)
 
-    def _publish(self, batches: Iterator[pa.RecordBatch]) -> TaskPublished:
-        options = self._options
-        bad = None if options.bad_records is None else BadRecordFile(options.bad_records)
-        refused = _fail if bad is None else bad.add
-        rows = SinkRows(options, refused)
-        publisher: AmqpPublisher | None = None
-        messages = 0
-        try:
-            for batch in batches:
-                if batch.num_rows and publisher is None:  # an empty partition opens no connection
-                    publisher = AmqpPublisher(options.address, options.publisher, refused)
-                if publisher is not None:
-                    publisher.publish(rows.messages(batch))
-            if publisher is not None:
-                publisher.close()
-                messages = publisher.published
-            if bad is not None:
-                bad.close()
-        except BaseException:
-            if publisher is not None:
-                publisher.abort()
-            if bad is not None:
-                with suppress(OSError):
-                    bad.remove()
-            raise
-        return TaskPublished(messages, 0 if bad is None else bad.rows, "" if bad is None else bad.name)
+        def publish(publisher: AmqpPublisher, batch: pa.RecordBatch) -> None:
+            publisher.publish(rows.messages(batch, publisher.refused))
+
+        with said_plainly():
+            done = publish_batches(options.address, options.publisher, options.bad_records, iterator, publish)
+        return TaskPublished(done.published, done.refused, done.file)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, run: str) -> None:
         if self._options.bad_records is not None:
@@ -142,10 +120,3 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     return [message.file for message in messages if isinstance(message, TaskPublished) and message.file]
-
-
-def _fail(refused: RefusedMessage) -> None:
-    exchange, key = refused.message[:2]
-    raise PublishFailed(
-        f"exchange '{exchange}' with key '{key}': {refused.reason}; the option badRecords names a folder for such rows"
-    )

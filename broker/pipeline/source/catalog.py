@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
-from broker.pipeline.option_names import NO_TABLE
+from broker.pipeline.options import NO_TABLE
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog

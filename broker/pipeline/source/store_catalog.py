@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotMissing, SourceRefused
-from broker.pipeline.local_path import local_path
+from broker.pipeline.options import local_path
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import BadSealLine, decode_lines
 from broker.slot_files.seal_view import SealView

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final
 
 from broker.cli.table import cell
-from broker.pipeline.faults import ERROR, JobFailed, exit_code, fault_in
+from broker.pipeline.faults import ERROR, JobFailed, fault_in
 from broker.pipeline.spark.log import SparkLog
 
 __all__ = ["reason", "told"]
@@ -27,10 +27,12 @@ OUR_PACKAGE: Final = "broker."
 
 
 def told(error: Exception) -> JobFailed:
-    """Return the failure for the user, with the exit code; the log has the details."""
+    """Return the failure for the user, with the exit code; the log has the details of what is no failure already."""
     fault = fault_in(error)
     if fault is not None:
-        return JobFailed(_short(str(fault)), exit_code(fault))
+        return JobFailed(_short(str(fault)), fault.code)
+    if isinstance(error, JobFailed):
+        return error
     log = SparkLog.current or SparkLog.begin()
     text, code = reason(_text(error))
     log.add("".join(traceback.format_exception(error)))

@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.faults import JobFailed
 from broker.pipeline.spark.failure import told
 from broker.pipeline.spark.log import SparkLog
 from broker.pipeline.spark.server import TOKEN, ServerRequest, files, versions
@@ -54,7 +53,7 @@ def main() -> int:
     try:
         state, spark = _begin(request)
     except Exception as error:  # noqa: BLE001 - the waiting command reports it
-        failure = error if isinstance(error, JobFailed) else told(error)
+        failure = told(error)
         return _answer({"error": str(failure), "code": failure.code})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

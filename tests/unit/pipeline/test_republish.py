@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import pyarrow as pa
 
 from broker.amqp.content_header import decode_properties
 from broker.client.address import AmqpAddress
-from broker.pipeline.replay.republish import HeaderChanges
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import producer_of
+from broker.pipeline.sink.publishing import COLUMNS, HeaderChanges, Publishing, due_us, outgoing
+from broker.pipeline.sink.rows import sequence_of
 from tests.unit.pipeline.encoded import properties
-
-pa = pytest.importorskip("pyarrow")
-
-from broker.pipeline.replay.republish import COLUMNS, Publishing, due_us, outgoing, sequence_of  # noqa: E402 - its packages may be missing
 
 
 def test_a_row_has_the_number_of_its_slot_and_a_snapshot_none() -> None:
