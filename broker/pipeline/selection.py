@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
-from broker.pipeline.job import add_lake, open_lake
+from broker.pipeline.job import add_lake, open_lake, options_of
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
@@ -95,8 +95,9 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     group.add_argument("--until", metavar="T", help="before this time")
     group.add_argument("--pattern", metavar="P", help="only routing keys that match this topic pattern")
     group.add_argument(
-        "--queue", metavar="Q", action="append", default=[], help="only of this queue or tap; can be repeated"
-    )
+        "--queue", dest="queues", metavar="Q", action="append", default=[],
+        help="only of this queue or tap; can be repeated",
+    )  # fmt: skip
     group.add_argument("--vhost", metavar="V", help="only of this vhost")
     group.add_argument("--where", metavar="SQL", help="only messages for which this condition over their columns holds")
 
@@ -104,15 +105,7 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 def selection_of(arguments: argparse.Namespace) -> Selection:
     """Return the selection of the arguments. Raises: BadUsage for an invalid time."""
     check_instants(arguments.since, arguments.until)
-    return Selection(
-        arguments.lake,
-        arguments.since,
-        arguments.until,
-        tuple(arguments.queue),
-        arguments.pattern,
-        arguments.where,
-        arguments.vhost,
-    )
+    return options_of(Selection, arguments)
 
 
 def check_instants(*instants: str | None) -> None:

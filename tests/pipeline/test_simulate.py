@@ -22,7 +22,7 @@ def test_each_task_simulates_one_overlay(
 ) -> None:
     """The rows are those of a simulation without Spark, in Parquet and JSON alike, and a picture shows them."""
     from broker.pipeline.simulate.plan import SimulationPlan
-    from broker.pipeline.simulate.tables_level import run_tables
+    from broker.pipeline.simulate.tables_level import TableSimulation
 
     output, plot = tmp_path / "rows.parquet", tmp_path / "rows.svg"
     assert main(["pipeline", "simulate", *WORDS.split(), "--json", "-o", str(output), "--plot", str(plot)]) == 0
@@ -31,7 +31,7 @@ def test_each_task_simulates_one_overlay(
     assert {(row["brokers"], row["redundancy"]) for row in rows} == {(7, 1), (7, 2), (10, 1), (10, 2)}
     for row in rows:
         plan = SimulationPlan(**{name: row[name] for name in SimulationPlan.__slots__})
-        here = run_tables(plan).to_json(plan)
+        here = TableSimulation(plan).run().to_json(plan)
         for measured in ("cpu_s", "broker_cpu_ms"):
             del here[measured], row[measured]
         for held in ("inner_bytes", "leaf_bytes", "broker_bytes"):  # equal texts are one object or two, as it happens

@@ -17,14 +17,13 @@ from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job
 from broker.pipeline.formats import live_messages
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument
 from broker.pipeline.progress import Progress
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
 from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable, digest, publish_frame
-from broker.pipeline.source.catalog import check_url
-from broker.pipeline.source.options import names_option
+from broker.pipeline.source.options import given_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +83,7 @@ def add_deadletters(commands: Any) -> None:
     command = add_command(
         commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
     )
-    command.add_argument("--path", metavar="DIR", help="the broker's data folder; --queue names the queues")
-    command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
+    add_broker(command, "; --queue names the queues")
     command.add_argument(
         "--reason",
         metavar="R",
@@ -124,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if len(given) != 1:
         raise BadUsage("say where the dead letters are: --path DIR, --url URL or --lake DIR, one of them")
     if arguments.lake is None:
-        if not arguments.queue:
+        if not arguments.queues:
             raise BadUsage("say which queues hold the dead letters: --queue Q")
         if any((arguments.since, arguments.until, arguments.pattern, arguments.where)):
             raise BadUsage("--from, --until, --pattern and --where belong to --lake")
@@ -134,25 +132,19 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("--replay belongs to --lake; slotmq requeue-dead-letters moves those of a queue")
     if not arguments.replay and (arguments.rate or arguments.into != EXCHANGE):
         raise BadUsage("--rate and --into belong to --replay")
-    check_url(arguments.url)
     if not 0 <= arguments.rate < math.inf:
         raise BadUsage(f"--rate {arguments.rate:g} is no number of messages per second")
     try:
         to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
     except BadAddress as bad:
         raise BadUsage(str(bad)) from None
-    options = DeadLetterOptions(
-        spark=lambda: spark_of(arguments, "slotmq-deadletters"),
-        path=arguments.path,
-        url=arguments.url,
+    options = options_of(
+        DeadLetterOptions,
+        arguments,
         selection=None if arguments.lake is None else selection_of(arguments),
-        queues=tuple(arguments.queue),
         vhost=arguments.vhost or "/",
         wanted=Wanted(tuple(arguments.reason), tuple(arguments.died_in)),
         to=to,
-        into=arguments.into,
-        rate=arguments.rate,
-        unroutable=arguments.unroutable,
     )
     return carry_out(arguments, "deadletters", lambda progress: run_deadletters(options, progress))
 
@@ -186,9 +178,8 @@ def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
     """Return the messages to examine: those of a lake, or the current contents of the queues."""
     if options.selection is not None:
         return options.selection.messages(spark)
-    where = {"path": options.path} if options.url is None else {"url": options.url}
-    where |= {"vhost": options.vhost, "queue": names_option(options.queues) or ""}
-    return live_messages(spark, {name: value for name, value in where.items() if value is not None})
+    where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
+    return live_messages(spark, given_options(where))
 
 
 def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:

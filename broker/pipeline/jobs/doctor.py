@@ -148,7 +148,7 @@ def add_doctor(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = DoctorOptions((lambda: spark_of(arguments, "slotmq-doctor")) if arguments.job else None)
+    options = DoctorOptions((lambda: spark_of(arguments)) if arguments.job else None)
     return carry_out(arguments, "doctor", lambda progress: run_doctor(options, progress), engine=arguments.job)
 
 

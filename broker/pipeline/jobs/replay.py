@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, options_of
 from broker.pipeline.progress import Progress
 from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.selection import Selection, add_selection, selection_of
@@ -121,20 +121,14 @@ def _run(arguments: argparse.Namespace) -> int:
         address, key_map = AmqpAddress.parse(arguments.to), read_key_map(arguments.map)
     except (BadAddress, BadKeyMap) as bad:
         raise BadUsage(str(bad)) from None
-    options = ReplayOptions(
-        spark=lambda: spark_of(arguments, "slotmq-replay"),
+    options = options_of(
+        ReplayOptions,
+        arguments,
         selection=selection_of(arguments),
         to=address,
-        exchange=arguments.exchange,
-        rate=arguments.rate,
-        speed=arguments.speed,
         key_map=key_map,
         map_sources=tuple(arguments.map),
         changes=HeaderChanges(headers, tuple(arguments.drop_header), tuple(arguments.drop_property)),
-        producer=arguments.producer,
-        dry_run=arguments.dry_run,
-        resume=arguments.resume,
-        window=arguments.window,
     )
     return carry_out(arguments, "replay", lambda progress: run_replay(options, progress))
 

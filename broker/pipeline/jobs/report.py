@@ -15,7 +15,7 @@ from broker.cli.parser import BadUsage, add_command
 from broker.figures.markup import document, escaped, tiles
 from broker.figures.numerals import short_text, size_text, span_text
 from broker.pipeline.faults import USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
+from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument, write_whole
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.progress import Progress
 from broker.pipeline.report.broker_sections import (
@@ -43,7 +43,7 @@ from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.route_count import counted_routes, named
 from broker.pipeline.routes.topology import Topology
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.source.catalog import Catalog, check_url, open_catalog
+from broker.pipeline.source.catalog import Catalog, open_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,10 +93,7 @@ def add_report(commands: Any) -> None:
         "-o", "--output", metavar="FILE", type=path_argument, required=True, help="the HTML file to write"
     )
     group = command.add_argument_group("broker")
-    group.add_argument(
-        "--path", metavar="D", help="the broker's data folder; a running broker adds bindings and consumers"
-    )
-    group.add_argument("--url", metavar="URL", help="http://user:password@host:15672, for slots and cursors")
+    add_broker(group, "; a running broker adds bindings and consumers", ", for slots and cursors")
     group.add_argument("--bindings", metavar="FILE", type=path_argument, help="bindings to use instead of the broker's")
     add_selection(command)
     add_spark(command)
@@ -106,19 +103,11 @@ def add_report(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.path is not None and arguments.url is not None:
         raise BadUsage("--path and --url are two brokers: name one of them")
-    check_url(arguments.url)
     if not arguments.output.absolute().parent.is_dir():
         raise BadUsage(f"{arguments.output}: there is no such folder")
     if arguments.output.is_dir():
         raise BadUsage(f"{arguments.output} is a folder, and should be a file")
-    options = ReportOptions(
-        lambda: spark_of(arguments, "slotmq-report"),
-        selection_of(arguments),
-        arguments.output,
-        arguments.path,
-        arguments.url,
-        arguments.bindings,
-    )
+    options = options_of(ReportOptions, arguments, selection=selection_of(arguments))
     return carry_out(arguments, "report", lambda progress: run_report(options, progress))
 
 

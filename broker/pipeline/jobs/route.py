@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument
 from broker.pipeline.progress import Progress
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.routes.matcher import BadTopology, compiled
@@ -84,9 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
             compiled(name, tried)  # report an error in the file before Spark starts
     except (BadBindings, BadTopology) as bad:
         raise BadUsage(str(bad)) from None
-    options = RouteOptions(
-        lambda: spark_of(arguments, "slotmq-route"), selection_of(arguments), topology, today, arguments.rows
-    )
+    options = options_of(RouteOptions, arguments, selection=selection_of(arguments), topology=topology, today=today)
     return carry_out(arguments, "route", lambda progress: run_route(options, progress))
 
 

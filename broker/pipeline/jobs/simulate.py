@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.figures.numerals import many
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
+from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument, write_whole
 from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
@@ -115,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plans = _plans(arguments)
     if any(plan.large for plan in plans) and all(name != IDLE for name, _ in arguments.conf):
         arguments.conf = [*arguments.conf, (IDLE, "0")]  # a task says nothing until its simulation is done
-    options = SimulateOptions(lambda: spark_of(arguments, "slotmq-simulate"), plans, arguments.output, arguments.plot)
+    options = options_of(SimulateOptions, arguments, plans=plans)
     return carry_out(arguments, "simulate", lambda progress: run_simulate(options, progress))
 
 
@@ -223,10 +224,12 @@ def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
 def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    from broker.pipeline.simulate.messages_level import run_messages
-    from broker.pipeline.simulate.tables_level import run_tables
+    from broker.pipeline.simulate.messages_level import MessageSimulation
+    from broker.pipeline.simulate.tables_level import TableSimulation
 
-    row = run_messages(plan) if plan.level == MESSAGES else run_tables(plan)
+    began_s = time.process_time()
+    row = (MessageSimulation if plan.level == MESSAGES else TableSimulation)(plan).run()
+    row.cpu_s = time.process_time() - began_s
     yield pa.RecordBatch.from_pylist([row.to_json(plan)], schema=_schema())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -18,14 +17,11 @@ from broker.overlay.simulation.network import Network
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.simulate.interest_network import DELAY_MS, DOWN_MS, SPACE
-from broker.pipeline.simulate.message_routes import CONTENT, LinkCrossings, least_crossings
-from broker.pipeline.simulate.plan import SimulatedRow, SimulationPlan
-from broker.pipeline.simulate.sized_tree import parents_of, sized_tree
-from broker.pipeline.simulate.tables_level import WEIGHED, spread
-from broker.pipeline.simulate.workload import Workload
+from broker.pipeline.simulate.plan import CONTENT, SimulatedRow, Simulation, SimulationPlan, spread
+from broker.pipeline.simulate.tables_level import WEIGHED
 from broker.routing.footprint import footprint_bytes
 
-__all__ = ["MessageSimulation", "run_messages"]
+__all__ = ["MessageSimulation"]
 
 PUBLISHERS: Final = 4
 EVERY_MS: Final = 20
@@ -34,30 +30,19 @@ STABLE_MS: Final = 1_000
 SETTLE_MS: Final = 120_000
 
 
-def run_messages(plan: SimulationPlan) -> SimulatedRow:
-    """Simulate a plan of the level MESSAGES. Raises: SimulationFailed."""
-    began_s = time.process_time()
-    row = MessageSimulation(plan).run()
-    row.cpu_s = time.process_time() - began_s
-    return row
-
-
-class MessageSimulation:
+class MessageSimulation(Simulation):
     """One overlay of whole brokers, of which a few leaves publish."""
 
     def __init__(self, plan: SimulationPlan) -> None:
-        self.plan = plan
-        self.tree = tree = sized_tree(plan.brokers, plan.fan_out, plan.redundancy)
-        self.workload = Workload(plan.patterns, plan.subscriptions, tree.leaves, plan.seed)
-        self.publishers = spread(tree.leaves, PUBLISHERS)
+        super().__init__(plan)
+        self.publishers = spread(self.tree.leaves, PUBLISHERS)
         aggregation = Aggregation(plan.aggregation)
         self.network = Network(
-            tree, [SPACE], Random(plan.seed), lambda: aggregation, plan.patterns_max, publishers=self.publishers
+            self.tree, [SPACE], Random(plan.seed), lambda: aggregation, plan.patterns_max, publishers=self.publishers
         )
-        self.network.statistics.size_bytes = self._size_bytes
+        self.network.statistics.size_bytes = self._packet_bytes
         self._crossed = 0
         self._run_bytes = 0
-        self._index = self.workload.index()
         self._wanted = 0
 
     def run(self) -> SimulatedRow:
@@ -74,10 +59,10 @@ class MessageSimulation:
             leaf.change_bindings(bindings, ())
         self._settle()
         self._crossed = self._run_bytes = 0
-        crossings = self._publish(plan.messages - plan.messages // 2)
+        self._publish(plan.messages - plan.messages // 2)
         self._settle()
-        crossings.forwarded, crossings.forwarded_bytes = self._crossed, self._run_bytes
-        row = self._row(crossings)
+        self.crossings.forwarded, self.crossings.forwarded_bytes = self._crossed, self._run_bytes
+        row = self._row()
         broken = network.inner[self.tree.brokers["inner0"][-1]]
         flooded = self._flooded()
         network.crash(broken, DOWN_MS)
@@ -91,18 +76,12 @@ class MessageSimulation:
             raise SimulationFailed(f"{row.delivered} messages were delivered, not {self._wanted}: {plan}")
         return row
 
-    def _publish(self, count: int) -> LinkCrossings:
-        """Publish messages in turn, and return what they cost at least and with flooding."""
-        crossings, parents = LinkCrossings(), parents_of(self.tree)
-        for place in range(count):
-            leaf, key = self.workload.one_of(self.publishers), self.workload.key()
-            wanting = set(self._index.match(key)) - {leaf}
+    def _publish(self, count: int) -> None:
+        """Publish messages in turn."""
+        for place, (leaf, key, wanting) in enumerate(self.messages(self.publishers, count)):
             self._wanted += len(wanting)
             publisher = self.network.leaves[leaf]
             self.network.scheduler.after(EVERY_MS * place, partial(publisher.publish, SPACE, key, CONTENT))
-            needed = least_crossings(parents, leaf, wanting)
-            crossings.add(leaf, key, 0, needed, len(self.tree.brokers) - 1)
-        return crossings
 
     def _settle(self) -> int:
         """Run until nothing has changed for a while, and return since when no broker has learned anything.
@@ -141,7 +120,7 @@ class MessageSimulation:
     def _flooded(self) -> int:
         return sum(member.counts.flooded for member in self.network.inner.values() if member.is_running)
 
-    def _size_bytes(self, packet: Packet) -> int:
+    def _packet_bytes(self, packet: Packet) -> int:
         """Return the size of a packet that is put on a link, and count the messages in it."""
         size_bytes = len(encode(packet))
         if isinstance(packet, StreamRun):
@@ -149,13 +128,10 @@ class MessageSimulation:
             self._run_bytes += size_bytes
         return size_bytes
 
-    def _row(self, crossings: LinkCrossings) -> SimulatedRow:
+    def _row(self) -> SimulatedRow:
         inner, leaves = list(self.network.inner), list(self.network.leaves)
         patterns = [self._patterns(name) for name in inner]
-        return SimulatedRow.of(
-            self.tree,
-            self.workload,
-            crossings,
+        return self.row(
             observed_leaves=len(leaves),
             inner_patterns=mean(patterns),
             inner_patterns_max=max(patterns),

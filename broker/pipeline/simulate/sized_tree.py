@@ -1,10 +1,12 @@
-"""A tree of tree nodes for a number of brokers."""
+"""A tree of tree nodes for a number of brokers, its sites, and the least that a message must cross in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from broker.overlay.simulation.topology import SimulatedTree
 
-__all__ = ["parents_of", "sites_of", "sized_tree"]
+__all__ = ["least_crossings", "parents_of", "sites_of", "sized_tree"]
 
 
 def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
@@ -52,3 +54,15 @@ def sites_of(tree: SimulatedTree, parents: dict[str, str]) -> list[str]:
         if not tree.is_leaf(node)
         and all(tree.is_leaf(other) for other in tree.neighbours[node] if other != parents.get(node))
     ]
+
+
+def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str]) -> int:
+    """Return the edges of the smallest part of the tree that joins a leaf with all others that want its message."""
+    below: dict[str, int] = {}  # how many of the leaves are at a node or below
+    joined = {leaf, *wanting}
+    for end in joined:
+        node: str | None = end
+        while node is not None:
+            below[node] = below.get(node, 0) + 1
+            node = parents.get(node)
+    return sum(1 for node, count in below.items() if node in parents and count < len(joined))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from statistics import mean
 from typing import Final
 
 from broker.overlay.aggregation import Aggregation
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.simulate.interest_network import SPACE, InterestNetwork, UpdateTraffic
-from broker.pipeline.simulate.message_routes import LinkCrossings, least_crossings, route
-from broker.pipeline.simulate.plan import SimulatedRow, SimulationPlan
-from broker.pipeline.simulate.sized_tree import parents_of, sites_of, sized_tree
-from broker.pipeline.simulate.workload import Workload
+from broker.pipeline.simulate.plan import SimulatedRow, Simulation, SimulationPlan, spread
+from broker.pipeline.simulate.sized_tree import sites_of
 from broker.routing.footprint import footprint_bytes
 
-__all__ = ["WEIGHED", "TableSimulation", "run_tables", "spread"]
+__all__ = ["WEIGHED", "TableSimulation"]
 
 OBSERVED_LEAVES: Final = 150
 CHANGES: Final = 1_000
@@ -25,28 +21,13 @@ WEIGHED: Final = 12
 """Brokers of a kind whose memory is counted."""
 
 
-def run_tables(plan: SimulationPlan) -> SimulatedRow:
-    """Simulate a plan of the level TABLES. Raises: SimulationFailed."""
-    began_s = time.process_time()
-    simulation = TableSimulation(plan)
-    row = simulation.run()
-    row.cpu_s = time.process_time() - began_s
-    return row
-
-
-def spread(names: Sequence[str], count: int) -> list[str]:
-    """Return so many of the names, evenly spread."""
-    return [names[place * len(names) // count] for place in range(count)] if count < len(names) else list(names)
-
-
-class TableSimulation:
+class TableSimulation(Simulation):
     """One overlay whose brokers run the interest alone."""
 
     def __init__(self, plan: SimulationPlan) -> None:
-        self.plan = plan
-        self.tree = tree = sized_tree(plan.brokers, plan.fan_out, plan.redundancy)
-        self.workload = Workload(plan.patterns, plan.subscriptions, tree.leaves, plan.seed)
-        self._sites = spread(sites_of(tree, parents_of(tree)), max(1, OBSERVED_LEAVES // plan.fan_out))
+        super().__init__(plan)
+        tree = self.tree
+        self._sites = spread(sites_of(tree, self.parents), max(1, OBSERVED_LEAVES // plan.fan_out))
         self.network = InterestNetwork(tree, Aggregation(plan.aggregation), plan.patterns_max, self._sites)
         self._bindings = 0
         self._held = {
@@ -61,8 +42,8 @@ class TableSimulation:
             network.change(leaf, [(name, pattern) for pattern, name in held.items()], ())
         network.start()
         setup_bytes = self._all_bytes(network.take_traffic())
-        crossings = self._publish()
-        row = self._tables(crossings)
+        self._publish()
+        row = self._tables()
         row.setup_bytes = setup_bytes
         row.changes, row.told_changes, row.told_bytes = self._change_subscriptions()
         before = network.knowledge()
@@ -72,21 +53,16 @@ class TableSimulation:
             raise SimulationFailed(f"the brokers know something else after a crash: {self.plan}")
         return row
 
-    def _publish(self) -> LinkCrossings:
+    def _publish(self) -> None:
         """Follow messages of the observed leaves through the tree; each must arrive wherever it is wanted."""
-        network, crossings, index = self.network, LinkCrossings(), self.workload.index()
-        edges = len(self.tree.brokers) - 1
-        for _ in range(self.plan.messages):
-            leaf, key = self.workload.one_of(self.leaves), self.workload.key()
-            wanting = set(index.match(key)) - {leaf}
-            crossed, reached = route(network, leaf, key)
+        for leaf, key, wanting in self.messages(self.leaves, self.plan.messages):
+            crossed, reached = self.network.route(leaf, key)
             if not wanting <= reached:
                 raise SimulationFailed(f"{key} of {leaf} does not reach {sorted(wanting - reached)}: {self.plan}")
-            needed = least_crossings(network.parents, leaf, wanting)
-            crossings.add(leaf, key, crossed, needed, edges)
-        return crossings
+            self.crossings.forwarded += crossed
+            self.crossings.forwarded_bytes += crossed * self.size_bytes(leaf, key)
 
-    def _tables(self, crossings: LinkCrossings) -> SimulatedRow:
+    def _tables(self) -> SimulatedRow:
         """Return a row with the sizes of network and tables.
 
         The inner brokers of sites that are not observed count as the mean of those that are.
@@ -101,10 +77,7 @@ class TableSimulation:
             return share * mean(figures_above or [0]) + (1 - share) * mean(figures_of_sites)
 
         patterns_above, patterns_of_sites = ([self._patterns(node) for node in nodes] for nodes in (above, sites))
-        return SimulatedRow.of(
-            tree,
-            self.workload,
-            crossings,
+        return self.row(
             observed_leaves=len(self.leaves),
             inner_patterns=mean_of(patterns_above, patterns_of_sites),
             inner_patterns_max=max(patterns_above + patterns_of_sites),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.options import NO_TABLE
 from broker.pipeline.source.http_catalog import HttpCatalog
@@ -14,7 +13,7 @@ from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView, open_slot
 
-__all__ = ["Catalog", "check_url", "open_catalog", "open_handle"]
+__all__ = ["Catalog", "open_catalog", "open_handle"]
 
 
 Catalog = StoreCatalog | HttpCatalog
@@ -35,15 +34,6 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
         return StoreCatalog(path)
     assert url is not None
     return HttpCatalog(url)
-
-
-def check_url(url: str | None) -> None:
-    """Check a URL of an HTTP server, or None, without a request. Raises: BadUsage."""
-    if url is not None:
-        try:
-            HttpCatalog(url)
-        except SourceRefused as refused:
-            raise BadUsage(str(refused)) from None
 
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:

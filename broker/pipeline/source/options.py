@@ -25,7 +25,7 @@ from broker.pipeline.source.planner import (
 from broker.pipeline.source.schema import COLUMNS
 from broker.slot_files.seal_log import TAP_PREFIX
 
-__all__ = ["SourceOptions", "check_columns", "names_option"]
+__all__ = ["SourceOptions", "check_columns", "given_options"]
 
 TRIGGER_MAX_BYTES: Final = 1 << 30
 NAMES: Final = (
@@ -142,9 +142,13 @@ def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def names_option(names: Sequence[str]) -> str | None:
-    """Return any names as a value of the options tap and queue; None if there are none."""
-    return json.dumps(list(names)) if names else None
+def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
+    """Return options of the source from values, of which names may be several; None and no names are not given."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(list(value))
+        for name, value in given.items()
+        if value or value == ""
+    }
 
 
 def _fits(name: str, wanted: str) -> bool:
