@@ -1,10 +1,15 @@
-"""Reads what users name: the options of Spark's formats, in any case, and paths of this machine."""
+"""Reads what users name: the options of Spark's formats in any case, paths of this machine, and times.
+
+A time is 2026-11-20 or 2026-11-20T08:30, with a zone or in UTC, or 7d for seven days ago.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -12,7 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 from broker.pipeline.faults import LakeRefused, PipelineFault
 
-__all__ = ["NO_TABLE", "URL", "GivenOptions", "local_path"]
+__all__ = ["NO_TABLE", "URL", "GivenOptions", "Instant", "instant_ms", "local_path", "now_ms"]
+
+Instant = datetime | str | None
 
 OF_SPARK: Final = ("spark.", "__")
 OF_TABLE: Final = frozenset(("owner", "provider"))  # which Spark's catalog adds for every table
@@ -23,6 +30,9 @@ NO_TABLE: Final = (
 FLAGS: Final = {"true": True, "false": False}
 # One slash is enough: `Path("s3://bucket")` is written s3:/bucket. One letter is a drive, as others write paths.
 URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+FIRST_MS: Final = 0  # all messages are later
+_AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 class GivenOptions:
@@ -97,3 +107,25 @@ def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> 
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     raise refused(f"{text} is a URL, and {found[1]}: is not supported: name a folder, such as one where it is mounted")
+
+
+def instant_ms(instant: Instant, now_ms: int) -> int | None:
+    """Return a time in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
+    if instant is None:
+        return None
+    if isinstance(instant, str):
+        ago = _AGO.fullmatch(instant)
+        if ago is not None:
+            return max(FIRST_MS, now_ms - int(ago[1]) * UNITS_MS[ago[2]])
+        try:
+            instant = datetime.fromisoformat(instant)
+        except ValueError as error:
+            raise LakeRefused(f"{instant!r} is no time such as 2026-11-20, 2026-11-20T08:30:00Z or 7d") from error
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Return the time of the machine's clock."""
+    return time.time_ns() // 1_000_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
 from broker.pipeline.job import add_lake, open_lake, options_of
-from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.options import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
 if TYPE_CHECKING:

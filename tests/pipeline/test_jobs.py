@@ -109,7 +109,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
         wanted[key].append(body)
     assert by_key == wanted
 
-    (folder,) = (lake.work_folder / "unroutable").iterdir()
+    (folder,) = (lake.place.work_folder / "unroutable").iterdir()
     refused = [row for path in BadRecordLog(folder).files() for row in pq.read_table(path).to_pylist()]
     assert [(row["routing_key"], row["offset"], row["code"]) for row in refused] == [("lost.key", 8, 312)]
 

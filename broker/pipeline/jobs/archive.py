@@ -26,13 +26,14 @@ from broker.pipeline.faults import (
     faults_fail_the_job,
 )
 from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, options_of
-from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
-from broker.pipeline.lake.bad_record import BadShare
+from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.lake.slot_copy import BadShare
 from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import given_options
+from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import run_tasks
 
@@ -199,7 +200,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
     """Archive batch by batch, up to the slots that exist now, or until it is told to stop."""
     stop = options.stop or threading.Event()
     limits = {"maxBytesPerTrigger": str(options.batch_bytes), "maxSlotsPerTrigger": str(BATCH_SLOTS)}
-    stream = SlotPlan({**_chosen(options), **limits, "failOnGap": str(not options.allow_gap)})
+    stream = SealStream({**_chosen(options), **limits, "failOnGap": str(not options.allow_gap)})
     try:
         if not options.follow:
             stream.prepareForTriggerAvailableNow()

@@ -13,7 +13,7 @@ from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import OK, LakeRefused
 from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake, options_of
 from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours
-from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 
 __all__ = ["ExpireOptions", "add_expire", "run_expire"]

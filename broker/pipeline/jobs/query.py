@@ -17,7 +17,7 @@ from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
 from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job
 from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, open_lake, options_of
-from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
 from broker.pipeline.source.catalog import open_catalog

@@ -138,7 +138,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     lake = options.selection.open()
     named = _named(options)
     producer = options.producer or f"replay-{named}"
-    state = ReplayState(lake.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
+    state = ReplayState(lake.place.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
     numbered = producer != NO_PRODUCER
     if options.resume:
         try:
@@ -159,7 +159,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     how = Publishing(
         address=options.to,
         options=PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window),
-        refused=str(lake.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"),
+        refused=str(lake.place.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"),
         exchange=options.exchange,
         changes=options.changes,
         speed=options.speed,

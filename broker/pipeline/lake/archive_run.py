@@ -5,20 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
-
-from pyspark.sql.datasource import InputPartition
 
 from broker.figures.numerals import many
 from broker.pipeline.faults import LakeRefused, SlotGap, TapTaken
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.lake import ARCHIVES, ArchiveNote, Lake
-from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots, absolute
+from broker.pipeline.lake.slot_copy import BadShare, Copied, LakeTarget, Slots, absolute
 from broker.pipeline.lake.table import ONE_ONLY, LakeBatch
 from broker.pipeline.lake.tap_cursors import TapCursors, TapName
+from broker.pipeline.options import now_ms
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream
@@ -27,7 +25,7 @@ from broker.slot_files.cursor_lag import Lag
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import GAPS_MAX
 
-__all__ = ["ArchiveRun", "SlotPlan", "Totals"]
+__all__ = ["ArchiveRun"]
 
 RELEASE_AGAIN_S: Final = 2.0
 GAPS_TOLD: Final = 3
@@ -36,14 +34,6 @@ TENDED_BYTES: Final = 32_000_000
 KEEP_HOURS: Final = 6  # for readers of replaced files
 
 Tasks = Callable[[Callable[[Slots], Copied], Sequence[Slots]], list[Copied]]
-
-
-class SlotPlan(SealStream):
-    """The stream of slots for planning only; the tasks of an archive open the slots themselves."""
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Refuse."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -65,12 +55,8 @@ class Totals:
     def count(self, copied: Copied) -> None:
         """Count a committed batch."""
         self.batches += 1
-        self.files += len(copied.files)
-        self.slots += copied.slots
-        self.rows += copied.rows
-        self.bad += copied.bad
-        self.slot_bytes += copied.slot_bytes
-        self.lake_bytes += sum(file.bytes for file in copied.files)
+        for name, number in copied.figures().items():
+            setattr(self, name, getattr(self, name) + number)
 
 
 class ArchiveRun:
@@ -132,7 +118,7 @@ class ArchiveRun:
             raise
 
     def _take_lock(self) -> bool:
-        path = self.lake.work_folder / ARCHIVES / f"{self._cursor}.lock"
+        path = self.lake.place.work_folder / ARCHIVES / f"{self._cursor}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -179,7 +165,7 @@ class ArchiveRun:
                 self._say(f"tap {tap!r} of vhost {vhost!r} is archived after seal {seal}: earlier slots are removed")
         seal = min(self._begins.values(), default=0)
         start = StreamOffset.at(self._catalog.view(), seal, gaps=self._gone)
-        return self.lake.write_note(self._cursor, ArchiveNote.new(self._vhost, self._taps, skip, start))
+        return self.lake.write_note(self._cursor, ArchiveNote(uuid.uuid4().hex, self._vhost, self._taps, skip, start))
 
     def _resumed(self, note: ArchiveNote, *, allow_gap: bool) -> ArchiveNote:
         """Check that nothing is missing after an archive's position, and return its note."""
@@ -278,7 +264,7 @@ class ArchiveRun:
         """Return the target of tasks that copy slots. Shapes: `slots` is a data folder or a URL."""
         return LakeTarget(self.lake.place, absolute(slots), self.note.query, self.note.skip)
 
-    def take(self, stream: SlotPlan, target: LakeTarget, tasks: Tasks) -> bool:
+    def take(self, stream: SealStream, target: LakeTarget, tasks: Tasks) -> bool:
         """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
         Shapes: `tasks` runs a function over items as tasks and returns the results.
@@ -353,22 +339,10 @@ class ArchiveRun:
 
     def values(self) -> dict[str, Any]:
         """Return the totals of the run, for a summary."""
-        totals = self.totals
-        return {
-            "lake": str(self.lake.place),
-            "store": self.note.start.store,
-            "cursor": self._cursor,
-            "batches": totals.batches,
-            "slots": totals.slots,
-            "rows": totals.rows,
-            "bad": totals.bad,
-            "slot_bytes": totals.slot_bytes,
-            "lake_bytes": totals.lake_bytes,
-            "seal": totals.seal,
-            **(totals.lag or {}),
-            "gaps": totals.gaps,
-            "gap_messages": totals.gap_messages,
-        }
+        place = {"lake": str(self.lake.place), "store": self.note.start.store, "cursor": self._cursor}
+        found = asdict(self.totals)
+        del found["files"], found["lag"]
+        return {**place, **found, **(self.totals.lag or {})}
 
 
 def _chosen(vhost: str | None, taps: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.place import Disk
 
 __all__ = ["LOG", "DeltaLog"]
 

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
-from broker.pipeline.lake.bad_record import BAD_DDL, BAD_SCHEMA
-from broker.pipeline.lake.disk import Disk, ObjectDisk
-from broker.pipeline.lake.instant import Instant, instant_ms, now_ms
-from broker.pipeline.lake.place import LakePlace
+from broker.pipeline.lake.place import Disk, LakePlace, ObjectDisk
 from broker.pipeline.lake.slot_copy import Branch
 from broker.pipeline.lake.table import LakeBatch, LakeFile, LakeTable
-from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
+from broker.pipeline.options import Instant, instant_ms, now_ms
+from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA, COLUMNS, ddl_of
 from broker.pipeline.source.stream_offset import StreamOffset
 from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
 
@@ -58,13 +56,6 @@ class ArchiveNote:
     taps: tuple[str, ...]
     skip: Mapping[str, Mapping[str, int]]
     start: StreamOffset
-
-    @classmethod
-    def new(
-        cls, vhost: str | None, taps: Sequence[str], skip: Mapping[str, Mapping[str, int]], start: StreamOffset
-    ) -> Self:
-        """Return the description of a new archive."""
-        return cls(uuid.uuid4().hex, vhost, tuple(taps), skip, start)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -120,11 +111,6 @@ class Lake:
     def _refuse(self, why: str) -> None:
         raise LakeRefused(f"{self.place} is no lake, {why}")
 
-    @property
-    def work_folder(self) -> Path:
-        """The folder for locks and jobs: the lake's own, or for a bucket a folder of this user."""
-        return self.place.work_folder()
-
     # ---- writing
 
     def commit(self, batch: LakeBatch) -> bool:
@@ -152,13 +138,9 @@ class Lake:
     def note_taps(self, branches: Iterable[Branch]) -> None:
         """Record the taps of a coming commit: a table answers a query about one tap, but does not list its taps."""
         for branch in branches:
-            self._note_tap(branch)
-
-    def _note_tap(self, branch: Branch) -> None:
-        store, *_ = branch
-        name = f"{store}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
-        if name not in self.disk.list(self.place.root / TAPS):
-            self._write(TAPS, name, branch)
+            name = f"{branch[0]}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
+            if name not in self.disk.list(self.place.root / TAPS):
+                self._write(TAPS, name, branch)
 
     def _write(self, folder: str, name: str, value: Any) -> None:
         """Write JSON to a file atomically; it is on disk when this returns."""
@@ -251,7 +233,7 @@ class Lake:
 
     def bad(self, spark: SparkSession) -> DataFrame:
         """Return the unreadable records, each with the reason and its bytes."""
-        return self._frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
+        return self._frame(spark, self.bad_table, self.bad_table.files(), ddl_of(BAD_SCHEMA))
 
     def _frame(self, spark: SparkSession, table: LakeTable, files: Sequence[LakeFile], ddl: str) -> DataFrame:
         """Return the rows of a table's files, with the columns of a schema."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.place import Disk
 
 __all__ = ["COMPARED", "DayFiles", "NewFile", "ParquetFile", "stats_of"]
 

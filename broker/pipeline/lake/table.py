@@ -20,11 +20,10 @@ import pyarrow as pa
 
 from broker.pipeline.faults import LakeRefused, TapTaken
 from broker.pipeline.lake.delta_log import DeltaLog
-from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.parquet_file import COMPARED, NewFile
-from broker.pipeline.lake.place import LakePlace
+from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.lake.slot_copy import Branch, Copied
+from broker.pipeline.options import now_ms
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -69,10 +68,7 @@ class LakeBatch:
 
     def facts(self) -> dict[str, Any]:
         """Return the batch's figures for the log."""
-        copied = self.copied
-        made = {name: getattr(copied, name) for name in ("slots", "rows", "bad", "slot_bytes")}
-        return {"query": self.query, "seal": self.seal, "files": len(copied.files),
-                "lake_bytes": sum(file.bytes for file in copied.files), **made}  # fmt: skip
+        return {"query": self.query, "seal": self.seal, **self.copied.figures()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,7 @@ class LakeTable:
     def __init__(
         self, place: LakePlace, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
     ) -> None:
-        self.uri = place.table_uri(name)
+        self.uri = f"{place.uri}/{name}"
         self.folder = place.root / name
         self.log = DeltaLog(self.folder if place.folder is not None else None, disk)
         self.options = dict(place.options)
@@ -219,19 +215,16 @@ class LakeTable:
 
         Raises: LakeRefused, after files that the log does not name are removed.
         """
+        made = False
         try:
-            made = self.append(batch, files)
-        except LakeRefused:
-            self.discard(files)
-            raise
-        if not made:
-            self.discard(files)
+            made = self._append(batch, files)
+        finally:
+            if not made:
+                self.discard(files)
         return made
 
-    def append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        """Add a batch as `commit` does, and keep the files in any case."""
+    def _append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         from deltalake import CommitProperties, PostCommitHookProperties
-        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, Transaction
 
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
@@ -241,27 +234,18 @@ class LakeTable:
             app_transactions=[Transaction(name, version) for name, version in batch.transactions().items()],
         )
         hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-        for _ in range(ATTEMPTS):
-            table = self.load()
-            held = _holds(table, batch)
-            self.log.sync(table.version())  # its writer may have died before the sync
-            if held:
-                return False
-            try:
-                with delta_faults(self.uri):
-                    table.create_write_transaction(
-                        adds, "append", table.schema(), [DATE],
-                        commit_properties=properties, post_commithook_properties=hooks,
-                    )  # fmt: skip
-            except LakeRefused as refused:
-                if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > table.version():
-                    continue  # another writer was first
-                raise
-            self.log.sync(table.version() + 1, after=table.version())
-            if not (table.version() + 1) % CHECKPOINT_EVERY:
-                self._checkpoint()
-            return True
-        raise LakeRefused(f"{self.uri} changes faster than it can be written to")
+
+        def append(table: DeltaTable) -> int:
+            table.create_write_transaction(
+                adds, "append", table.schema(), [DATE],
+                commit_properties=properties, post_commithook_properties=hooks,
+            )  # fmt: skip
+            return table.version() + 1
+
+        version = self._change(append, lambda table: _holds(table, batch))
+        if version is not None and not version % CHECKPOINT_EVERY:
+            self._checkpoint()
+        return version is not None
 
     def _checkpoint(self) -> None:
         """Fold the entries into a checkpoint; remove old entries when the checkpoint is on disk.
@@ -297,7 +281,7 @@ class LakeTable:
             compression="ZSTD", compression_level=1, column_properties={"body": plain, "raw": plain}
         )
         filters = None if day is None else [(DATE, "=", day)]
-        return self._maintain(
+        return self._change(
             lambda table: table.optimize.compact(
                 partition_filters=filters, target_size=target_bytes, writer_properties=properties
             )
@@ -305,7 +289,7 @@ class LakeTable:
 
     def delete(self, predicate: str) -> int:
         """Delete rows by a condition in SQL, and return how many; `vacuum` later removes their bytes."""
-        return int(self._maintain(lambda table: table.delete(predicate))["num_deleted_rows"])
+        return int(self._change(lambda table: table.delete(predicate))["num_deleted_rows"])
 
     def vacuum(self, keep_hours: int) -> int:
         """Remove files replaced more than `keep_hours` ago, and unlogged files after a day; return how many."""
@@ -329,22 +313,27 @@ class LakeTable:
             if path.rpartition("/")[2].startswith(f"{query}-"):
                 self._disk.remove(self.folder / path)
 
-    def _maintain(self, work: Callable[[DeltaTable], Any]) -> Any:
+    def _change(self, work: Callable[[DeltaTable], Any], held: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
+        """Change the table, again if another writer was first; return None if it holds the change already."""
         from deltalake.exceptions import CommitFailedError
 
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             table = self.load()
-            self.log.sync(table.version())
+            version = table.version()
+            done = held(table)
+            self.log.sync(version)  # its writer may have died before the sync
+            if done:
+                return None
             try:
                 with delta_faults(self.uri):
-                    done = work(table)
+                    found = work(table)
             except LakeRefused as refused:
-                if isinstance(refused.__cause__, CommitFailedError) and attempt < ATTEMPTS - 1:
-                    continue  # other writers replaced the same files
+                if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > version:
+                    continue
                 raise
-            self.log.sync(self.load().version(), after=table.version())
-            return done
-        raise AssertionError
+            self.log.sync(self.load().version(), after=version)
+            return found
+        raise LakeRefused(f"{self.uri} changes faster than it can be written to")
 
 
 def _holds(table: DeltaTable, batch: LakeBatch) -> bool:

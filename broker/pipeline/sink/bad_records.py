@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.sink.publish_window import RefusedMessage
 
 __all__ = ["BAD_SCHEMA", "BadRecordFile", "BadRecordLog"]

@@ -1,10 +1,11 @@
-"""Reads slots as they are sealed: the common base of both formats' streams."""
+"""Reads slots as they are sealed: the stream of both formats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,9 +24,11 @@ from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView
 
-__all__ = ["SealStream"]
+__all__ = ["Rows", "SealStream"]
 
 NO_LIMITS = BatchLimits()
+
+Rows = Callable[[InputPartition], Iterator[pa.RecordBatch]]
 
 
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -36,8 +39,10 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     reads the checkpoint or listens to the query's progress.
     """
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], rows: Rows | None = None) -> None:
+        """Shapes: `rows` yields the rows of a run of slots; without it the stream only plans."""
         self._options = dict(options)
+        self._rows = rows
         self._opened: SlotSource | None = None
         self._target: int | None = None  # of a query that ends with the current seals
 
@@ -152,6 +157,11 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _named(self, seal: int | None = None) -> str:
         wants = self._source.options.wants()
         return f"a stream of {wants}" if seal is None else f"a stream of {wants} behind seal {seal}"
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one run."""
+        assert self._rows is not None
+        return self._rows(partition)
 
     def stop(self) -> None:
         """Close the catalog."""

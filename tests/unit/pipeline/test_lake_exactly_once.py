@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -55,7 +54,7 @@ def archive(path: Path, folder: SlotFolder, disk: DyingDisk) -> None:
     lake = Lake(path, create=True, disk=disk)  # each run repairs the lake first
     note = lake.note("archive")
     if note is None:
-        note = replace(ArchiveNote.new(None, (), {}, StreamOffset(folder.store, 0)), query=QUERY)
+        note = ArchiveNote(QUERY, None, (), {}, StreamOffset(folder.store, 0))
         lake.write_note("archive", note)
     at = lake.position(note) or note.start
     target = LakeTarget(

@@ -22,8 +22,8 @@ from deltalake.exceptions import CommitFailedError
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.jobs.expire import ExpireOptions, conditions
 from broker.pipeline.lake import Lake, table
-from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.parquet_file import DayFiles
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA

@@ -14,11 +14,10 @@ import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotMissing
 from broker.pipeline.lake import parquet_file
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.instant import instant_ms
 from broker.pipeline.lake.parquet_file import ParquetFile
-from broker.pipeline.lake.slot_copy import Copied, SlotCopy
+from broker.pipeline.lake.place import Disk
+from broker.pipeline.lake.slot_copy import BadShare, Copied, SlotCopy
+from broker.pipeline.options import instant_ms
 from broker.pipeline.source import decoder
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.schema import ARROW_SCHEMA
