@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,6 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
+from broker.pipeline.sink.writers import batch_writer, stream_writer
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import SourceOptions, check_columns
@@ -30,9 +32,6 @@ from broker.pipeline.source.seal_stream import Rows, SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import frame_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "MessageFormat",
@@ -115,16 +114,12 @@ class MessageFormat(SlotFormat):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the publisher of a frame's rows. Raises: SinkRefused."""
-        from broker.pipeline.sink.writers import batch_writer
-
         with said_plainly():
             self._check_speculation()
             return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the publisher of a stream's rows. Raises: SinkRefused."""
-        from broker.pipeline.sink.writers import stream_writer
-
         with said_plainly():
             self._check_speculation()
             return stream_writer(dict(self.options), schema, overwrite)

@@ -36,7 +36,7 @@ from broker.pipeline.spark.server_files import ServerState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
 __all__ = [
     "ALWAYS_WARM",
@@ -159,7 +159,7 @@ def _lake_argument(text: str) -> Path | str:
 
 def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
     """Return the lake, at a version if one is given. Raises: JobFailed (USAGE) if there is none."""
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
     try:
         return Lake(place, version=version)

@@ -7,18 +7,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
 from broker.pipeline.job import add_lake, open_lake, options_of
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.options import instant_ms, now_ms
+from broker.pipeline.spark.failure import reason
 from broker.routing.pattern import HASH, STAR, parse_pattern
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from broker.pipeline.lake import Lake
 
 __all__ = ["Selection", "add_selection", "check_instants", "pattern_regex", "selection_of"]
 
@@ -61,9 +62,6 @@ class Selection:
 
         Raises: JobFailed (USAGE) for a condition that is invalid SQL over these columns.
         """
-        from pyspark.errors import AnalysisException, ParseException
-        from pyspark.sql import functions as F  # noqa: N812 - the usual alias
-
         if self.vhost is not None:
             frame = frame.where(F.col("vhost") == self.vhost)
         if self.queues:
@@ -74,8 +72,6 @@ class Selection:
             try:
                 frame = frame.where(self.where)
             except (AnalysisException, ParseException) as error:
-                from broker.pipeline.spark.failure import reason
-
                 raise JobFailed(f"--where {self.where!r}: {reason(str(error))[0]}", USAGE) from None
         return frame
 
@@ -135,7 +131,5 @@ def pattern_regex(pattern: str) -> str:
 
 def pattern_column(pattern: str) -> Column:
     """Return the condition that a row's routing key matches."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     words = F.when(F.col("routing_key") == "", "").otherwise(F.concat(F.lit("."), F.col("routing_key")))
     return words.rlike(rf"\A{pattern_regex(pattern)}\z")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
 __all__ = ["SLOT", "lake_of", "rows_of"]
 
@@ -43,7 +43,7 @@ def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal:
 
 def lake_of(path: Path, *batches: Any) -> Lake:
     """Return a lake with these rows."""
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
     from broker.pipeline.lake.parquet_file import DayFiles
     from broker.pipeline.lake.slot_copy import Copied
     from broker.pipeline.lake.table import LakeBatch

@@ -30,7 +30,7 @@ pytest.importorskip("pyspark")
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
 PROJECT = Path(__file__).parents[2]
 DRIVER_DEADLINE_S = 200.0
@@ -52,7 +52,7 @@ def ids(frame: DataFrame) -> list[int]:
 
 def open_lake(path: Path) -> Lake:
     """Return the lake."""
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
     return Lake(path)
 

@@ -22,7 +22,7 @@ from tests.unit.pipeline.encoded import properties
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
 ROWS = 40
 DAY = "2023-11-14"
@@ -58,7 +58,7 @@ def add_older(lake: Lake) -> None:
 
 def open_lake(path: Path, **options: Any) -> Lake:
     """Open the lake again and return it."""
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
     return Lake(path, **options)
 
@@ -82,7 +82,7 @@ def test_a_lake_is_read_compacted_and_asked(
     """Old files are read with nulls; a compaction beside an archive loses and doubles nothing; SQL covers all of it."""
     import slotmq
     from broker.pipeline.jobs.compact import CompactOptions, run_compact
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
     folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "la{k}e {1,2} *", create=True)
     assert lake.messages(spark).count() == 0

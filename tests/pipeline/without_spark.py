@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.pipeline.lake import Lake
 from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.seal_stream import SealStream

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import (
@@ -36,9 +38,6 @@ from broker.pipeline.source.options import given_options
 from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["ArchiveOptions", "add_archive", "run_archive"]
 

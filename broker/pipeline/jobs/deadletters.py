@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
@@ -24,10 +28,7 @@ from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
 from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable, digest, publish_frame
 from broker.pipeline.source.options import given_options
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
 __all__ = ["DeadLetterOptions", "add_deadletters", "group_deaths", "run_deadletters"]
 
@@ -188,7 +189,6 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
     Shapes: `found_in` is the queue that holds them, `died_in` the queue of their latest death; `sample` is the latest
     one.
     """
-    from pyspark.sql import functions as F  # noqa: N812
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -222,8 +222,6 @@ def _revived(properties: bytes, death: PastDeath, *, alone: bool) -> bytes:
 
 def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """Return the selected dead letters of a batch with the columns of their death."""
-    import pyarrow as pa
-
     deaths = [death_in(properties) for properties in batch.column("properties_raw").to_pylist()]
     chosen = [death for death in deaths if death is not None and wanted(death)]
     kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
@@ -247,8 +245,6 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
     """Return the task that turns selected dead letters with COLUMNS into messages to publish, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         alone = into == QUEUE
         for batch in batches:
             raw = batch.column("properties_raw").to_pylist()
@@ -274,8 +270,6 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
 
 
 def _replay(frame: DataFrame, options: DeadLetterOptions, folder: str) -> dict[str, int]:
-    from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
-
     assert options.to is not None and options.selection is not None, "who replays says where to and from which lake"
     ready = frame.select(*COLUMNS).mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
     named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
@@ -22,10 +26,7 @@ from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import SourceOptions, given_options
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType
+from broker.pipeline.spark.failure import reason
 
 __all__ = ["QueryOptions", "add_query", "run_query"]
 
@@ -127,10 +128,7 @@ def _version(text: str) -> int | str:
 
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
     """Run the query, and return the answer. Raises: JobFailed, with USAGE for invalid SQL over these columns."""
-    from pyspark.errors import AnalysisException, ParseException
-
     from broker.pipeline.formats import live_messages
-    from broker.pipeline.spark.failure import reason
 
     with faults_fail_the_job():
         lake = None if options.lake is None else open_lake(options.lake, options.version)
@@ -183,8 +181,6 @@ def live_options(options: QueryOptions) -> dict[str, str]:
 
 def in_utc(value: Any, kind: DataType) -> Any:
     """Return a value with its timestamps in UTC, as SQL has them: PySpark returns them in the machine's zone."""
-    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
-
     if value is None:
         return None
     match kind:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
@@ -32,9 +35,6 @@ from broker.pipeline.sink.publishing import (
     publish_frame,
 )
 from broker.pipeline.sink.rows import WINDOW_MAX
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ReplayOptions", "add_replay", "run_replay"]
 
@@ -176,8 +176,6 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
 def _publish(
     frame: DataFrame, steps: list[Step], how: Publishing, key_map: KeyMap, state: ReplayState, progress: Progress
 ) -> dict[str, int]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     totals = {"published": 0, "refused": 0, "dropped": 0, "bytes": 0}
     progress.step("publishing")
     for step in steps:
@@ -286,8 +284,6 @@ class ReplayState:
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
     """Return the number of rows of each slot in a frame."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
@@ -309,8 +305,6 @@ def _named(options: ReplayOptions) -> str:
 
 
 def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
-    from pyspark.sql import functions as F  # noqa: N812
-
     keys = frame.groupBy("exchange", "routing_key").agg(F.count("*").alias("messages"))
     row = frame.agg(
         F.sum(F.octet_length("body")).alias("bytes"),

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
@@ -17,6 +19,7 @@ from broker.figures.numerals import short_text, size_text, span_text
 from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument, write_whole
 from broker.pipeline.jobs.route import running_topology
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
 from broker.pipeline.report.broker_sections import (
     bindings_section,
@@ -44,11 +47,6 @@ from broker.pipeline.routes.route_count import counted_routes, named
 from broker.pipeline.routes.topology import Topology
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.source.catalog import Catalog, open_catalog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from broker.pipeline.lake import Lake
 
 __all__ = ["ReportOptions", "add_report", "page", "report_values", "run_report"]
 

@@ -6,8 +6,11 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
+
+from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument
@@ -24,9 +27,6 @@ from broker.pipeline.routes.route_count import (
 )
 from broker.pipeline.routes.topology import Topology
 from broker.pipeline.selection import Selection, add_selection, selection_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["RouteOptions", "add_route", "count_frame", "run_route"]
 
@@ -93,8 +93,6 @@ def running_topology(folder: str) -> Topology:
 
     Raises: Unanswered if no broker runs there.
     """
-    from broker.cli.control_client import ask
-
     document = {kind: ask(folder, f"list_{kind}") for kind in ("exchanges", "queues", "bindings", "policies")}
     queues = [row for row in document["queues"] if not row["name"].startswith(TAP_QUEUE)]
     bindings = [row for row in document["bindings"] if not row["destination"].startswith(TAP_QUEUE)]

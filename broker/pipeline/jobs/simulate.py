@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from broker.cli.parser import BadUsage, add_command
 from broker.figures.numerals import many
@@ -26,10 +31,6 @@ from broker.pipeline.simulate.plan import (
 )
 from broker.pipeline.simulate.results import result_lines, result_sheet
 from broker.pipeline.spark.tasks import frame_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 __all__ = ["SimulateOptions", "add_simulate", "run_simulate"]
 
@@ -190,10 +191,6 @@ def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progres
 
 def write_results(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as Parquet or CSV, by the name of the file. Raises: JobFailed."""
-    import pyarrow as pa
-    import pyarrow.csv as pc
-    import pyarrow.parquet as pq
-
     table = pa.Table.from_pylist(list(rows), schema=_schema())
     write_whole(path, lambda to: pc.write_csv(table, to) if path.suffix == ".csv" else pq.write_table(table, to))
 
@@ -222,7 +219,6 @@ def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
 
 
 def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
 
     from broker.pipeline.simulate.messages_level import MessageSimulation
     from broker.pipeline.simulate.tables_level import TableSimulation
@@ -234,7 +230,5 @@ def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
 
 
 def _schema() -> pa.Schema:
-    import pyarrow as pa
-
     kinds = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
     return pa.schema([(name, kinds[kind]) for name, kind in SIMULATED_COLUMNS.items()])

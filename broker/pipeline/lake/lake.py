@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake.place import Disk, LakePlace, ObjectDisk
@@ -25,10 +29,6 @@ from broker.pipeline.options import Instant, instant_ms, now_ms
 from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA, COLUMNS, ddl_of
 from broker.pipeline.source.stream_offset import StreamOffset
 from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ARCHIVES", "ArchiveNote", "Lake"]
 
@@ -219,8 +219,6 @@ class Lake:
         Cost: files of other days are not opened. The frame shows the lake of this moment; later commits do not change
         it.
         """
-        from pyspark.sql import functions
-
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))
         files = self.message_table.files(first_ms, end_ms)
@@ -265,9 +263,6 @@ class Lake:
 
 def _object_rows(place: LakePlace, paths: Sequence[str], ddl: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of Parquet files in a bucket, in a task; columns that a file lacks are null."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.unify_schemas([ARROW_SCHEMA, BAD_SCHEMA])
     wanted = pa.schema([schema.field(column.split("`")[1]) for column in ddl.split(", ")])
     files = ObjectDisk(place.uri, place.options).files

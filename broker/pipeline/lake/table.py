@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, Transaction
 
 from broker.pipeline.faults import LakeRefused, TapTaken
 from broker.pipeline.lake.delta_log import DeltaLog
@@ -24,9 +27,6 @@ from broker.pipeline.lake.parquet_file import COMPARED, NewFile
 from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.lake.slot_copy import Branch, Copied
 from broker.pipeline.options import now_ms
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 __all__ = ["ONE_ONLY", "LakeBatch", "LakeFile", "LakeTable"]
 
@@ -96,8 +96,6 @@ def query_name(query: str, incarnation: str) -> str:
 @contextmanager
 def delta_faults(uri: str) -> Iterator[None]:
     """Turn exceptions of the package into one line."""
-    from deltalake.exceptions import DeltaError
-
     try:
         yield
     except (DeltaError, OSError) as error:
@@ -128,15 +126,11 @@ class LakeTable:
     @property
     def exists(self) -> bool:
         """Whether there is a table."""
-        from deltalake import DeltaTable
-
         with delta_faults(self.uri):
             return DeltaTable.is_deltatable(self.uri, storage_options=self.options)
 
     def create(self) -> None:
         """Create the table if it does not exist."""
-        from deltalake import DeltaTable, Schema
-
         if self.exists:
             return
         self._disk.make_folder(self.folder)
@@ -157,8 +151,6 @@ class LakeTable:
 
     def load(self) -> DeltaTable:
         """Return the package's table object. Raises: LakeRefused for a version that the table does not have."""
-        from deltalake import DeltaTable
-
         with delta_faults(self.uri):
             table = DeltaTable(self.uri, storage_options=self.options)
             if self._version is not None:
@@ -224,9 +216,6 @@ class LakeTable:
         return made
 
     def _append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        from deltalake import CommitProperties, PostCommitHookProperties
-        from deltalake.transaction import AddAction, Transaction
-
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},
@@ -274,8 +263,6 @@ class LakeTable:
 
     def compact(self, target_bytes: int, day: str | None = None) -> dict[str, Any]:
         """Compact small files, of all days or one, and return the package's figures."""
-        from deltalake import ColumnProperties, WriterProperties
-
         plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
         properties = WriterProperties(
             compression="ZSTD", compression_level=1, column_properties={"body": plain, "raw": plain}
@@ -315,8 +302,6 @@ class LakeTable:
 
     def _change(self, work: Callable[[DeltaTable], Any], held: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
         """Change the table, again if another writer was first; return None if it holds the change already."""
-        from deltalake.exceptions import CommitFailedError
-
         for _ in range(ATTEMPTS):
             table = self.load()
             version = table.version()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
 
 from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, instant, slice_ms
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 __all__ = ["AHEAD_DAYS", "forecast", "traffic", "trend"]
 
@@ -27,8 +27,6 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
     Cost: three passes, the first over the times alone; later steps use the groups of the second, one row for each key
         and time slice.
     """
-    from pyspark.sql import functions as sf
-
     sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), _size().alias("size"))
     span = sized.agg(sf.count("*").alias("n"), sf.min("at").alias("first"), sf.max("at").alias("last")).collect()[0]
     if not span["n"]:
@@ -71,21 +69,15 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
 
 
 def _size() -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
 
 
 def _floor(column: Column, size_ms: int) -> Column:
-    from pyspark.sql import functions as sf
-
     return column - sf.pmod(column, sf.lit(size_ms))
 
 
 def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
     """Return messages and bytes by slice, and messages by day."""
-    from pyspark.sql import functions as sf
-
     slices: dict[int, tuple[int, int]] = {}
     days: dict[int, int] = {}
     sums = grouped.groupBy("day", "slice").agg(sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes"))
@@ -97,8 +89,6 @@ def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int
 
 
 def _exchanges(grouped: DataFrame) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as sf
-
     rows = grouped.groupBy("vhost", "exchange").agg(
         sf.sum("messages").alias("messages"),
         sf.sum("bytes").alias("bytes"),
@@ -109,8 +99,6 @@ def _exchanges(grouped: DataFrame) -> list[dict[str, Any]]:
 
 
 def _top_keys(grouped: DataFrame) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as sf
-
     keys = grouped.groupBy("vhost", "exchange", "routing_key").agg(
         sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes")
     )
@@ -123,9 +111,6 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
     Shapes: a level omits keys with fewer words.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sf
-
     words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
     beginnings = sf.transform(
         sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS), sf.size("words"))),
@@ -176,8 +161,6 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
 def _sizes(sizes: DataFrame) -> dict[str, Any]:
     """Return the sizes of bodies. Shapes: a class ends at a power of two, inclusive; the first holds size 0."""
-    from pyspark.sql import functions as sf
-
     digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, unlike a logarithm
     upto = sf.when(sf.col("size") <= 1, sf.col("size")).otherwise(sf.pow(sf.lit(2.0), digits).cast("bigint"))
     classes = sizes.groupBy(upto.alias("upto")).agg(sf.sum("messages").alias("messages")).orderBy("upto").collect()

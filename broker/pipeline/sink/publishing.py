@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import edit_header
@@ -24,10 +29,6 @@ from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
 from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
 from broker.pipeline.sink.rows import sequence_of
 from broker.pipeline.spark.tasks import session_setting, tasks_at_once
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 __all__ = [
     "COLUMNS",
@@ -164,9 +165,6 @@ def publish_frame(
     Refused messages are in the folder under the number of the batch.
     The messages of one queue under one routing key are published in the order of the queue.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     spark = frame.sparkSession
     lanes = tasks_at_once(spark)  # all lanes run at once: each has its share of the rate
     lane = ("vhost", "queue", "routing_key")
@@ -199,8 +197,6 @@ def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterat
             publisher.publish(rows)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         with said_plainly():
             tally = publish_batches(how.address, how.options, Path(how.refused), batches, publish)
         yield pa.RecordBatch.from_pylist([tally._asdict()])
@@ -243,9 +239,6 @@ def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[O
 
 def due_us(times: Any) -> list[int]:
     """Return the times of rows in microseconds, each at least as late as the one before."""
-    import numpy as np
-    import pyarrow as pa
-
     found: Any = np.asarray(times.cast(pa.int64()).fill_null(0))
     return [int(time_us) for time_us in np.maximum.accumulate(found)]
 

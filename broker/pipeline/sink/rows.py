@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.address import AmqpAddress, BadAddress
@@ -21,9 +23,6 @@ from broker.pipeline.sink.property_columns import (
     PropertyOctets,
 )
 from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["WINDOW_MAX", "SinkOptions", "SinkRows", "check_columns", "sequence_of"]
 

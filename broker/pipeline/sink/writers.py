@@ -10,19 +10,16 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, said_plainly
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher
 from broker.pipeline.sink.bad_records import BadRecordLog
 from broker.pipeline.sink.publishing import publish_batches
 from broker.pipeline.sink.rows import SinkOptions, SinkRows, check_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 __all__ = ["TaskPublished", "batch_writer", "stream_writer"]
 

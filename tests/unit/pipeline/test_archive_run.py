@@ -13,8 +13,9 @@ import pytest
 from broker.pipeline.faults import JobFailed, LakeRefused, SlotGap, SourceRefused
 from broker.pipeline.job import Summary
 from broker.pipeline.jobs import archive as job
-from broker.pipeline.lake import Lake, archive_run
+from broker.pipeline.lake import archive_run
 from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.progress import Progress

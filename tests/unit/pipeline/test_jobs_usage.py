@@ -11,7 +11,7 @@ from broker.cli.main import main
 
 pytest.importorskip("pyspark")
 
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 
 BROKER = "amqp://localhost"
 

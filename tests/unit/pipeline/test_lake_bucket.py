@@ -14,8 +14,8 @@ pytest.importorskip("deltalake")
 pytest.importorskip("moto")
 
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.lake import Lake
 from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from broker.pipeline.lake import Lake, table
-from broker.pipeline.lake.lake import ArchiveNote
+from broker.pipeline.lake import table
+from broker.pipeline.lake.lake import ArchiveNote, Lake
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle

@@ -21,7 +21,8 @@ from deltalake.exceptions import CommitFailedError
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.jobs.expire import ExpireOptions, conditions
-from broker.pipeline.lake import Lake, table
+from broker.pipeline.lake import table
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.parquet_file import DayFiles
 from broker.pipeline.lake.place import Disk
 from broker.pipeline.lake.slot_copy import Copied
@@ -224,7 +225,7 @@ def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
     if not Path(strace).exists():
         pytest.skip("there is no strace")
     code = (
-        "import sys; from broker.pipeline.lake import Lake; from tests.unit.pipeline.test_lake_table import batch;"
+        "import sys; from broker.pipeline.lake.lake import Lake; from tests.unit.pipeline.test_lake_table import batch;"
         "lake = Lake(sys.argv[1]); lake.commit(batch(lake, 1)); sys.stdout.write('released')"
     )
     trace = tmp_path / "trace"
