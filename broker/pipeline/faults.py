@@ -8,30 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = [
-    "BAD_RECORDS",
-    "ERROR",
-    "GAP",
-    "NO_JAVA",
-    "OK",
-    "USAGE",
-    "JobFailed",
-    "LakeRefused",
-    "PipelineFault",
-    "PublishFailed",
-    "ServerRefused",
-    "SimulationFailed",
-    "SinkRefused",
-    "SlotDamaged",
-    "SlotGap",
-    "SlotMissing",
-    "SourceRefused",
-    "TapTaken",
-    "fault_in",
-    "faults_fail_the_job",
-    "said_plainly",
-]
-
 OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2

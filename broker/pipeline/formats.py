@@ -6,7 +6,10 @@ slotmq-slots    one row for each slot, for programs that fetch the messages them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -14,16 +17,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
-from broker.pipeline.sink.writers import batch_writer, stream_writer
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import publish_batches
+from broker.pipeline.sink.rows import SinkOptions, SinkRows, check_message_columns
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import SourceOptions, check_columns
@@ -32,15 +41,6 @@ from broker.pipeline.source.seal_stream import Rows, SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import frame_of
-
-__all__ = [
-    "MessageFormat",
-    "SlotFormat",
-    "SpeculatingMessageFormat",
-    "arrow_schema_of",
-    "live_messages",
-    "message_batches",
-]
 
 READER: Final = "a batch read"
 
@@ -185,3 +185,98 @@ def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, Any]:
     times = {"first_ts": slot.first_ts_ms, "last_ts": slot.last_ts_ms}
     times = {name: None if at_ms is None else at_ms * 1000 for name, at_ms in times.items()}
     return {**found, **times, "slot": slot.first, "path": catalog.location(slot)}
+
+
+@dataclass(frozen=True)
+class TaskPublished(WriterCommitMessage):
+    """The report of one task: messages sent, rows finally refused, and the file that holds them."""
+
+    messages: int
+    refused: int
+    file: str
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """Return the publisher of a frame's rows. Raises: SinkRefused."""
+    return BatchSink(_checked(options, schema, overwrite=overwrite))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """Return the publisher of a stream's rows. Raises: SinkRefused."""
+    return StreamSink(_checked(options, schema, overwrite=overwrite))
+
+
+def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise SinkRefused("messages can be added only: use mode append")
+    found = SinkOptions.read(options)
+    check_message_columns({field.name: field.dataType.simpleString() for field in schema.fields}, found)
+    return found
+
+
+class _Sink:
+    """Publishes in tasks; on the driver it logs which files of bad rows count.
+
+    Invariant: every row that a task reports is confirmed, or in its file.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
+        """Publish the rows of one task. Raises: PublishFailed."""
+        options, rows = self._options, SinkRows(self._options)
+
+        def publish(publisher: AmqpPublisher, batch: pa.RecordBatch) -> None:
+            publisher.publish(rows.messages(batch, publisher.refused))
+
+        with said_plainly():
+            done = publish_batches(options.address, options.publisher, options.bad_records, iterator, publish)
+        return TaskPublished(done.published, done.refused, done.file)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, run: str) -> None:
+        if self._options.bad_records is not None:
+            BadRecordLog(self._options.bad_records).commit(run, batch, _files(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.bad_records is not None:
+            BadRecordLog(self._options.bad_records).remove(_files(messages))
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Publishes the rows of a frame."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log the files of bad rows."""
+        self._commit(messages, 0, self._run)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop the bad rows of the successful tasks; published messages stay published."""
+        self._abort(messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Publishes the rows of a stream."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log the files of bad rows of a batch."""
+        self._commit(messages, batchId, self._query_id() or self._run)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drop the bad rows of the successful tasks."""
+        self._abort(messages)
+
+    def _query_id(self) -> str:
+        """Return the stream's id, which survives a restart, from its checkpoint; empty if the checkpoint has none."""
+        if self._options.checkpoint is None:
+            return ""
+        try:
+            said = json.loads((self._options.checkpoint / "metadata").read_bytes())["id"]
+            return str(uuid.UUID(said))
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
+def _files(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    return [message.file for message in messages if isinstance(message, TaskPublished) and message.file]

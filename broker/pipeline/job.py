@@ -38,24 +38,6 @@ if TYPE_CHECKING:
 
     from broker.pipeline.lake.lake import Lake
 
-__all__ = [
-    "ALWAYS_WARM",
-    "SessionChoice",
-    "Summary",
-    "add_broker",
-    "add_lake",
-    "add_output",
-    "add_spark",
-    "carry_out",
-    "choose",
-    "open_lake",
-    "options_of",
-    "path_argument",
-    "setting",
-    "spark_of",
-    "write_whole",
-]
-
 Options = TypeVar("Options")
 LOCAL: Final = "local[*]"
 ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # the environment variable that makes every command start the server
@@ -242,7 +224,7 @@ def carry_out(
     except (BadUsage, BadFile, Unanswered):
         raise
     except Exception as error:  # noqa: BLE001 - a stack trace through two languages helps no user
-        from broker.pipeline.spark.failure import told
+        from broker.pipeline.spark.log import told
 
         progress.close()
         failure = told(error)

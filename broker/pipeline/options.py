@@ -17,8 +17,6 @@ from urllib.parse import unquote, urlsplit
 
 from broker.pipeline.faults import LakeRefused, PipelineFault
 
-__all__ = ["NO_TABLE", "URL", "GivenOptions", "Instant", "instant_ms", "local_path", "now_ms"]
-
 Instant = datetime | str | None
 
 OF_SPARK: Final = ("spark.", "__")

@@ -18,10 +18,8 @@ from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
 from broker.pipeline.job import add_lake, open_lake, options_of
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.options import instant_ms, now_ms
-from broker.pipeline.spark.failure import reason
+from broker.pipeline.spark.log import reason
 from broker.routing.pattern import HASH, STAR, parse_pattern
-
-__all__ = ["Selection", "add_selection", "check_instants", "pattern_regex", "selection_of"]
 
 WORD: Final = r"\.[^.]*"
 NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")

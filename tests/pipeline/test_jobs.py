@@ -171,7 +171,7 @@ def test_route_tells_what_the_broker_does(
     """Messages published with these bindings reach the queues as counted; a diff with them finds nothing."""
     from broker.client.address import AmqpAddress
     from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
-    from broker.pipeline.routes.bindings_file import read_definitions
+    from broker.pipeline.routes.topology import read_definitions
     from broker.pipeline.sink.amqp_publisher import AmqpPublisher
 
     queues = [f"r{n}" for n in range(1, 6)]

@@ -21,8 +21,8 @@ def test_each_task_simulates_one_overlay(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rows are those of a simulation without Spark, in Parquet and JSON alike, and a picture shows them."""
+    from broker.pipeline.simulate.levels import TableSimulation
     from broker.pipeline.simulate.plan import SimulationPlan
-    from broker.pipeline.simulate.tables_level import TableSimulation
 
     output, plot = tmp_path / "rows.parquet", tmp_path / "rows.svg"
     assert main(["pipeline", "simulate", *WORDS.split(), "--json", "-o", str(output), "--plot", str(plot)]) == 0

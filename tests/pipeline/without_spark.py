@@ -13,8 +13,7 @@ from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.seal_stream import SealStream
-from broker.pipeline.source.stream_offset import StreamOffset
+from broker.pipeline.source.seal_stream import SealStream, StreamOffset
 
 __all__ = ["archive"]
 

@@ -39,8 +39,6 @@ from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import run_tasks
 
-__all__ = ["ArchiveOptions", "add_archive", "run_archive"]
-
 CURSOR: Final = "archive"
 CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255, and the archive's files add a suffix
 STARTS: Final = 3

@@ -13,8 +13,6 @@ from broker.pipeline.faults import OK
 from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake
 from broker.pipeline.progress import Progress
 
-__all__ = ["CompactOptions", "add_compact", "add_keep", "keep_hours", "run_compact"]
-
 TARGET_MB: Final = 192
 KEEP_DAYS: Final = 7.0
 KEEP_DAYS_MAX: Final = 36_500

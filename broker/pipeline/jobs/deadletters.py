@@ -30,8 +30,6 @@ from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable
 from broker.pipeline.source.options import given_options
 from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
-__all__ = ["DeadLetterOptions", "add_deadletters", "group_deaths", "run_deadletters"]
-
 EXCHANGE, QUEUE = "exchange", "queue"
 UNROUTABLE: Final = Path("unroutable")
 SAMPLE_BYTES: Final = 200

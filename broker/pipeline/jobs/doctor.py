@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from broker.pipeline.spark.java import Search
 
-__all__ = ["DoctorOptions", "Machine", "add_doctor", "look", "memory_bytes", "run_doctor"]
-
 ROWS: Final = 500_000
 GROUPS: Final = 97
 PACKAGES: Final = ("pyspark", "pyarrow", "deltalake", "pandas", "numpy")
@@ -173,7 +171,7 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     try:
         job = _try_out(options.spark, options.rows, progress)
     except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
-        from broker.pipeline.spark.failure import told
+        from broker.pipeline.spark.log import told
 
         failure = told(error)
         return Summary({**values, "job": None, "failure": str(failure)}, failure.code, (*lines, f"job      {failure}"))

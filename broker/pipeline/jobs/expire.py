@@ -16,8 +16,6 @@ from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours
 from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 
-__all__ = ["ExpireOptions", "add_expire", "run_expire"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:

@@ -26,9 +26,7 @@ from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import SourceOptions, given_options
-from broker.pipeline.spark.failure import reason
-
-__all__ = ["QueryOptions", "add_query", "run_query"]
+from broker.pipeline.spark.log import reason
 
 LIMIT: Final = 1000
 MESSAGES: Final = "messages"

@@ -36,8 +36,6 @@ from broker.pipeline.sink.publishing import (
 )
 from broker.pipeline.sink.rows import WINDOW_MAX
 
-__all__ = ["ReplayOptions", "add_replay", "run_replay"]
-
 NO_PRODUCER: Final = "none"
 STATES: Final = "_jobs"  # folders inside a lake
 REFUSED: Final = "unroutable"

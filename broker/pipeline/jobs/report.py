@@ -31,8 +31,7 @@ from broker.pipeline.report.broker_sections import (
     tap_rows,
     taps_section,
 )
-from broker.pipeline.report.time_slices import instant, slice_name
-from broker.pipeline.report.traffic import forecast, traffic
+from broker.pipeline.report.traffic import forecast, instant, slice_name, traffic
 from broker.pipeline.report.traffic_sections import (
     exchanges_section,
     forecast_section,
@@ -41,14 +40,11 @@ from broker.pipeline.report.traffic_sections import (
     rate_section,
     sizes_section,
 )
-from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
 from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.route_count import counted_routes, named
-from broker.pipeline.routes.topology import Topology
+from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.source.catalog import Catalog, open_catalog
-
-__all__ = ["ReportOptions", "add_report", "page", "report_values", "run_report"]
 
 MILLION: Final = 1_000_000
 TRAFFIC = {

@@ -15,7 +15,6 @@ from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument
 from broker.pipeline.progress import Progress
-from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import (
     ASKED,
@@ -25,10 +24,8 @@ from broker.pipeline.routes.route_count import (
     named,
     with_queues,
 )
-from broker.pipeline.routes.topology import Topology
+from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings, read_definitions
 from broker.pipeline.selection import Selection, add_selection, selection_of
-
-__all__ = ["RouteOptions", "add_route", "count_frame", "run_route"]
 
 LINES: Final = 20  # of each kind, as text; --json has more
 TAP_QUEUE: Final = "amq.tap."

@@ -14,8 +14,6 @@ from broker.pipeline.progress import Progress
 from broker.pipeline.spark.server import ServerRequest, connect, files, start, stop
 from broker.pipeline.spark.server_files import ServerState
 
-__all__ = ["ServerOptions", "add_server", "run_server"]
-
 MEMORY: Final = re.compile(r"[1-9]\d{0,5}[mg]")
 IDLE: Final = re.compile(r"([1-9]\d{0,5})(s|m|h)")
 UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}

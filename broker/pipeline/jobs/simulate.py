@@ -32,8 +32,6 @@ from broker.pipeline.simulate.plan import (
 from broker.pipeline.simulate.results import result_lines, result_sheet
 from broker.pipeline.spark.tasks import frame_of
 
-__all__ = ["SimulateOptions", "add_simulate", "run_simulate"]
-
 LISTS: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
 NUMBERS: Final = ("fan_out", "patterns", "patterns_max", "messages", "seed")
 LIMITS: Final = {
@@ -220,8 +218,7 @@ def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
 
 def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
 
-    from broker.pipeline.simulate.messages_level import MessageSimulation
-    from broker.pipeline.simulate.tables_level import TableSimulation
+    from broker.pipeline.simulate.levels import MessageSimulation, TableSimulation
 
     began_s = time.process_time()
     row = (MessageSimulation if plan.level == MESSAGES else TableSimulation)(plan).run()

@@ -15,8 +15,6 @@ from urllib.parse import unquote
 
 from broker.pipeline.lake.place import Disk
 
-__all__ = ["LOG", "DeltaLog"]
-
 LOG: Final = "_delta_log"
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 CHECKPOINT: Final = ".checkpoint.parquet"

@@ -23,8 +23,6 @@ import pyarrow.parquet as pq
 
 from broker.pipeline.lake.place import Disk
 
-__all__ = ["COMPARED", "DayFiles", "NewFile", "ParquetFile", "stats_of"]
-
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 32 << 20  # large bodies end a row group earlier, because it is held in memory until written
 CODEC: Final = "zstd"

@@ -17,9 +17,7 @@ from urllib.parse import quote
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.options import URL, local_path
-from broker.pipeline.spark.user_folder import cache_folder
-
-__all__ = ["OPTIONS", "Disk", "LakePlace", "ObjectDisk"]
+from broker.pipeline.spark.log import cache_folder
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
 ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")

@@ -23,14 +23,12 @@ from broker.pipeline.lake.parquet_file import DayFiles, NewFile
 from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.options import local_path
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.decoder import batches, together
+from broker.pipeline.source.message_run import batches, together
 from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
-
-__all__ = ["BadShare", "Branch", "Copied", "LakeTarget", "SlotCopy", "Slots", "absolute"]
 
 URLS: Final = ("http://", "https://")
 FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent

@@ -28,8 +28,6 @@ from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.lake.slot_copy import Branch, Copied
 from broker.pipeline.options import now_ms
 
-__all__ = ["ONE_ONLY", "LakeBatch", "LakeFile", "LakeTable"]
-
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
 ATTEMPTS: Final = 100

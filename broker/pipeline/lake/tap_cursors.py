@@ -10,8 +10,6 @@ from broker.pipeline.source.catalog import Catalog
 from broker.slot_files.cursor_lag import Lag, LagTable
 from broker.slot_files.seal_log import Gap, QueueKey, Released
 
-__all__ = ["TapCursors", "TapName"]
-
 TapName = tuple[str, str]  # vhost, tap
 
 

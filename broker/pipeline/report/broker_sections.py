@@ -16,17 +16,6 @@ from broker.routing.pattern import BindingKeyError, Pattern
 from broker.slot_files.cursor_lag import LagTable
 from broker.slot_files.seal_view import SealView
 
-__all__ = [
-    "bindings_section",
-    "consumer_rows",
-    "consumers_section",
-    "reach",
-    "reach_section",
-    "redundant_bindings",
-    "tap_rows",
-    "taps_section",
-]
-
 Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
 NO_BROKER = "No broker was named: --path or --url."

@@ -11,8 +11,6 @@ from typing import Final
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
 
-__all__ = ["BadKeyMap", "KeyMap", "read_key_map"]
-
 WILDCARDS: Final = (STAR, HASH)
 
 Rule = tuple[tuple[str, ...], tuple[str, ...]]

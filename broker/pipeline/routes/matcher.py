@@ -15,8 +15,6 @@ from broker.routing.hash_exchange import HashExchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
-__all__ = ["BadTopology", "Match", "Matcher", "MessageHeader", "compiled"]
-
 LIMITS: Final = PatternLimits(
     hashes=8, words=128
 )  # wider than a broker's own limits: the current bindings must fit as well

@@ -17,19 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 from broker.pipeline.routes.matcher import Matcher, compiled
 from broker.pipeline.routes.topology import Topology
 
-__all__ = [
-    "ASKED",
-    "COUNTS_DDL",
-    "SHOWN_MAX",
-    "RouteTally",
-    "Topologies",
-    "asked_column",
-    "count_routes",
-    "counted_routes",
-    "named",
-    "with_queues",
-]
-
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
 SHOWN_MAX: Final = 1000  # keys listed by name, of each kind
 

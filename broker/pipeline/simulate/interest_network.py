@@ -14,9 +14,7 @@ from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, U
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.simulation.topology import SimulatedTree
 from broker.overlay.wire import encode
-from broker.pipeline.simulate.sized_tree import parents_of, sites_of
-
-__all__ = ["DELAY_MS", "DOWN_MS", "SPACE", "InterestNetwork", "UpdateTraffic"]
+from broker.pipeline.simulate.workload import parents_of, sites_of
 
 SPACE: Final = Space("/", "orders")
 DELAY_MS: Final = 10

@@ -10,22 +10,7 @@ from typing import Any, Final
 from broker.overlay.packets import Data, StreamName, StreamRun
 from broker.overlay.wire import encode
 from broker.pipeline.simulate.interest_network import SPACE
-from broker.pipeline.simulate.sized_tree import least_crossings, parents_of, sized_tree
-from broker.pipeline.simulate.workload import Workload
-
-__all__ = [
-    "CONTENT",
-    "MESSAGES",
-    "SIMULATED_COLUMNS",
-    "TABLES",
-    "LinkCrossings",
-    "SimulatedRow",
-    "Simulation",
-    "SimulationPlan",
-    "default_plans",
-    "product_plans",
-    "spread",
-]
+from broker.pipeline.simulate.workload import Workload, least_crossings, parents_of, sized_tree
 
 TABLES: Final = "tables"
 """Every broker runs the shipped interest alone: what it announces, and where it would send a message."""

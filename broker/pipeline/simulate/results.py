@@ -15,8 +15,6 @@ from broker.figures.numerals import KIB, digits, duration_text, short_text, size
 from broker.pipeline.simulate.plan import AGGREGATIONS, MESSAGES, TABLES
 from broker.pipeline.simulate.workload import LEAF_PATTERNS
 
-__all__ = ["result_lines", "result_sheet"]
-
 Row = Mapping[str, Any]
 Value = Callable[[Row], float | None]
 VARIED: Final = ("brokers", "subscriptions", "redundancy", "aggregation")

@@ -25,8 +25,6 @@ from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
-__all__ = ["CLIENT", "AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "RefusedMessage"]
-
 CHANNEL: Final = 1
 CLIENT: Final = {
     "product": "slotmq pipeline",

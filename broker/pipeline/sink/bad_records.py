@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 from broker.pipeline.lake.place import Disk
 from broker.pipeline.sink.publish_window import RefusedMessage
 
-__all__ = ["BAD_SCHEMA", "BadRecordFile", "BadRecordLog"]
-
 DATA, LOG = "data", "_log"
 WAITING_MAX: Final = 5_000  # rows held before they are written
 

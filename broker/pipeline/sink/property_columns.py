@@ -16,16 +16,6 @@ from broker.amqp.tables import TableReader
 from broker.amqp.wire import FLAGS, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 from broker.pipeline.source.header_json import json_to_table
 
-__all__ = [
-    "PRODUCER_MAX_BYTES",
-    "PROPERTY_COLUMNS",
-    "SEQUENCE_OCTETS",
-    "BadProperties",
-    "NumberedProperties",
-    "PropertyOctets",
-    "producer_of",
-]
-
 SEQUENCE_OCTETS: Final = Struct(">q").pack  # goes between `before` and `after`
 PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # the longest name that leaves room for store and incarnation
 PLACE: Final = 3  # seal, slot and offset; store and incarnation follow

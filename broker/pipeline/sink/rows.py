@@ -24,8 +24,6 @@ from broker.pipeline.sink.property_columns import (
 )
 from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
 
-__all__ = ["WINDOW_MAX", "SinkOptions", "SinkRows", "check_columns", "sequence_of"]
-
 NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
     "nackAttempts", "retrySeconds", "sequenceColumn",
@@ -120,7 +118,7 @@ def _folder(given: GivenOptions, name: str) -> Path | None:
     return path
 
 
-def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
+def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None:
     """Refuse a frame whose rows cannot be messages. Shapes: `columns` maps names to Spark's names of their types.
 
     Raises: SinkRefused.

@@ -38,8 +38,6 @@ from typing import Any, Final, NoReturn
 from broker.amqp.table_writer import counted
 from broker.amqp.wire import LENGTH, SHORT_STRING_MAX_BYTES, TIMESTAMP
 
-__all__ = ["BadHeaderJson", "json_to_table", "table_to_json"]
-
 INTEGERS: Final = {kind: struct.Struct(f">{layout}") for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)}
 FLOATS: Final = {"f": struct.Struct(">f"), "d": struct.Struct(">d")}
 DECIMAL: Final = struct.Struct(">Bi")

@@ -19,8 +19,6 @@ from broker.slot_files.seal_log import BadSealLine
 from broker.slot_files.seal_starts import SealStarts
 from broker.slot_files.seal_view import SealView
 
-__all__ = ["HttpCatalog"]
-
 PAGE_SEALS: Final = 1000
 DEFAULT_PORT: Final = 15672
 TIMEOUT_S: Final = 30.0  # of one step on the socket

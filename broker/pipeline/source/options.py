@@ -25,8 +25,6 @@ from broker.pipeline.source.planner import (
 from broker.pipeline.source.schema import COLUMNS
 from broker.slot_files.seal_log import TAP_PREFIX
 
-__all__ = ["SourceOptions", "check_columns", "given_options"]
-
 TRIGGER_MAX_BYTES: Final = 1 << 30
 NAMES: Final = (
     "path", "url", "vhost", "queue", "tap", "topic", "from", "to", "columns", "sealNow", "failOnGap", "failOnBadRows",

@@ -23,22 +23,6 @@ from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.engines.pairwise import words_match
 from broker.routing.pattern import parse_pattern, split_words
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "PARTITION_MAX_BYTES",
-    "BadPosition",
-    "BatchLimits",
-    "Condition",
-    "Position",
-    "admitted",
-    "chosen_rows",
-    "may_hold",
-    "read_position",
-    "runs",
-    "wanted",
-]
-
 PARTITION_MAX_BYTES: Final = 64 << 20
 PARTITION_MIN_BYTES: Final = 4 << 20  # a smaller partition costs more than it saves
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,15 +10,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = [
-    "ARROW_SCHEMA",
-    "BAD_SCHEMA",
-    "COLUMNS",
-    "INSTANT",
-    "SLOTS_ARROW_SCHEMA",
-    "ddl_of",
-]
-
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 ARROW_SCHEMA: Final = pa.schema(

@@ -15,8 +15,6 @@ from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import Gap, QueueKey, Seal
 from broker.slot_files.seal_view import SealView
 
-__all__ = ["SlotSource", "gap_text", "lost_since", "refuse_gaps"]
-
 Takes = Callable[[str, str], bool]  # vhost and tap
 
 

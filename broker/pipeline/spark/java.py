@@ -17,20 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.pipeline.faults import NO_JAVA, JobFailed
-from broker.pipeline.spark.user_folder import cache_folder
-
-__all__ = [
-    "Java",
-    "NoJava",
-    "RefusedJava",
-    "Search",
-    "find_java",
-    "properties",
-    "refusal",
-    "search",
-    "shim_home",
-    "shim_text",
-]
+from broker.pipeline.spark.log import cache_folder
 
 ANSWER_MAX_S: Final = 30.0
 WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only queried

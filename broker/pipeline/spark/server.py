@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import broker
 from broker.pipeline.faults import ERROR, JobFailed, ServerRefused
+from broker.pipeline.spark.log import cache_folder, is_kept
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.session import environment
-from broker.pipeline.spark.user_folder import cache_folder, is_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["NEEDED", "ServerRequest", "connect", "files", "missing", "start", "stop", "versions", "why_not"]
 
 NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # import names that a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable

@@ -19,8 +19,6 @@ from typing import Final
 
 from broker.pipeline.faults import ServerRefused
 
-__all__ = ["FORMAT", "ServerFiles", "ServerState"]
-
 FORMAT: Final = 1
 STOP: Final = "slotmq pipeline server stop"
 PRIVATE: Final = 0o600

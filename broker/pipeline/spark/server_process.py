@@ -20,8 +20,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.spark.failure import told
-from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.log import SparkLog, told
 from broker.pipeline.spark.server import TOKEN, ServerRequest, files, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.session import LOOPBACK, is_local, local_cores, session

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["LOOPBACK", "MasterWatch", "environment", "register", "session", "settings"]
-
 LOOPBACK: Final = "127.0.0.1"
 WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
 BATCH_ROWS: Final = 10_000

@@ -15,8 +15,6 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PARALLELISM", "frame_of", "run_tasks", "session_setting", "tasks_at_once"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 PARALLELISM: Final = "spark.sql.leafNodeDefaultParallelism"

@@ -19,10 +19,9 @@ from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.progress import Progress
-from broker.pipeline.source.seal_stream import SealStream
+from broker.pipeline.source.catalog import StoreCatalog
+from broker.pipeline.source.seal_stream import SealStream, StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.store_catalog import StoreCatalog
-from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, rows_of
 from tests.slot_folders import SlotFolder, numbered

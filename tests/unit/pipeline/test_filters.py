@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.pipeline.source.decoder import batches
+from broker.pipeline.source.message_run import batches
 from broker.pipeline.source.planner import (
     EARLIEST,
     LATEST,

@@ -11,8 +11,8 @@ from broker.pipeline.lake import table
 from broker.pipeline.lake.lake import ArchiveNote, Lake
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget
 from broker.pipeline.lake.table import LakeBatch
+from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, orphans_of, rows_of
 from tests.slot_folders import SlotFolder, make_slots, numbered

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from broker.cli.control_client import Unanswered
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
 from broker.pipeline.formats import arrow_schema_of, message_batches
-from broker.pipeline.source import store_catalog
+from broker.pipeline.source import catalog as catalogs
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream
 from tests.slot_folders import SlotFolder, numbered
@@ -126,7 +126,7 @@ def test_a_stream_tells_the_broker_which_taps_it_reads(tmp_path: Path, monkeypat
         asked.append((verb, arguments))
         raise Unanswered("it does not run")
 
-    monkeypatch.setattr(store_catalog, "ask", ask)
+    monkeypatch.setattr(catalogs, "ask", ask)
     for tap in ("b", "a", "b"):
         folder.add_slot(tap, numbered(1))
     folder.add_slot("c", numbered(1), vhost="/v")

@@ -19,13 +19,12 @@ from broker.overlay.simulation.topology import SimulatedTree
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.jobs import simulate as job
-from broker.pipeline.simulate import tables_level
+from broker.pipeline.simulate import levels
 from broker.pipeline.simulate.interest_network import DELAY_MS, SPACE, InterestNetwork
-from broker.pipeline.simulate.messages_level import MessageSimulation
+from broker.pipeline.simulate.levels import MessageSimulation
 from broker.pipeline.simulate.plan import MESSAGES, SimulatedRow, SimulationPlan, default_plans, product_plans
 from broker.pipeline.simulate.results import result_lines, result_sheet
-from broker.pipeline.simulate.sized_tree import least_crossings, parents_of, sized_tree
-from broker.pipeline.simulate.workload import LEAF_PATTERNS, Workload
+from broker.pipeline.simulate.workload import LEAF_PATTERNS, Workload, least_crossings, parents_of, sized_tree
 from tests.property.topic_reference import matches
 
 SMALL = SimulationPlan(brokers=7, fan_out=2, redundancy=1, subscriptions=20, patterns=40, messages=40)
@@ -34,7 +33,7 @@ SMALL = SimulationPlan(brokers=7, fan_out=2, redundancy=1, subscriptions=20, pat
 
 def tabled(plan: SimulationPlan) -> SimulatedRow:
     """Return the row of a simulation of tables."""
-    return tables_level.TableSimulation(plan).run()
+    return levels.TableSimulation(plan).run()
 
 
 def bound(redundancy: int, aggregation: Aggregation = Aggregation.COVERING, patterns_max: int = 100) -> InterestNetwork:
@@ -172,7 +171,7 @@ def test_the_row_of_a_small_network_is_what_the_definition_says(
 ) -> None:
     """Crossings and patterns equal those counted from the paths to the leaves with a matching pattern."""
     published = record_messages(monkeypatch)
-    simulation = tables_level.TableSimulation(replace(SMALL, aggregation=aggregation))
+    simulation = levels.TableSimulation(replace(SMALL, aggregation=aggregation))
     wanted = {leaf: set(counts) for leaf, counts in simulation.workload.counts.items()}
     row = simulation.run()
     assert len(published) == SMALL.messages
@@ -239,7 +238,7 @@ def test_the_least_crossings_join_all_that_want_a_message() -> None:
 def test_a_change_among_many_equal_subscriptions_tells_only_its_start(aggregation: str) -> None:
     """Among a million no subscription is the first or last of its pattern: each link carries one short update."""
     row = tabled(replace(SMALL, subscriptions=1_000_000, aggregation=aggregation))
-    assert row.told_changes == row.changes == tables_level.TOLD_CHANGES
+    assert row.told_changes == row.changes == levels.TOLD_CHANGES
     assert row.told_bytes is not None
     assert row.told_bytes <= row.changes * row.links * 96
 
@@ -248,7 +247,7 @@ def test_what_leaves_are_told_counts_for_those_that_are_not_observed(monkeypatch
     """Updates that are alike for all leaves take as many bytes with one complete site of four as with all."""
     plan = replace(SMALL, brokers=15, subscriptions=1_000_000, aggregation="none")
     whole = tabled(plan)
-    monkeypatch.setattr(tables_level, "OBSERVED_LEAVES", 2)
+    monkeypatch.setattr(levels, "OBSERVED_LEAVES", 2)
     part = tabled(plan)
     assert (whole.observed_leaves, part.observed_leaves) == (8, 2)
     assert part.told_bytes == whole.told_bytes

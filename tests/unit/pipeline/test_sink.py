@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
+from broker.pipeline.formats import TaskPublished, batch_writer, stream_writer
 from broker.pipeline.sink.bad_records import BadRecordLog
-from broker.pipeline.sink.writers import TaskPublished, batch_writer, stream_writer
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.spark.session import register
 from broker.testing import Broker
