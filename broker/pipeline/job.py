@@ -30,8 +30,8 @@ from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.spark.log import SparkLog
-from broker.pipeline.spark.server import ServerRequest, connect, files, start, why_not
-from broker.pipeline.spark.server_files import ServerState
+from broker.pipeline.spark.server import connect, files, start, why_not
+from broker.pipeline.spark.server_files import ServerRequest, ServerState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -127,3 +127,13 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
 def now_ms() -> int:
     """Return the time of the machine's clock."""
     return time.time_ns() // 1_000_000
+
+
+def text_file(path: str | Path) -> str:
+    """Return the text of a file. Raises: ValueError with one line for the user."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not UTF-8") from None

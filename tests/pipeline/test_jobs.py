@@ -71,7 +71,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
 ) -> None:
     """Order is the lake's per queue and key; unroutable messages are kept; a rerun and a resume add nothing."""
     from broker.pipeline.faults import BAD_RECORDS, OK
-    from broker.pipeline.jobs import replay
+    from broker.pipeline.jobs.replay import run_replay
     from broker.pipeline.progress import Progress
     from broker.pipeline.sink.bad_records import BadRecordLog
 
@@ -92,7 +92,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     channel.queue_declare("replayed", durable=True)
     for pattern in ("one.#", "two.#", "again.#"):
         channel.queue_bind("replayed", "replay", pattern)
-    monkeypatch.setattr(replay, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
 
     assert main([*command, "--dry-run"]) == OK
@@ -128,7 +128,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     options = replace(_replay_options(spark, lake, broker), producer="none", exchange="", speed=1000.0)
     channel.queue_declare("two.k3", durable=True)
     chosen = replace(options, selection=replace(options.selection, where="routing_key = 'two.k3' AND seal = 2"))
-    summary = replay.run_replay(chosen, Progress("replay", quiet=True))
+    summary = run_replay(chosen, Progress("replay", quiet=True))
     first = [row for row in sent["two"][:SLOT] if row[1] == "two.k3"]
     assert summary.values["published"] == len(first)
     assert [row[2:] for row in drain(broker, "two.k3")] == [row[2:] for row in first]
@@ -230,8 +230,6 @@ def test_dead_letters_are_told_and_go_back(
     spark: SparkSession, broker: BrokerProcess, channel: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Groups are as the messages died; a listing takes nothing; requeued messages that die again are recognized."""
-    from broker.pipeline.jobs import deadletters
-
     channel.exchange_declare("d.ex", "topic")
     channel.queue_declare("d.dead", durable=True)
     channel.queue_declare(
@@ -255,7 +253,7 @@ def test_dead_letters_are_told_and_go_back(
         channel.basic_publish("d.ex", "k0", b"expired", pika.BasicProperties(expiration="1"))
     channel.basic_publish("", "d.dead", b"alive")
     wait_until(lambda: depth(channel, "d.dead") == 14, "dead letters")
-    monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     look = ["pipeline", "deadletters", "--path", str(broker.folder), "--queue", "d.dead", "--quiet", "--json"]
 
     def told(*more: str) -> Any:
@@ -313,8 +311,6 @@ def test_dead_letters_of_a_lake_go_back_once(
     place: tuple[str, str],
 ) -> None:
     """Chosen dead letters go to their first exchange, or to the queue in which they died; a rerun adds nothing."""
-    from broker.pipeline.jobs import deadletters
-
     channel.exchange_declare("l.ex", "topic")
     channel.queue_declare("l.work", durable=True)
     channel.queue_bind("l.work", "l.ex", "#")
@@ -324,7 +320,7 @@ def test_dead_letters_of_a_lake_go_back_once(
     ]
     dead = [("", "l.dead", properties({"x-death": [deaths[n % 2]]}), b"%d" % n) for n in range(8)]
     lake = lake_of(tmp_path / "lake", rows_of("l.tap", [*dead, ("", "l.dead", b"\x00\x00", b"alive")], 1))
-    monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     command = ["pipeline", "deadletters", "--lake", str(lake.place), "--reason", "rejected", "--quiet", "--json"]
     for count in (4, 0):
         capsys.readouterr()

@@ -25,7 +25,7 @@ from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, optio
 from broker.pipeline.progress import Progress
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
+from broker.pipeline.sink.property_columns import FRONT
 from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable, digest, publish_frame
 from broker.pipeline.source.options import given_options
 from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
@@ -209,34 +209,28 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
     return [_group(row.asDict(recursive=True)) for row in found.collect()]
 
 
-def death_in(properties: bytes | None) -> PastDeath | None:
-    """Return the latest death recorded in properties, None for a message that has not died."""
-    return death_of(FRONT + properties) if properties else None
-
-
-def _revived(properties: bytes, death: PastDeath, *, alone: bool) -> bytes:
-    return revived(FRONT + properties, death, death.first_published, alone=alone)[PROPERTIES_AT:]
-
-
 def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """Return the selected dead letters of a batch with the columns of their death."""
-    deaths = [death_in(properties) for properties in batch.column("properties_raw").to_pylist()]
-    chosen = [death for death in deaths if death is not None and wanted(death)]
+    kept, chosen = chosen_deaths(batch, wanted)
+    made = {
+        "found_in": kept.column("queue"),
+        "reason": pa.array([death.reason for death in chosen], pa.string()),
+        "died_in": pa.array([death.queue for death in chosen], pa.string()),
+        "exchange": pa.array([death.first_published.exchange for death in chosen], pa.string()),
+        "routing_key": pa.array([death.first_published.key for death in chosen], pa.string()),
+        "deaths": pa.array([death.count for death in chosen], pa.int64()),
+        "replayed": pa.array([death.replayed for death in chosen], pa.int64()),
+    }
+    names = [column.split()[0] for column in DEATHS_DDL.split(", ")]
+    return pa.RecordBatch.from_arrays([made[name] if name in made else kept.column(name) for name in names], names)
+
+
+def chosen_deaths(batch: pa.RecordBatch, wanted: Wanted) -> tuple[pa.RecordBatch, list[PastDeath]]:
+    """Return the selected dead letters of a batch, and the latest death of each."""
+    raw = batch.column("properties_raw").to_pylist()
+    deaths = [death_of(FRONT + properties) if properties else None for properties in raw]
     kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
-    columns = [
-        kept.column("queue"),
-        pa.array([death.reason for death in chosen], pa.string()),
-        pa.array([death.queue for death in chosen], pa.string()),
-        pa.array([death.first_published.exchange for death in chosen], pa.string()),
-        pa.array([death.first_published.key for death in chosen], pa.string()),
-        kept.column("ts"),
-        pa.array([death.count for death in chosen], pa.int64()),
-        pa.array([death.replayed for death in chosen], pa.int64()),
-        kept.column("offset"),
-        kept.column("headers"),
-        kept.column("body"),
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=[column.split()[0] for column in DEATHS_DDL.split(", ")])
+    return kept, [death for death in deaths if death is not None and wanted(death)]
 
 
 def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -245,17 +239,13 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         alone = into == QUEUE
         for batch in batches:
-            raw = batch.column("properties_raw").to_pylist()
-            deaths = [death_in(properties) for properties in raw]
-            kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
-            chosen = [
-                (death, octets or NO_PROPERTIES)
-                for death, octets in zip(deaths, raw, strict=True)
-                if death is not None and wanted(death)
+            kept, chosen = chosen_deaths(batch, wanted)
+            exchanges = ["" if alone else death.first_published.exchange for death in chosen]
+            keys = [death.queue if alone else death.first_published.key for death in chosen]
+            raised = [
+                revived(FRONT + octets, death, death.first_published, alone=alone)[PROPERTIES_AT:]
+                for death, octets in zip(chosen, kept.column("properties_raw").to_pylist(), strict=True)
             ]
-            exchanges = ["" if alone else death.first_published.exchange for death, _ in chosen]
-            keys = [death.queue if alone else death.first_published.key for death, _ in chosen]
-            raised = [_revived(octets, death, alone=alone) for death, octets in chosen]
             made = {
                 "exchange": pa.array(exchanges, pa.string()),
                 "routing_key": pa.array(keys, pa.string()),

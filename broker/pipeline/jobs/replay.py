@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, options_of
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.progress import Progress
 from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.selection import Selection, add_selection, selection_of
@@ -264,20 +264,9 @@ class ReplayState:
         self.done = max(self.done, step.last)
         self.published += published
         self.refused += refused
-        values = {
-            "format": FORMAT,
-            "selection": self.selection,
-            "done": self.done,
-            "published": self.published,
-            "refused": self.refused,
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        writing = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with writing.open("w", encoding="utf-8") as file:
-            json.dump(values, file)
-            file.flush()
-            os.fsync(file.fileno())
-        writing.replace(self.path)
+        values = {**asdict(self), "format": FORMAT}
+        del values["path"]
+        Disk().write_whole(self.path, json.dumps(values).encode())
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:

@@ -21,25 +21,9 @@ from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, optio
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
-from broker.pipeline.report.broker_sections import (
-    bindings_section,
-    consumer_rows,
-    consumers_section,
-    reach,
-    reach_section,
-    redundant_bindings,
-    tap_rows,
-    taps_section,
-)
+from broker.pipeline.report import broker_sections, traffic_sections
+from broker.pipeline.report.broker_sections import consumer_rows, reach, redundant_bindings, tap_rows
 from broker.pipeline.report.traffic import forecast, instant, slice_name, traffic
-from broker.pipeline.report.traffic_sections import (
-    exchanges_section,
-    forecast_section,
-    heat_section,
-    keys_section,
-    rate_section,
-    sizes_section,
-)
 from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.route_count import counted_routes, named
 from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings
@@ -47,20 +31,6 @@ from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.source.catalog import Catalog, open_catalog
 
 MILLION: Final = 1_000_000
-TRAFFIC = {
-    "Rate": rate_section,
-    "Topic heat": heat_section,
-    "Top keys": keys_section,
-    "Exchanges": exchanges_section,
-    "Sizes": sizes_section,
-}
-OTHERS = {
-    "Fan-out": reach_section,
-    "Bindings": bindings_section,
-    "Slots and cursors": taps_section,
-    "Queues and consumers": consumers_section,
-    "Forecast": forecast_section,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +176,10 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
 def page(values: Mapping[str, Any]) -> str:
     """Return the page of a report's values."""
     traffic = values["traffic"]
-    bodies = {} if traffic is None else {title: section(traffic) for title, section in TRAFFIC.items()}
-    bodies |= {title: section(values) for title, section in OTHERS.items()}
+    sections = {} if traffic is None else traffic_sections.SECTIONS
+    others = {**broker_sections.SECTIONS, "Forecast": traffic_sections.forecast_section}
+    bodies = {title: section(traffic) for title, section in sections.items()}
+    bodies |= {title: section(values) for title, section in others.items()}
     names = {title: title.lower().replace(" ", "-") for title in bodies}
     links = "".join(f'<a href="#{names[title]}">{escaped(title)}</a>' for title in bodies)
     body = "".join(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -142,16 +141,7 @@ class Lake:
 
     def _write(self, folder: str, name: str, value: Any) -> None:
         """Write JSON to a file atomically; it is on disk when this returns."""
-        place = self.place.root / folder
-        self.disk.make_folder(place)
-        local = self.place.folder is not None  # an object appears whole
-        writing = place / (f".{uuid.uuid4().hex}" if local else name)
-        with self.disk.create(writing) as file:
-            file.write(json.dumps(value, ensure_ascii=False).encode())
-            self.disk.sync(file)
-        if local:
-            self.disk.rename(writing, place / name)
-        self.disk.sync_folder(place)
+        self.disk.write_whole(self.place.root / folder / name, json.dumps(value, ensure_ascii=False).encode())
 
     def _branches(self, store: str) -> list[Branch]:
         """Return the branches of a store in the lake. Cost: a file of a branch never changes and is read once."""

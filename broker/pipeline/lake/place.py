@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,16 @@ class Disk:
         except FileNotFoundError:
             return []
 
+    def write_whole(self, path: Path, block: bytes) -> None:
+        """Write a file atomically, in a folder that is created if missing; it is on disk when this returns."""
+        self.make_folder(path.parent)
+        writing = path.with_name(f".{uuid.uuid4().hex}")
+        with self.create(writing) as file:
+            file.write(block)
+            self.sync(file)
+        self.rename(writing, path)
+        self.sync_folder(path.parent)
+
     def make_folder(self, folder: Path) -> None:
         """Create a folder with its parents, and sync the folders that name them."""
         missing = []
@@ -113,6 +124,10 @@ class ObjectDisk(Disk):
 
     def sync_folder(self, folder: Path) -> None:
         pass
+
+    def write_whole(self, path: Path, block: bytes) -> None:
+        with self.create(path) as file:  # an object appears whole
+            file.write(block)
 
     def remove(self, path: Path) -> bool:
         if not self.files.get_file_info(path.as_posix()).is_file:

@@ -259,3 +259,11 @@ def consumers_section(values: Values) -> str:
 
 def _said(text: str) -> str:
     return f'<p class="soft">{escaped(text)}</p>\n'
+
+
+SECTIONS = {
+    "Fan-out": reach_section,
+    "Bindings": bindings_section,
+    "Slots and cursors": taps_section,
+    "Queues and consumers": consumers_section,
+}

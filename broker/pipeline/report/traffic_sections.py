@@ -152,3 +152,12 @@ def forecast_section(values: Values) -> str:
 
 def _moment(at_ms: int) -> str:
     return instant(at_ms)[:19].replace("T", " ")
+
+
+SECTIONS = {
+    "Rate": rate_section,
+    "Topic heat": heat_section,
+    "Top keys": keys_section,
+    "Exchanges": exchanges_section,
+    "Sizes": sizes_section,
+}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.pipeline.options import text_file
 from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
 
 WILDCARDS: Final = (STAR, HASH)
@@ -111,11 +111,9 @@ def pairs_of(source: str) -> list[tuple[str, str]]:
     if equals:
         return [(old, new)]
     try:
-        text = Path(source).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise BadKeyMap(f"{source}: is neither old=new nor a file that can be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadKeyMap(f"{source}: is not UTF-8") from None
+        text = text_file(source)
+    except ValueError as bad:
+        raise BadKeyMap(f"neither old=new nor a file: {bad}") from None
     if text.lstrip().startswith("{"):
         return json_pairs(source, text)
     pairs = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.parser import DEFAULT_VHOST
+from broker.pipeline.options import text_file
 
 PREDECLARED: Final[Mapping[str, str]] = {
     "amq.direct": "direct",
@@ -93,11 +94,9 @@ class BadBindings(ValueError):
 def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
     """Return the topology of a file; `vhost` is for entries that name none. Raises: BadBindings."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise BadBindings(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadBindings(f"{path}: is not UTF-8") from None
+        text = text_file(path)
+    except ValueError as bad:
+        raise BadBindings(str(bad)) from None
     try:
         return read_text(text, vhost)
     except BadBindings as bad:

@@ -69,13 +69,9 @@ class NumberedProperties:
                 kept = _entry(OWN_TABLE, b"t\x01")
         number = bytes([len(SEQUENCE)]) + SEQUENCE + b"l"
         headers = counted(kept + self._entries + number + bytes(8))
-        pieces = {**found, "headers": headers}
-        flags = sum(FLAG_OF[name] for name in pieces)
-        before = [FLAGS.pack(flags)]
-        names = [name for _, name, _ in KINDS if name in pieces]
-        place = names.index("headers")
-        before += [pieces[name] for name in names[:place]]
-        return b"".join(before) + headers[:-8], b"".join([pieces[name] for name in names[place + 1 :]])
+        pieces = _in_order({**found, "headers": headers})
+        octets, place = list(pieces.values()), list(pieces).index("headers")
+        return b"".join(octets[:place]) + headers[:-8], b"".join(octets[place + 1 :])
 
 
 OURS: Final = frozenset((PRODUCER, SEQUENCE, OWN_TABLE))
@@ -168,21 +164,23 @@ class PropertyOctets:
 
 
 def _encode(row: dict[str, Any]) -> bytes:
-    flags = 0
-    pieces = []
+    pieces: dict[str, bytes] = {}
     for column, name, encode in FIELDS:
         value = row.get(column)
         if value is None:
             continue
         try:
-            pieces.append(encode(value))
+            pieces[name] = encode(value)
         except (ValueError, TypeError, OverflowError) as error:
             raise BadProperties(f"column {column}: {error}") from None
-        flags |= FLAG_OF[name]
-    return FLAGS.pack(flags) + b"".join(pieces)
+    return b"".join(_in_order(pieces).values())
 
 
 def _with_mode(octets: bytes, mode: int) -> bytes:
-    pieces = {**cut_properties(FRONT + octets), "delivery_mode": bytes([mode])}
-    flags = sum(FLAG_OF[name] for name in pieces)
-    return FLAGS.pack(flags) + b"".join([pieces[name] for _, name, _ in KINDS if name in pieces])
+    return b"".join(_in_order({**cut_properties(FRONT + octets), "delivery_mode": bytes([mode])}).values())
+
+
+def _in_order(pieces: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the octets of properties in the order of a content header, after those of their flags."""
+    flags = FLAGS.pack(sum(FLAG_OF[name] for name in pieces))
+    return {"flags": flags, **{name: pieces[name] for _, name, _ in KINDS if name in pieces}}

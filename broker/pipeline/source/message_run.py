@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from broker.pipeline.faults import SlotDamaged, SlotMissing
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
-from broker.pipeline.source.planner import Condition, chosen_rows
+from broker.pipeline.source.planner import BatchLimits, Condition, chosen_rows, groups
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import Pick, SlotRows, joined_rows
@@ -50,17 +50,7 @@ def together(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
 
     Cost: a decoding takes a millisecond and 30 KB however few its rows are.
     """
-    group: list[SlotHandle] = []
-    rows = size_bytes = 0
-    for slot in slots:
-        rows += slot.count
-        size_bytes += slot.bytes
-        if group and (len(group) >= GROUP_SLOTS or rows > BATCH_MAX_ROWS or size_bytes > BATCH_MAX_BYTES):
-            yield group
-            group, rows, size_bytes = [], slot.count, slot.bytes
-        group.append(slot)
-    if group:
-        yield group
+    return groups(slots, BatchLimits(GROUP_SLOTS, BATCH_MAX_ROWS, BATCH_MAX_BYTES))
 
 
 def _cuts(sizes: Any, rows: Any) -> Iterator[tuple[Pick, int]]:

@@ -90,9 +90,7 @@ class SourceOptions:
 
     def takes(self, vhost: str, tap: str) -> bool:
         """Return whether the slots of a tap are requested."""
-        if self.vhost not in (None, vhost):
-            return False
-        return self.taps is None or any(_fits(tap, name) for name in self.taps)
+        return is_chosen(vhost, tap, self.vhost, self.taps)
 
     def conditions(self) -> list[Condition]:
         """Return the conditions that the options define."""
@@ -149,8 +147,11 @@ def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, 
     }
 
 
-def _fits(name: str, wanted: str) -> bool:
-    return name == wanted or (any(sign in wanted for sign in WILDCARDS) and fnmatchcase(name, wanted))
+def is_chosen(vhost: str, tap: str, in_vhost: str | None, names: Sequence[str] | None) -> bool:
+    """Return whether a tap is among names and globs, None for all, in a vhost, None for all."""
+    if in_vhost not in (None, vhost):
+        return False
+    return names is None or any(tap == name or fnmatchcase(tap, name) for name in names)
 
 
 def _position(given: GivenOptions, option: str, default: Position) -> Position:
