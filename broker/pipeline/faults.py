@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+Kinds = type[Exception] | tuple[type[Exception], ...]
 
 OK: Final = 0
 ERROR: Final = 1
@@ -28,6 +30,12 @@ class JobFailed(Exception):
         super().__init__(text)
         if code is not None:
             self.code = code
+
+
+class JobRefused(JobFailed):
+    """A job cannot do what its arguments request."""
+
+    code = USAGE
 
 
 class PipelineFault(JobFailed):
@@ -78,6 +86,7 @@ class SimulationFailed(PipelineFault):
     """A simulated overlay did not do what overlays promise."""
 
 
+OF_WORKERS: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")
 _SAID: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
 
 
@@ -91,6 +100,15 @@ def faults_fail_the_job() -> Iterator[None]:
         if fault is None or fault is error:
             raise
         raise fault from error
+
+
+@contextmanager
+def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -> Iterator[None]:
+    """Raise exceptions of some kinds as another one, with their line after `before`."""
+    try:
+        yield
+    except kinds as error:
+        raise into(f"{before}{error}") from None
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:
@@ -113,10 +131,6 @@ def said_plainly() -> Iterator[None]:
     try:
         yield
     except PipelineFault:
-        if _in_worker():
+        if not os.environ.keys().isdisjoint(OF_WORKERS):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
-
-
-def _in_worker() -> bool:
-    return any(name in os.environ for name in ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -116,13 +117,13 @@ class MessageFormat(SlotFormat):
         """Return the publisher of a frame's rows. Raises: SinkRefused."""
         with said_plainly():
             self._check_speculation()
-            return batch_writer(dict(self.options), schema, overwrite)
+            return BatchSink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the publisher of a stream's rows. Raises: SinkRefused."""
         with said_plainly():
             self._check_speculation()
-            return stream_writer(dict(self.options), schema, overwrite)
+            return StreamSink(self.options, schema, overwrite)
 
     def _check_speculation(self) -> None:
         if self.speculates:
@@ -147,10 +148,8 @@ def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _tasks_now(source: SlotSource) -> list[InputPartition]:
-    try:
+    with closing(source.catalog):
         return source.tasks(source.all_now(), READER)
-    finally:
-        source.catalog.close()
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
@@ -196,32 +195,19 @@ class TaskPublished(WriterCommitMessage):
     file: str
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """Return the publisher of a frame's rows. Raises: SinkRefused."""
-    return BatchSink(_checked(options, schema, overwrite=overwrite))
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """Return the publisher of a stream's rows. Raises: SinkRefused."""
-    return StreamSink(_checked(options, schema, overwrite=overwrite))
-
-
-def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise SinkRefused("messages can be added only: use mode append")
-    found = SinkOptions.read(options)
-    check_message_columns({field.name: field.dataType.simpleString() for field in schema.fields}, found)
-    return found
-
-
 class _Sink:
     """Publishes in tasks; on the driver it logs which files of bad rows count.
 
     Invariant: every row that a task reports is confirmed, or in its file.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """Check the arguments. Raises: SinkRefused."""
+        if overwrite:
+            raise SinkRefused("messages can be added only: use mode append")
+        self._options = SinkOptions.read(options)
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        check_message_columns(columns, self._options)
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:

@@ -24,7 +24,7 @@ from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
-from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, ServerRefused, SourceRefused
+from broker.pipeline.faults import OK, JobFailed, JobRefused, LakeRefused, ServerRefused, SourceRefused, restated
 from broker.pipeline.lake.place import OPTIONS, LakePlace
 from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
@@ -108,10 +108,8 @@ def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") 
 
 
 def _url(text: str) -> str:
-    try:
+    with restated(SourceRefused, argparse.ArgumentTypeError):
         HttpCatalog(text)
-    except SourceRefused as refused:
-        raise argparse.ArgumentTypeError(str(refused)) from None
     return text
 
 
@@ -132,10 +130,8 @@ def options_of(kind: Callable[..., Options], arguments: argparse.Namespace, **fo
 def _lake_argument(text: str) -> Path | str:
     if not text:
         raise argparse.ArgumentTypeError("it names no folder")
-    try:
+    with restated(LakeRefused, argparse.ArgumentTypeError):
         folder = LakePlace.of(text).folder
-    except LakeRefused as refused:
-        raise argparse.ArgumentTypeError(str(refused)) from None
     return text if folder is None else folder
 
 
@@ -143,10 +139,8 @@ def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
     """Return the lake, at a version if one is given. Raises: JobFailed (USAGE) if there is none."""
     from broker.pipeline.lake.lake import Lake
 
-    try:
+    with restated(LakeRefused, JobRefused):
         return Lake(place, version=version)
-    except LakeRefused as refused:
-        raise JobFailed(str(refused), USAGE) from None
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -173,10 +167,8 @@ def _storage_option(text: str) -> tuple[str, str]:
 
 def path_argument(text: str) -> Path:
     """Return the path that an argument names, as argparse's `type`. Raises: ArgumentTypeError for a URL."""
-    try:
+    with restated(LakeRefused, argparse.ArgumentTypeError):
         return local_path(text)
-    except LakeRefused as refused:
-        raise argparse.ArgumentTypeError(str(refused)) from None
 
 
 def setting(text: str) -> tuple[str, str]:

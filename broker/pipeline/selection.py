@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.cli.parser import BadUsage
-from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
+from broker.pipeline.faults import USAGE, JobFailed, JobRefused, LakeRefused, restated
 from broker.pipeline.job import add_lake, open_lake, options_of
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.options import instant_ms, now_ms
@@ -48,10 +48,8 @@ class Selection:
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""
         lake = self.open()
-        try:
+        with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)
-        except LakeRefused as refused:
-            raise JobFailed(str(refused), USAGE) from None
         frame = self.of(frame)
         return frame if columns is None else frame.select(*columns)
 
@@ -104,11 +102,9 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
 
 def check_instants(*instants: str | None) -> None:
     """Check the times before the slow start of Spark. Raises: BadUsage for an invalid time."""
-    try:
+    with restated(LakeRefused, BadUsage):
         for instant in instants:
             instant_ms(instant, now_ms())
-    except LakeRefused as refused:
-        raise BadUsage(str(refused)) from None
 
 
 def pattern_regex(pattern: str) -> str:

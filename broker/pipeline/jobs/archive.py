@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,13 @@ from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import (
     BAD_RECORDS,
     OK,
-    USAGE,
-    JobFailed,
+    JobRefused,
     LakeRefused,
     SourceRefused,
     TapTaken,
     fault_in,
     faults_fail_the_job,
+    restated,
 )
 from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, options_of
 from broker.pipeline.lake.archive_run import ArchiveRun
@@ -118,15 +118,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.every_s <= 86_400:
         raise BadUsage(f"--every {arguments.every_s:g} is not between 0 and 86,400 seconds")
     _check_cursor(arguments.cursor)
-    try:
+    with restated(LakeRefused, BadUsage, "--max-bad: "):
         BadShare.parse(arguments.max_bad)
-    except LakeRefused as refused:
-        raise BadUsage(f"--max-bad: {refused}") from None
     if arguments.path is not None:
-        try:
+        with restated((SourceRefused, OSError), BadUsage, "--path: "):
             found = local_path(arguments.path, SourceRefused).is_dir()
-        except (SourceRefused, OSError) as refused:
-            raise BadUsage(f"--path: {refused}") from None
         if not found:
             raise BadUsage(f"--path {arguments.path!r} is no folder")
     options = options_of(ArchiveOptions, arguments)
@@ -149,11 +145,9 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     with faults_fail_the_job():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # an unreachable broker leaves no new lake
-        try:
+        with restated((LakeRefused, SourceRefused), JobRefused):
             _check_taps(options)
             lake = Lake(options.lake, create=True)
-        except (LakeRefused, SourceRefused) as refused:
-            raise JobFailed(str(refused), USAGE) from None
         choice: dict[str, Any] = {"vhost": options.vhost, "taps": options.taps, "max_bad": options.max_bad}
         run = ArchiveRun(lake, catalog, options.cursor, **choice, say=progress.say)
         try:
@@ -182,10 +176,8 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 def _check_taps(options: ArchiveOptions) -> None:
     """Check that the taps given by name exist: an archive of a misspelt tap would refuse the right one."""
     source = SlotSource(_chosen(options))
-    try:
+    with closing(source.catalog):
         source.check_taps(source.view())
-    finally:
-        source.catalog.close()
 
 
 def _chosen(options: ArchiveOptions) -> dict[str, str]:

@@ -19,7 +19,7 @@ from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
-from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job
+from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job, restated
 from broker.pipeline.formats import live_messages
 from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument
 from broker.pipeline.progress import Progress
@@ -133,10 +133,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("--rate and --into belong to --replay")
     if not 0 <= arguments.rate < math.inf:
         raise BadUsage(f"--rate {arguments.rate:g} is no number of messages per second")
-    try:
+    with restated(BadAddress, BadUsage):
         to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
-    except BadAddress as bad:
-        raise BadUsage(str(bad)) from None
     options = options_of(
         DeadLetterOptions,
         arguments,

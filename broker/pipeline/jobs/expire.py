@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import OK, LakeRefused
+from broker.pipeline.faults import OK, LakeRefused, restated
 from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake, options_of
 from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours
 from broker.pipeline.options import instant_ms, now_ms
@@ -57,10 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("say what to delete: --older 90d, --key K or both")
     keep_hours(arguments.keep_days)
     options = options_of(ExpireOptions, arguments)
-    try:
+    with restated(LakeRefused, BadUsage, "--older: "):
         conditions(options)
-    except LakeRefused as refused:
-        raise BadUsage(f"--older: {refused}") from None
     return carry_out(arguments, "expire", lambda progress: run_expire(options, progress))
 
 

@@ -7,6 +7,7 @@ import base64
 import csv
 import io
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, Timestam
 
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
-from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job
+from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job, restated
 from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, open_lake, options_of
 from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.progress import Progress
@@ -106,10 +107,8 @@ def _run(arguments: argparse.Namespace) -> int:
     elif version is not None:
         raise BadUsage("--as-of is for a lake")
     else:
-        try:
+        with restated(SourceRefused, BadUsage):
             SourceOptions.read(live_options(options))
-        except SourceRefused as refused:
-            raise BadUsage(str(refused)) from None
     return carry_out(arguments, "query", lambda progress: run_query(options, progress))
 
 
@@ -117,10 +116,8 @@ def _version(text: str) -> int | str:
     """Return a version as a number, or as a time that the Delta package parses. Raises: BadUsage."""
     if text.isdecimal():
         return int(text)
-    try:
+    with restated(LakeRefused, BadUsage, "--as-of: "):
         at_ms = instant_ms(text, now_ms())
-    except LakeRefused as refused:
-        raise BadUsage(f"--as-of: {refused}") from None
     return datetime.fromtimestamp((at_ms or 0) / 1000, UTC).isoformat()
 
 
@@ -131,7 +128,8 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     with faults_fail_the_job():
         lake = None if options.lake is None else open_lake(options.lake, options.version)
         if lake is None and not options.queues:
-            look_at(options)
+            with closing(open_catalog(options.path, options.url)) as catalog:
+                catalog.view()  # an unreachable broker is told before the slow start of Spark
         progress.step("starting Spark")
         spark = options.spark()
         progress.step("asking")
@@ -156,18 +154,6 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
         "more": len(found) > len(shown),
     }
     return Summary(values, OK, tuple(_lines(frame.columns, rows, as_csv=options.csv)))
-
-
-def look_at(options: QueryOptions) -> None:
-    """Check that the broker's slots can be listed, before the slow start of Spark.
-
-    Raises: SourceRefused.
-    """
-    catalog = open_catalog(options.path, options.url)
-    try:
-        catalog.view()
-    finally:
-        catalog.close()
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:

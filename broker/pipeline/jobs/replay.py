@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
-from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
+from broker.pipeline.faults import BAD_RECORDS, OK, JobRefused, restated
 from broker.pipeline.job import Summary, add_spark, carry_out, options_of
 from broker.pipeline.lake.place import Disk
 from broker.pipeline.progress import Progress
@@ -115,10 +115,8 @@ def _run(arguments: argparse.Namespace) -> int:
     headers = dict(setting.partition("=")[::2] for setting in arguments.set_header)
     if not all("=" in setting for setting in arguments.set_header) or "" in headers:
         raise BadUsage("--set-header takes NAME=VALUE")
-    try:
+    with restated((BadAddress, BadKeyMap), BadUsage):
         address, key_map = AmqpAddress.parse(arguments.to), read_key_map(arguments.map)
-    except (BadAddress, BadKeyMap) as bad:
-        raise BadUsage(str(bad)) from None
     options = options_of(
         ReplayOptions,
         arguments,
@@ -139,10 +137,8 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     state = ReplayState(lake.place.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
     numbered = producer != NO_PRODUCER
     if options.resume:
-        try:
+        with restated(BadReplayState, JobRefused, "--resume: "):
             state.resume()
-        except BadReplayState as bad:
-            raise JobFailed(f"--resume: {bad}", USAGE) from None
     if not options.dry_run:
         check_reachable(options.to)
     progress.step("starting Spark")
@@ -168,7 +164,15 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
     values["skipped"] = rows - sum(step.rows for step in steps)
     totals = _publish(frame, steps, replace(how, began_s=time.time()), options.key_map, state, progress)
-    return _summary(values, totals, how.refused, progress.elapsed_s)
+    refused, dropped, elapsed_s = totals["refused"], totals["dropped"], progress.elapsed_s
+    values |= {
+        **totals,
+        "published": totals["published"] - refused - dropped,  # the broker already had the dropped ones
+        "elapsed_s": round(elapsed_s, 3),
+        "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,
+        **({"refused_rows": how.refused} if refused else {}),
+    }
+    return Summary(values, BAD_RECORDS if refused else OK)
 
 
 def _publish(
@@ -321,19 +325,3 @@ def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) ->
     lines = [f"would publish {made['messages']:,} messages, {made['bytes']:,} bytes, under {made['keys']:,} keys"]
     lines += [f"  {each['exchange']} {each['routing_key']}  {each['messages']:,}" for each in top]
     return Summary(made, OK, tuple(lines))
-
-
-def _summary(values: Mapping[str, Any], totals: Mapping[str, int], folder: str, elapsed_s: float) -> Summary:
-    refused = totals["refused"]
-    made = {
-        **values,
-        "published": totals["published"] - refused - totals["dropped"],
-        "refused": refused,
-        "dropped": totals["dropped"],  # the broker already had them
-        "bytes": totals["bytes"],
-        "elapsed_s": round(elapsed_s, 3),
-        "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,
-    }
-    if refused:
-        made["refused_rows"] = folder
-    return Summary(made, BAD_RECORDS if refused else OK)

@@ -6,6 +6,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
 from broker.figures.markup import document, escaped, tiles
 from broker.figures.numerals import short_text, size_text, span_text
-from broker.pipeline.faults import USAGE, JobFailed
+from broker.pipeline.faults import JobRefused, restated
 from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument, write_whole
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.lake.lake import Lake
@@ -28,7 +29,7 @@ from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.route_count import counted_routes, named
 from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.source.catalog import Catalog, open_catalog
+from broker.pipeline.source.catalog import open_catalog
 
 MILLION: Final = 1_000_000
 
@@ -94,10 +95,12 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
     Cost: four passes over the messages.
     """
     lake = options.selection.open()
-    catalog = None if options.path is options.url is None else open_catalog(options.path, options.url)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
-    taps = None if catalog is None else _taps(catalog, now_ms)
+    taps = None
+    if options.path is not None or options.url is not None:
+        with closing(open_catalog(options.path, options.url)) as catalog:
+            taps = tap_rows(catalog.view(), now_ms)
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("counting messages")
@@ -133,10 +136,10 @@ def _broker(
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
     """Return the bindings, the label of their origin, and the state of the queues. Raises: JobFailed (USAGE)."""
     topology = source = queues = None
-    try:
+    with restated((BadBindings, BadTopology), JobRefused):
         if options.path is not None:
             try:
-                queues = _queues(options.path)
+                queues = consumer_rows(ask(options.path, "list_queues"), ask(options.path, "list_consumers"))
                 topology, source = running_topology(options.path), "the broker's bindings"
             except Unanswered as unanswered:  # its slots are readable all the same
                 progress.say(f"{unanswered}: the report has nothing of its queues")
@@ -144,20 +147,7 @@ def _broker(
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
         if topology is not None:
             Matcher(topology)  # report an invalid topology before Spark starts
-    except (BadBindings, BadTopology) as bad:
-        raise JobFailed(str(bad), USAGE) from None
     return topology, source, queues
-
-
-def _taps(catalog: Catalog, now_ms: int) -> list[dict[str, Any]]:
-    try:
-        return tap_rows(catalog.view(), now_ms)
-    finally:
-        catalog.close()
-
-
-def _queues(folder: str) -> list[dict[str, Any]]:
-    return consumer_rows(ask(folder, "list_queues"), ask(folder, "list_consumers"))
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import USAGE, JobFailed
+from broker.pipeline.faults import JobRefused, restated
 from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument
 from broker.pipeline.progress import Progress
 from broker.pipeline.routes.matcher import BadTopology, compiled
@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("--path and --today belong to --diff")
     if arguments.rows is not None and arguments.rows.exists():
         raise BadUsage(f"{arguments.rows} is there already")
-    try:
+    with restated((BadBindings, BadTopology), BadUsage):
         topology = read_bindings(arguments.bindings, arguments.vhost or "/")
         today = None
         if arguments.today is not None:
@@ -79,8 +79,6 @@ def _run(arguments: argparse.Namespace) -> int:
             today = running_topology(arguments.path)
         for name, tried in named(topology, *filter(None, [today])):
             compiled(name, tried)  # report an error in the file before Spark starts
-    except (BadBindings, BadTopology) as bad:
-        raise BadUsage(str(bad)) from None
     options = options_of(RouteOptions, arguments, selection=selection_of(arguments), topology=topology, today=today)
     return carry_out(arguments, "route", lambda progress: run_route(options, progress))
 
@@ -104,10 +102,8 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
     spark = options.spark()
     progress.step("matching distinct keys")
     frame = options.selection.messages(spark)
-    try:
+    with restated(BadTopology, JobRefused):
         values = count_frame(frame, options.topology, options.today)
-    except BadTopology as bad:
-        raise JobFailed(str(bad), USAGE) from None
     progress.add(rows=values["messages"])
     if options.rows is not None:
         progress.step("writing rows")

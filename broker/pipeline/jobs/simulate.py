@@ -23,13 +23,14 @@ from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
     MESSAGES,
-    SIMULATED_COLUMNS,
+    SIMULATED_SCHEMA,
     TABLES,
     SimulationPlan,
     default_plans,
     product_plans,
 )
 from broker.pipeline.simulate.results import result_lines, result_sheet
+from broker.pipeline.source.schema import ddl_of
 from broker.pipeline.spark.tasks import frame_of
 
 LISTS: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
@@ -182,14 +183,13 @@ def _aggregations(text: str) -> list[str]:
 
 def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progress: Progress) -> list[dict[str, Any]]:
     """Simulate each plan in a task of its own, and return the rows in the order of the plans."""
-    ddl = ", ".join(f"{name} {kind}" for name, kind in SIMULATED_COLUMNS.items())
     with _told(spark, progress, f"of {many(len(plans), 'simulation')} done"):
-        return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl).collect()]
+        return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl_of(SIMULATED_SCHEMA)).collect()]
 
 
 def write_results(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as Parquet or CSV, by the name of the file. Raises: JobFailed."""
-    table = pa.Table.from_pylist(list(rows), schema=_schema())
+    table = pa.Table.from_pylist(list(rows), schema=SIMULATED_SCHEMA)
     write_whole(path, lambda to: pc.write_csv(table, to) if path.suffix == ".csv" else pq.write_table(table, to))
 
 
@@ -223,9 +223,4 @@ def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
     began_s = time.process_time()
     row = (MessageSimulation if plan.level == MESSAGES else TableSimulation)(plan).run()
     row.cpu_s = time.process_time() - began_s
-    yield pa.RecordBatch.from_pylist([row.to_json(plan)], schema=_schema())
-
-
-def _schema() -> pa.Schema:
-    kinds = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
-    return pa.schema([(name, kinds[kind]) for name, kind in SIMULATED_COLUMNS.items()])
+    yield pa.RecordBatch.from_pylist([row.to_json(plan)], schema=SIMULATED_SCHEMA)

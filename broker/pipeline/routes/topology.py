@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.parser import DEFAULT_VHOST
+from broker.pipeline.faults import restated
 from broker.pipeline.options import text_file
 
 PREDECLARED: Final[Mapping[str, str]] = {
@@ -93,14 +94,10 @@ class BadBindings(ValueError):
 
 def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
     """Return the topology of a file; `vhost` is for entries that name none. Raises: BadBindings."""
-    try:
+    with restated(ValueError, BadBindings):
         text = text_file(path)
-    except ValueError as bad:
-        raise BadBindings(str(bad)) from None
-    try:
+    with restated(BadBindings, BadBindings, f"{path}: "):
         return read_text(text, vhost)
-    except BadBindings as bad:
-        raise BadBindings(f"{path}: {bad}") from None
 
 
 def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
@@ -122,18 +119,14 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
 
 def json_line(number: int, line: str) -> Any:
     """Return one parsed line of JSON. Raises: BadBindings."""
-    try:
+    with restated(ValueError, BadBindings, f"line {number}: not valid JSON: "):
         return json.loads(line)
-    except ValueError as error:
-        raise BadBindings(f"line {number}: not valid JSON: {error}") from None
 
 
 def csv_rows(text: str) -> list[Row]:
     """Return the lines of a CSV file; a first line that names `exchange` is the header. Raises: BadBindings."""
-    try:
+    with restated(csv.Error, BadBindings, "not valid CSV: "):
         lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
-    except csv.Error as error:
-        raise BadBindings(f"not valid CSV: {error}") from None
     columns: Sequence[str] = CSV_COLUMNS
     if lines and {"exchange", "source"} & {word.strip().lower() for word in lines[0][1]}:
         columns = [word.strip().lower() for word in lines[0][1]]
@@ -149,7 +142,7 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
     bindings: list[Any] = []
     types: dict[tuple[str, str], str] = {}
     for number, raw in enumerate(rows, 1):
-        try:
+        with restated(BadBindings, BadBindings, f"binding {number}: "):
             if not isinstance(raw, dict):
                 raise BadBindings("should be an object")
             row = {NAMES.get(str(name), str(name)): value for name, value in raw.items()}
@@ -166,8 +159,6 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
             type_ = text_of(row, "type", types.get(name, default))
             if types.setdefault(name, type_) != type_:
                 raise BadBindings(f"exchange '{name[1]}' was of type {types[name]} before, and is {type_} here")
-        except BadBindings as bad:
-            raise BadBindings(f"binding {number}: {bad}") from None
         bindings.append(binding)
         if binding["destination_type"] == "exchange":
             onward = binding["destination"]
@@ -222,10 +213,8 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
             or row.get("apply-to", row.get("apply_to", "all")) not in FOR_EXCHANGES
         ):
             continue
-        try:
+        with restated(re.error, BadBindings, f"policy '{row.get('name')}': pattern is no regular expression: "):
             found = re.search(text_of(row, "pattern"), name)
-        except re.error as error:
-            raise BadBindings(f"policy '{row.get('name')}': pattern is no regular expression: {error}") from None
         priority, said = row.get("priority", 0), row.get("definition") or {}
         if not isinstance(priority, int | float) or not isinstance(said, dict):
             raise BadBindings(f"policy '{row.get('name')}': priority should be a number, and definition an object")

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Final
 
+import pyarrow as pa
+
 from broker.overlay.packets import Data, StreamName, StreamRun
 from broker.overlay.wire import encode
 from broker.pipeline.simulate.interest_network import SPACE
@@ -190,10 +192,12 @@ class Simulation:
         )
 
 
-_TYPES: Final = {"int": "long", "int | None": "long", "float": "double", "str": "string"}
-SIMULATED_COLUMNS: Final = {
-    **{field.name: _TYPES[str(field.type)] for field in (*fields(SimulationPlan), *fields(SimulatedRow))},
-    "broker_cpu_ms": "double",
-    "broker_bytes": "double",
-}
-"""The columns of a row with their types in Spark."""
+_TYPES: Final = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
+SIMULATED_SCHEMA: Final = pa.schema(
+    [
+        *((field.name, _TYPES[str(field.type)]) for field in (*fields(SimulationPlan), *fields(SimulatedRow))),
+        ("broker_cpu_ms", pa.float64()),
+        ("broker_bytes", pa.float64()),
+    ]
+)
+"""The columns of a row."""

@@ -21,7 +21,7 @@ from broker.amqp.table_writer import encode_short_text
 from broker.amqp.wire import PROPERTIES_AT, encode_frame
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
-from broker.pipeline.faults import PublishFailed
+from broker.pipeline.faults import PublishFailed, restated
 from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
@@ -94,22 +94,18 @@ class AmqpPublisher:
         self._begun_s = 0.0
         self.published = 0
         self.dropped = 0  # of the published ones, because their numbers were already used
-        try:
+        with restated(LinkLost, PublishFailed):
             self._link = self._connect()
-        except LinkLost as error:
-            raise PublishFailed(str(error)) from None
 
     def _connect(self) -> BlockingLink:
         """Return a new connection whose channel confirms. Raises: PublishFailed when it is refused; LinkLost."""
-        try:
+        with restated(LinkRefused, PublishFailed):
             link = BlockingLink(self._address, {**CLIENT, "connection_name": self._options.name})
             try:
                 link.call(CHANNEL, commands.Confirm.Select())
             except BaseException:
                 link.abort()
                 raise
-        except LinkRefused as error:
-            raise PublishFailed(str(error)) from None
         return link
 
     def __enter__(self) -> Self:
@@ -197,10 +193,8 @@ class AmqpPublisher:
         """Return the method frame of a route. Raises: PublishFailed when it cannot be encoded."""
         if len(self._methods) >= METHODS_MAX:
             self._methods.clear()
-        try:
+        with restated(ValueError, PublishFailed, f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: "):
             names = encode_short_text(exchange) + encode_short_text(key)
-        except ValueError as error:
-            raise PublishFailed(f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: {error}") from None
         payload = b"".join((PUBLISH, TICKET, names, bytes([self._options.mandatory])))
         method = encode_frame(FRAME_METHOD, CHANNEL, payload)
         self._methods[exchange, key] = method

@@ -119,15 +119,10 @@ class PropertyOctets:
         self._persistent = persistent
         self._known: dict[Any, bytes | BadProperties] = {}
 
-    def of_raw(self, raw: bytes) -> bytes:
-        """Return the octets of an earlier message's properties. Raises: BadProperties."""
-        return self._remembered(raw, lambda: raw)
-
-    def of_values(self, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
-        """Return the octets of columns with these names; null is an absent property.
-
-        Raises: BadProperties.
-        """
+    def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
+        """Return the octets of an earlier message's properties, else of columns; null is an absent property."""
+        if raw is not None:
+            return self._remembered(raw, lambda: raw)
         return self._remembered((names, values), lambda: self._encoded(dict(zip(names, values, strict=True))))
 
     def _encoded(self, row: dict[str, Any]) -> bytes:
@@ -135,14 +130,12 @@ class PropertyOctets:
             row["delivery_mode"] = PERSISTENT_MODE
         return _encode(row)
 
-    def _remembered(self, key: Any, make: Callable[[], bytes]) -> bytes:
+    def _remembered(self, key: Any, make: Callable[[], bytes]) -> bytes | BadProperties:
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             known = self._known[key] = self._checked(make)
-        if isinstance(known, BadProperties):
-            raise known
         return known
 
     def _checked(self, make: Callable[[], bytes]) -> bytes | BadProperties:

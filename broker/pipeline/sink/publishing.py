@@ -22,7 +22,7 @@ from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
-from broker.pipeline.faults import JobFailed, said_plainly
+from broker.pipeline.faults import JobFailed, restated, said_plainly
 from broker.pipeline.routes.key_map import KeyMap
 from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, PublisherOptions
 from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
@@ -140,10 +140,8 @@ def digest(what: Mapping[str, Any]) -> str:
 
 def check_reachable(address: AmqpAddress) -> None:
     """Check that a broker accepts the login, before the slow start of Spark. Raises: JobFailed."""
-    try:
+    with restated((LinkLost, LinkRefused), JobFailed):
         BlockingLink(address, {**CLIENT, "connection_name": "slotmq pipeline"}).close()
-    except (LinkLost, LinkRefused) as error:
-        raise JobFailed(str(error)) from None
 
 
 def publish_frame(

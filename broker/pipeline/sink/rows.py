@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.address import AmqpAddress, BadAddress
-from broker.pipeline.faults import SinkRefused
+from broker.pipeline.faults import SinkRefused, restated
 from broker.pipeline.options import NO_TABLE, GivenOptions
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import (
@@ -79,10 +79,8 @@ class SinkOptions:
         sequence = given.text("sequenceColumn")
         if sequence is not None and not producer:
             raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
-        try:
+        with restated(BadAddress, SinkRefused):  # by the name that reaches the user
             address = AmqpAddress.parse(url)
-        except BadAddress as bad:
-            raise SinkRefused(str(bad)) from None  # by the name that reaches the user
         return cls(
             address=address,
             publisher=PublisherOptions(
@@ -223,13 +221,7 @@ class SinkRows:
         values: Iterator[tuple[Any, ...]] = (
             zip(*(columns[name].to_pylist() for name in names), strict=True) if names else iter([()] * rows)
         )
-        return [self._octets_of(names, raw, row) for raw, row in zip(raws, values, strict=True)]
-
-    def _octets_of(self, names: tuple[str, ...], raw: bytes | None, row: tuple[Any, ...]) -> bytes | BadProperties:
-        try:
-            return self._octets.of_values(names, row) if raw is None else self._octets.of_raw(raw)
-        except BadProperties as bad:
-            return bad
+        return [self._octets.of_row(raw, names, row) for raw, row in zip(raws, values, strict=True)]
 
 
 def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int | None:

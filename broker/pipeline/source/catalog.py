@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage
-from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
+from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused, restated
 from broker.pipeline.options import NO_TABLE, local_path
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -155,10 +155,8 @@ class StoreCatalog:
         """Do nothing: the catalog keeps no file open."""
 
     def _ask(self, verb: str, **arguments: Any) -> Any:
-        try:
+        with restated((Unanswered, BadUsage), SourceRefused):
             return ask(self._folder, verb, **arguments)
-        except (Unanswered, BadUsage) as error:
-            raise SourceRefused(str(error)) from None
 
     def _path(self, slot: SlotHandle) -> Path:
         if slot.snapshot is None:

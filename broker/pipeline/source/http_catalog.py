@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from broker.pipeline.faults import SlotMissing, SourceRefused
+from broker.pipeline.faults import SlotMissing, SourceRefused, restated
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import BadSealLine
 from broker.slot_files.seal_starts import SealStarts
@@ -201,10 +201,8 @@ class HttpCatalog:
 
     def fetch_slot(self, slot: SlotHandle) -> Body:
         """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
-        try:
+        with restated(NotThere, SlotMissing, f"{slot} is gone: "):
             return self._client.get(self._path(slot))
-        except NotThere as error:
-            raise SlotMissing(f"{slot} is gone: {error}") from None
 
     def location(self, slot: SlotHandle) -> str:
         """Return the URL of a slot file."""

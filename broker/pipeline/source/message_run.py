@@ -8,6 +8,7 @@ and a headers property that is no table is null; `properties_raw` has the origin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from broker.pipeline.faults import SlotDamaged, SlotMissing
+from broker.pipeline.faults import SlotDamaged, SlotMissing, restated
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
 from broker.pipeline.source.planner import BatchLimits, Condition, chosen_rows, groups
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
@@ -27,6 +28,9 @@ from broker.slot_files.slot_view import SlotView
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000
 GROUP_SLOTS: Final = 1000  # open at a time
+TEXTS: Final = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "user_id", "app_id",
+)  # fmt: skip
 
 Column = Callable[[SlotRows, Pick, int], Any]  # rows, selected rows, and their number; None if all are null
 
@@ -88,15 +92,8 @@ _COLUMNS: Final[dict[str, Column]] = {
     "redelivered": lambda slot, pick, _count: pa.array(slot.redelivered[pick]),
     "priority": _octet("priority"),
     "delivery_mode": _octet("delivery_mode"),
-    "content_type": _text("content_type"),
-    "content_encoding": _text("content_encoding"),
-    "correlation_id": _text("correlation_id"),
-    "reply_to": _text("reply_to"),
-    "expiration": _text("expiration"),
-    "message_id": _text("message_id"),
+    **{name: _text(name) for name in TEXTS},
     "type": _text("message_type"),  # pamqp's name for it
-    "user_id": _text("user_id"),
-    "app_id": _text("app_id"),
     "app_ts": lambda slot, pick, _count: slot.app_ts(pick),
     "headers": lambda slot, pick, _count: slot.headers(pick),
     "properties_raw": lambda slot, pick, _count: slot.properties_raw(pick),
@@ -131,9 +128,8 @@ def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     Invariant: the rows of each slot are exactly the message ids of its handle, minus those that the conditions exclude.
     Raises: SlotMissing, SlotDamaged, SourceRefused.
     """
-    catalog = open_catalog(run.path, run.url)
     headers = "headers" in schema.names
-    try:
+    with closing(open_catalog(run.path, run.url)) as catalog:
         for group in together(run.slots):
             opened = list(_opened(run, catalog, group))
             rows = joined_rows([view for _, view in opened], headers=headers)
@@ -142,8 +138,6 @@ def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 continue
             for slot, view in opened:
                 yield from _rows(run, slot, _checked(catalog, slot, view), schema)
-    finally:
-        catalog.close()
 
 
 def _opened(run: SlotRun, catalog: Catalog, slots: Sequence[SlotHandle]) -> Iterator[tuple[SlotHandle, SlotView]]:
@@ -165,10 +159,8 @@ def _hint(slot: SlotHandle) -> str:
 
 
 def _checked(catalog: Catalog, slot: SlotHandle, view: SlotView) -> SlotRows:
-    try:
+    with restated(BadSlotFile, SlotDamaged, f"{slot} ({catalog.location(slot)}): "):
         rows = SlotRows(view)
-    except BadSlotFile as error:
-        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): {error}") from None
     if not _ids_right(rows, [slot]):
         raise SlotDamaged(f"{slot} ({catalog.location(slot)}): its message ids are not those it says")
     return rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from broker.pipeline.faults import SourceRefused
+from broker.pipeline.faults import SourceRefused, restated
 from broker.pipeline.options import GivenOptions
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.planner import (
@@ -158,10 +158,8 @@ def _position(given: GivenOptions, option: str, default: Position) -> Position:
     text = given.text(option)
     if text is None:
         return default
-    try:
+    with restated(BadPosition, SourceRefused, f"option {option}: "):
         position = read_position(text)
-    except BadPosition as error:
-        raise SourceRefused(f"option {option}: {error}") from None
     if option == "to" and position == EARLIEST:
         raise SourceRefused("option to: nothing stands before the earliest message")
     return position

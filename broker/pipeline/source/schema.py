@@ -87,6 +87,7 @@ _SPARK_TYPES: Final = {
     pa.string(): "string",
     pa.int64(): "bigint",
     pa.int16(): "smallint",
+    pa.float64(): "double",
     pa.bool_(): "boolean",
     pa.binary(): "binary",
     INSTANT: "timestamp",

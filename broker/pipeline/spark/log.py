@@ -157,7 +157,9 @@ def reason(text: str) -> tuple[str, int]:
         return _short(f"the Spark server does not answer: {call[2]} ({call[1]})"), ERROR
     causes = CAUSE.findall(text)
     line = causes[-1] if causes else _first(CALLING.sub("", text.lstrip()))
-    return _short(STATE.sub(_place, CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))), ERROR
+    return _short(
+        STATE.sub(lambda found: f" ({found[1]})" if found[1] else "", CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))
+    ), ERROR
 
 
 def _of_python(trace: str) -> tuple[str, int]:
@@ -180,10 +182,6 @@ def _code(name: str) -> int:
     except (ImportError, AttributeError):
         return ERROR
     return code if isinstance(code, int) else ERROR
-
-
-def _place(found: re.Match[str]) -> str:
-    return f" ({found[1]})" if found[1] else ""
 
 
 def _text(error: Exception) -> str:
