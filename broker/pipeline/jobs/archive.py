@@ -177,7 +177,7 @@ def _check_taps(options: ArchiveOptions) -> None:
     """Check that the taps given by name exist: an archive of a misspelt tap would refuse the right one."""
     source = SlotSource(_chosen(options))
     with closing(source.catalog):
-        source.check_taps(source.view())
+        source.check_taps(source.catalog.view())
 
 
 def _chosen(options: ArchiveOptions) -> dict[str, str]:

@@ -116,15 +116,6 @@ class ObjectDisk(Disk):
         made: BinaryIO = self.files.open_output_stream(path.as_posix(), buffer_size=BUFFER_BYTES)
         return made
 
-    def sync(self, file: BinaryIO) -> None:
-        pass
-
-    def sync_file(self, path: Path) -> None:
-        pass
-
-    def sync_folder(self, folder: Path) -> None:
-        pass
-
     def write_whole(self, path: Path, block: bytes) -> None:
         with self.create(path) as file:  # an object appears whole
             file.write(block)
@@ -145,8 +136,10 @@ class ObjectDisk(Disk):
         found = self.files.get_file_info(FileSelector(folder.as_posix(), allow_not_found=True))
         return sorted(info.base_name for info in found)
 
-    def make_folder(self, folder: Path) -> None:
-        pass
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Do nothing: an object is durable when its file is closed, and has no folder."""
+
+    sync = sync_file = sync_folder = make_folder = _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +154,8 @@ class LakePlace:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, name: str | Path | LakePlace, given: Mapping[str, str] | None = None) -> LakePlace:
-        """Return the place of a path or a URL, with the given options and those of this process's environment.
+    def of(cls, name: str | Path | LakePlace) -> LakePlace:
+        """Return the place of a path or a URL, with the options of this process's environment.
 
         Raises: LakeRefused for a place that cannot hold a lake.
         """
@@ -177,8 +170,7 @@ class LakePlace:
         rest = str(name)[found.end() :].strip("/")
         if not rest:
             raise LakeRefused(f"{name} names no bucket: a lake is at s3://bucket/prefix")
-        found_options = {**os.environ, **{name.upper(): value for name, value in (given or {}).items()}}
-        options = {name: value for name, value in found_options.items() if name.startswith(OPTIONS)}
+        options = {name: value for name, value in os.environ.items() if name.startswith(OPTIONS)}
         return cls(f"s3://{rest}", options)
 
     def __str__(self) -> str:

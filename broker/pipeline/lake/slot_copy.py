@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -138,29 +137,19 @@ class LakeTarget:
         return partial(open_handle, open_catalog(**where))
 
 
-class SlotCopy:
+class SlotCopy(ExitStack):
     """Copies slots into a lake, one file per date; an exception inside `with` removes the files.
 
     Invariant: no log names the files yet. Two copies of the same slots have equal rows, under other file names.
     """
 
     def __init__(self, disk: Disk, lake: Path, query: str, open_slot: Callable[[SlotHandle], SlotView]) -> None:
+        super().__init__()
         self._query = query
         self._open = open_slot
-        self._messages = DayFiles(disk, lake / "messages", query, ARROW_SCHEMA)
-        self._bad = DayFiles(disk, lake / "bad", query, BAD_SCHEMA)
-        self._files = ExitStack()
+        self._messages = self.enter_context(DayFiles(disk, lake / "messages", query, ARROW_SCHEMA))
+        self._bad = self.enter_context(DayFiles(disk, lake / "bad", query, BAD_SCHEMA))
         self._done = Copied()
-
-    def __enter__(self) -> Self:
-        self._files.enter_context(self._messages)
-        self._files.enter_context(self._bad)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.__exit__(kind, error, trace)
 
     def copy(self, slots: Iterable[SlotHandle]) -> None:
         """Copy the readable rows of slots, and record the others as bad. Raises: SlotMissing.

@@ -118,7 +118,7 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
     sizes = sized.groupBy("size").agg(sf.count("*").alias("messages")).persist()
     try:
         slices, days = _over_time(grouped)
-        exchanges = _exchanges(grouped)
+        exchanges = _rows(_sums(grouped, "vhost", "exchange", keys=sf.count_distinct("routing_key")))
         return {
             "messages": span["n"],
             "bytes": sum(row["bytes"] for row in exchanges),
@@ -135,7 +135,7 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
             },
             "by_day": {str(day): count for day, count in sorted(days.items())},
             "exchanges": exchanges,
-            "top_keys": _top_keys(grouped),
+            "top_keys": _rows(_sums(grouped, "vhost", "exchange", "routing_key").limit(TOP_KEYS)),
             "heat": _heat(grouped, (first_ms, last_ms, size_ms)),
             "sizes": _sizes(sizes),
         }
@@ -148,6 +148,10 @@ def _size() -> Column:
     return sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
 
 
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
+
+
 def _floor(column: Column, size_ms: int) -> Column:
     return column - sf.pmod(column, sf.lit(size_ms))
 
@@ -156,30 +160,18 @@ def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int
     """Return messages and bytes by slice, and messages by day."""
     slices: dict[int, tuple[int, int]] = {}
     days: dict[int, int] = {}
-    sums = grouped.groupBy("day", "slice").agg(sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes"))
-    for row in sums.collect():
+    for row in _sums(grouped, "day", "slice").collect():
         messages, size = slices.get(row["slice"], (0, 0))
         slices[row["slice"]] = (messages + row["messages"], size + row["bytes"])
         days[row["day"]] = days.get(row["day"], 0) + row["messages"]
     return slices, days
 
 
-def _exchanges(grouped: DataFrame) -> list[dict[str, Any]]:
-    rows = grouped.groupBy("vhost", "exchange").agg(
-        sf.sum("messages").alias("messages"),
-        sf.sum("bytes").alias("bytes"),
-        sf.count_distinct("routing_key").alias("keys"),
-    )
-    ordered = rows.orderBy(sf.desc("messages"), "vhost", "exchange").collect()
-    return [row.asDict() for row in ordered]
-
-
-def _top_keys(grouped: DataFrame) -> list[dict[str, Any]]:
-    keys = grouped.groupBy("vhost", "exchange", "routing_key").agg(
-        sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes")
-    )
-    top = keys.orderBy(sf.desc("messages"), "vhost", "exchange", "routing_key").limit(TOP_KEYS).collect()
-    return [row.asDict() for row in top]
+def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
+    """Return messages and bytes by some columns, the most messages first."""
+    sums = [sf.sum(name).alias(name) for name in ("messages", "bytes")]
+    counted = grouped.groupBy(*names).agg(*sums, *(column.alias(name) for name, column in more.items()))
+    return counted.orderBy(sf.desc("messages"), *names)
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:

@@ -217,19 +217,13 @@ class InterestNetwork:
         self.scheduler.after(delay_ms, partial(self._arrive, sender, receiver, packet, lane.session))
 
     def _count(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet, size_bytes: int) -> None:
-        told = self._told(sender, receiver, packet)
-        if told is None:
+        node = receiver.node if isinstance(packet, Update) else sender.node
+        if not self.tree.is_leaf(node):
             self.traffic.packets += 1
             self.traffic.bytes += size_bytes
-        elif told not in self._blind:
+        elif node not in self._blind:  # the packet tells this leaf something, or acknowledges that
             self.traffic.told_packets += 1
             self.traffic.told_bytes += size_bytes
-
-    def _told(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet) -> str | None:
-        """Return the leaf that a packet tells something, or that acknowledges it; None for any other packet."""
-        if isinstance(packet, Update):
-            return receiver.node if self.tree.is_leaf(receiver.node) else None
-        return sender.node if self.tree.is_leaf(sender.node) else None
 
     def _arrive(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet, session: int) -> None:
         if self._lanes[sender.name, receiver.name].session != session:

@@ -73,7 +73,7 @@ def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str
 LEAF_PATTERNS: Final = 20
 """Distinct patterns that the clients of one leaf are interested in."""
 
-_KINDS: Final = ("literal", "any last word", "any first word", "any rest")
+_KINDS: Final = ("{0}.{1}.{2}", "{0}.{1}.*", "*.{1}.{2}", "{0}.#")
 _SHARES: Final = (0.7, 0.2, 0.09, 0.01)
 
 
@@ -141,16 +141,7 @@ class Workload:
         found: dict[str, None] = {}
         while len(found) < size:
             kind = _KINDS[int(self._dice.choice(len(_KINDS), p=_SHARES))]
-            first, second, third = self._key_words()
-            if kind == "any last word":
-                text = f"{first}.{second}.*"
-            elif kind == "any first word":
-                text = f"*.{second}.{third}"
-            elif kind == "any rest":
-                text = f"{first}.#"
-            else:
-                text = f"{first}.{second}.{third}"
-            found[text] = None
+            found[kind.format(*self._key_words())] = None
         return tuple(found)
 
     def _key_words(self) -> list[str]:

@@ -27,6 +27,9 @@ from broker.slot_files.slot_view import SlotView
 
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000
+OLD_SNAPSHOT: Final = (
+    "a snapshot is kept for a while only (settings taps.snapshot_ms, taps.snapshots_user_max), so load the queue again"
+)
 GROUP_SLOTS: Final = 1000  # open at a time
 TEXTS: Final = (
     "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "user_id", "app_id",
@@ -146,16 +149,8 @@ def _opened(run: SlotRun, catalog: Catalog, slots: Sequence[SlotHandle]) -> Iter
             yield slot, open_handle(catalog, slot)
         except SlotMissing as error:
             if run.fail_on_gap:
-                raise SlotMissing(f"{error}; {run.reader} was to read it: {_hint(slot)}") from None
-
-
-def _hint(slot: SlotHandle) -> str:
-    if slot.snapshot is not None:
-        return (
-            "a snapshot is kept for a while only (settings taps.snapshot_ms, taps.snapshots_user_max), "
-            "so load the queue again"
-        )
-    return "slots are kept for named cursors"
+                hint = "slots are kept for named cursors" if slot.snapshot is None else OLD_SNAPSHOT
+                raise SlotMissing(f"{error}; {run.reader} was to read it: {hint}") from None
 
 
 def _checked(catalog: Catalog, slot: SlotHandle, view: SlotView) -> SlotRows:

@@ -142,7 +142,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset where a new stream begins. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = self._source
-            view = source.view()
+            view = source.catalog.view()
             source.check_taps(view)
             begin = source.options.begin
             if begin.kind == "seal":
@@ -182,7 +182,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the last seal, for the query's progress."""
         with said_plainly():
-            view = self._source.view()
+            view = self._source.catalog.view()
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -191,7 +191,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             source = self._source
             if source.options.seal_now:
                 source.seal_now()
-            self._target = source.view().last_seal
+            self._target = source.catalog.view().last_seal
 
     # ---- the slots of a batch
 
@@ -221,7 +221,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
         """Return the parsed offset, and the view. Raises: SourceRefused for an offset outside this history."""
         found = StreamOffset.from_json(offset)
-        view = self._source.view()
+        view = self._source.catalog.view()
         found.check(view, self._source.catalog.address)
         return found, view
 
