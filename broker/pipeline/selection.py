@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import USAGE, JobFailed, JobRefused, LakeRefused, restated
 from broker.pipeline.job import add_lake, open_lake, options_of
-from broker.pipeline.lake.lake import Lake
 from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.spark.log import reason
 from broker.routing.pattern import HASH, STAR, parse_pattern
@@ -41,13 +40,9 @@ class Selection:
     where: str | None = None
     vhost: str | None = None
 
-    def open(self) -> Lake:
-        """Return the lake. Raises: JobFailed (USAGE) if there is none."""
-        return open_lake(self.lake)
-
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""
-        lake = self.open()
+        lake = open_lake(self.lake)
         with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)
         frame = self.of(frame)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
 from broker.pipeline.faults import BAD_RECORDS, OK, JobRefused, restated
-from broker.pipeline.job import Summary, add_spark, carry_out, options_of
+from broker.pipeline.job import Summary, add_spark, carry_out, open_lake, options_of
 from broker.pipeline.lake.place import Disk
 from broker.pipeline.progress import Progress
 from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
@@ -131,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     """Publish, and return the summary. Raises: JobFailed."""
-    lake = options.selection.open()
+    lake = open_lake(options.selection.lake)
     named = _named(options)
     producer = options.producer or f"replay-{named}"
     state = ReplayState(lake.place.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)

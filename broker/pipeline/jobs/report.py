@@ -18,7 +18,16 @@ from broker.cli.parser import BadUsage, add_command
 from broker.figures.markup import document, escaped, tiles
 from broker.figures.numerals import short_text, size_text, span_text
 from broker.pipeline.faults import JobRefused, restated
-from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument, write_whole
+from broker.pipeline.job import (
+    Summary,
+    add_broker,
+    add_spark,
+    carry_out,
+    open_lake,
+    options_of,
+    path_argument,
+    write_whole,
+)
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
@@ -94,7 +103,7 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 
     Cost: four passes over the messages.
     """
-    lake = options.selection.open()
+    lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
     taps = None

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import JobRefused, restated
-from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument
+from broker.pipeline.job import Summary, add_spark, carry_out, open_lake, options_of, path_argument
 from broker.pipeline.progress import Progress
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import (
@@ -97,7 +97,7 @@ def running_topology(folder: str) -> Topology:
 
 def run_route(options: RouteOptions, progress: Progress) -> Summary:
     """Count, and return the findings. Raises: JobFailed."""
-    options.selection.open()  # check the lake before Spark starts
+    open_lake(options.selection.lake)  # check the lake before Spark starts
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("matching distinct keys")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +127,8 @@ def run_simulate(options: SimulateOptions, progress: Progress) -> Summary:
     rows = simulate_plans(spark, options.plans, progress)
     values: dict[str, Any] = {"simulations": rows}
     if options.output is not None:
-        write_results(options.output, rows)
+        table, as_csv = pa.Table.from_pylist(rows, schema=SIMULATED_SCHEMA), options.output.suffix == ".csv"
+        write_whole(options.output, lambda path: pc.write_csv(table, path) if as_csv else pq.write_table(table, path))
         values["output"] = str(options.output)
     if options.plot is not None:
         write_whole(options.plot, lambda path: path.write_text(result_sheet(rows), encoding="utf-8"))
@@ -185,12 +186,6 @@ def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progres
     """Simulate each plan in a task of its own, and return the rows in the order of the plans."""
     with _told(spark, progress, f"of {many(len(plans), 'simulation')} done"):
         return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl_of(SIMULATED_SCHEMA)).collect()]
-
-
-def write_results(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as Parquet or CSV, by the name of the file. Raises: JobFailed."""
-    table = pa.Table.from_pylist(list(rows), schema=SIMULATED_SCHEMA)
-    write_whole(path, lambda to: pc.write_csv(table, to) if path.suffix == ".csv" else pq.write_table(table, to))
 
 
 @contextmanager

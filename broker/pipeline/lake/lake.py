@@ -118,7 +118,7 @@ class Lake:
         """
         copied = batch.copied
         try:
-            if not self.message_table.check(batch):
+            if not self.message_table.holds(batch):
                 self.note_taps(copied.seals)
             if copied.bad_files:
                 self.bad_table.commit(replace(batch, copied=replace(copied, seals={})), copied.bad_files)

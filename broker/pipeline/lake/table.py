@@ -196,9 +196,21 @@ class LakeTable:
 
     # ---- writing
 
-    def check(self, batch: LakeBatch) -> bool:
-        """Return whether the table has a batch. Raises: LakeRefused when its slots belong to another writer."""
-        return _holds(self.load(), batch)
+    def holds(self, batch: LakeBatch, table: DeltaTable | None = None) -> bool:
+        """Return whether the table has a batch. Raises: TapTaken when its slots belong to another writer."""
+        table = table or self.load()
+        passed = table.transaction_version(batch.name)
+        if passed is not None and batch.seal <= passed:
+            return True
+        for branch, (first, _last) in batch.copied.seals.items():
+            held = table.transaction_version(branch_name(branch)) or 0
+            *_, vhost, tap = branch
+            if first <= held:
+                raise TapTaken(
+                    f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
+                    f"and was to get seal {first} again: {ONE_ONLY}"
+                )
+        return False
 
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
@@ -229,7 +241,7 @@ class LakeTable:
             )  # fmt: skip
             return table.version() + 1
 
-        version = self._change(append, lambda table: _holds(table, batch))
+        version = self._change(append, lambda table: self.holds(batch, table))
         if version is not None and not version % CHECKPOINT_EVERY:
             self._checkpoint()
         return version is not None
@@ -317,21 +329,6 @@ class LakeTable:
             self.log.sync(self.load().version(), after=version)
             return found
         raise LakeRefused(f"{self.uri} changes faster than it can be written to")
-
-
-def _holds(table: DeltaTable, batch: LakeBatch) -> bool:
-    passed = table.transaction_version(batch.name)
-    if passed is not None and batch.seal <= passed:
-        return True
-    for branch, (first, _last) in batch.copied.seals.items():
-        held = table.transaction_version(branch_name(branch)) or 0
-        *_, vhost, tap = branch
-        if first <= held:
-            raise TapTaken(
-                f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
-                f"and was to get seal {first} again: {ONE_ONLY}"
-            )
-    return False
 
 
 def _lake_file(row: Mapping[str, Any]) -> LakeFile:

@@ -111,16 +111,13 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise BadBindings(f"not valid JSON: {error}") from None
-        whole = [json_line(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        whole = []
+        for number, line in enumerate(text.splitlines(), 1):
+            with restated(ValueError, BadBindings, f"line {number}: not valid JSON: "):
+                whole += [json.loads(line)] if line.strip() else []
     if isinstance(whole, dict) and "bindings" in whole:
         return read_definitions(whole, vhost)
     return read_rows([whole] if isinstance(whole, dict) else whole, vhost)
-
-
-def json_line(number: int, line: str) -> Any:
-    """Return one parsed line of JSON. Raises: BadBindings."""
-    with restated(ValueError, BadBindings, f"line {number}: not valid JSON: "):
-        return json.loads(line)
 
 
 def csv_rows(text: str) -> list[Row]:

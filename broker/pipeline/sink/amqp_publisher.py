@@ -22,7 +22,7 @@ from broker.amqp.wire import PROPERTIES_AT, encode_frame
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
 from broker.pipeline.faults import PublishFailed, restated
-from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
+from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, Remembered, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
 CHANNEL: Final = 1
@@ -86,8 +86,8 @@ class AmqpPublisher:
         self._address = address
         self._options = options = options or PublisherOptions()
         self.refused = refused
-        self._numbered: dict[str, NumberedProperties] = {}  # by producer
-        self._methods: dict[tuple[str, str], bytes] = {}
+        self._numbered = Remembered(NumberedProperties, PRODUCERS_MAX)
+        self._methods = Remembered(self._method, METHODS_MAX)
         self._window = PublishWindow(self._octets_of)
         self._again: list[tuple[Outgoing, int]] = []  # nacked messages, and the number of nacks
         self._rate_at = 0  # the number of messages to publish before the clock is checked again
@@ -176,7 +176,7 @@ class AmqpPublisher:
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
         """Encode a message into the next write. HOT."""
         exchange, key, _properties, body, _sequence, _place = message
-        method = self._methods.get((exchange, key)) or self._method(exchange, key)
+        method = self._methods[exchange, key]
         client = self._link.client
         client.publish(CHANNEL, method, CONTENT(BASIC, 0, len(body)) + self._octets_of(message), body)
         window = self._window
@@ -189,29 +189,20 @@ class AmqpPublisher:
             self._write()
             self._look(0)
 
-    def _method(self, exchange: str, key: str) -> bytes:
-        """Return the method frame of a route. Raises: PublishFailed when it cannot be encoded."""
-        if len(self._methods) >= METHODS_MAX:
-            self._methods.clear()
+    def _method(self, route: tuple[str, str]) -> bytes:
+        """Return the method frame of an exchange and a key. Raises: PublishFailed when it cannot be encoded."""
+        exchange, key = route
         with restated(ValueError, PublishFailed, f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: "):
             names = encode_short_text(exchange) + encode_short_text(key)
         payload = b"".join((PUBLISH, TICKET, names, bytes([self._options.mandatory])))
-        method = encode_frame(FRAME_METHOD, CHANNEL, payload)
-        self._methods[exchange, key] = method
-        return method
+        return encode_frame(FRAME_METHOD, CHANNEL, payload)
 
     def _octets_of(self, message: Outgoing) -> bytes:
         """Return the property octets with which a message is sent. HOT."""
         properties, sequence = message[2], message[4]
         if sequence is None or not self._options.producer:
             return properties
-        producer = producer_of(self._options.producer, message[5])
-        numbered = self._numbered.get(producer)
-        if numbered is None:
-            if len(self._numbered) >= PRODUCERS_MAX:
-                self._numbered.clear()
-            numbered = self._numbered[producer] = NumberedProperties(producer)
-        before, after = numbered.parts(properties)
+        before, after = self._numbered[producer_of(self._options.producer, message[5])].parts[properties]
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:

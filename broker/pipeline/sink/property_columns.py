@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker.amqp.content_header import FLAG_OF, KINDS, measure_header
 from broker.amqp.errors import ConnectionFault
@@ -28,6 +28,10 @@ COLUMN_OF: Final = {"message_type": "type", "timestamp": "app_ts"}
 PROPERTY_COLUMNS: Final = tuple(COLUMN_OF.get(name, name) for _, name, _ in KINDS if name != "cluster_id")
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
 def producer_of(name: str, place: object) -> str:
     """Return the producer that numbers a message: the seals of two histories of slots have equal numbers.
 
@@ -37,26 +41,31 @@ def producer_of(name: str, place: object) -> str:
     return ".".join([name, *filter(None, origin)])
 
 
+class Remembered(dict[Key, Value]):
+    """The values of a function by its argument, each made once; too many are forgotten together."""
+
+    def __init__(self, make: Callable[[Key], Value], most: int = KNOWN_MAX) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: Key) -> Value:
+        if len(self) >= self._most:
+            self.clear()
+        value = self[key] = self._make(key)
+        return value
+
+
 class NumberedProperties:
     """Writes sequence numbers of one producer into properties.
 
-    Shapes: `parts` are the octets before a number and those after it. Everything else in the properties is unchanged;
-        an earlier number is replaced.
+    Shapes: `parts` has by well-formed properties the octets before a number and those after it. Everything else in the
+        properties is unchanged; an earlier number is replaced.
     """
 
     def __init__(self, producer: str) -> None:
-        name = producer.encode()
-        self._entries = _entry(PRODUCER, b"S" + counted(name))
-        self._known: dict[bytes, tuple[bytes, bytes]] = {}
-
-    def parts(self, properties: bytes) -> tuple[bytes, bytes]:
-        """Return the octets before and after the number, of well-formed properties."""
-        known = self._known.get(properties)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            known = self._known[properties] = self._split(properties)
-        return known
+        self._entries = _entry(PRODUCER, b"S" + counted(producer.encode()))
+        self.parts = Remembered(self._split)
 
     def _split(self, properties: bytes) -> tuple[bytes, bytes]:
         found = cut_properties(FRONT + properties)
@@ -117,30 +126,20 @@ class PropertyOctets:
 
     def __init__(self, *, persistent: bool | None) -> None:
         self._persistent = persistent
-        self._known: dict[Any, bytes | BadProperties] = {}
+        self._known: Remembered[Any, bytes | BadProperties] = Remembered(self._checked)
 
     def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
         """Return the octets of an earlier message's properties, else of columns; null is an absent property."""
-        if raw is not None:
-            return self._remembered(raw, lambda: raw)
-        return self._remembered((names, values), lambda: self._encoded(dict(zip(names, values, strict=True))))
+        return self._known[(names, values) if raw is None else raw]
 
     def _encoded(self, row: dict[str, Any]) -> bytes:
         if row.get("delivery_mode") is None and self._persistent is not False:
             row["delivery_mode"] = PERSISTENT_MODE
         return _encode(row)
 
-    def _remembered(self, key: Any, make: Callable[[], bytes]) -> bytes | BadProperties:
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            known = self._known[key] = self._checked(make)
-        return known
-
-    def _checked(self, make: Callable[[], bytes]) -> bytes | BadProperties:
+    def _checked(self, row: Any) -> bytes | BadProperties:
         try:
-            octets = make()
+            octets = row if isinstance(row, bytes) else self._encoded(dict(zip(*row, strict=True)))
             facts = measure_header(FRONT + octets)
         except BadProperties as bad:
             return bad

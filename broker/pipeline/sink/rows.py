@@ -21,6 +21,7 @@ from broker.pipeline.sink.property_columns import (
     PROPERTY_COLUMNS,
     BadProperties,
     PropertyOctets,
+    Remembered,
 )
 from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
 
@@ -160,7 +161,7 @@ class SinkRows:
         self._bad_sequence = "the offset is not one of the slot"
         if options.sequence is not None:
             self._bad_sequence = f"the column {options.sequence!r} should be a number from 0 on"
-        self._good: dict[tuple[str | None, str | None], str] = {}  # checked routes, and the fault of each
+        self._faults = Remembered(_route_fault, SLOT_NUMBERS)
 
     def messages(self, batch: pa.RecordBatch, refused: Callable[[RefusedMessage], object]) -> Iterator[Outgoing]:
         """Yield the messages of a batch in order, and pass rows that cannot be messages to `refused`."""
@@ -180,7 +181,7 @@ class SinkRows:
         for exchange, key, found, body, place, sequence in cells:
             where = options.exchange if exchange is None else exchange
             by = options.routing_key if key is None else key
-            fault = self._fault(where, by)
+            fault = self._faults[where, by]
             octets = NO_PROPERTIES
             if isinstance(found, BadProperties):
                 fault = fault or str(found)
@@ -199,15 +200,6 @@ class SinkRows:
         if self._options.sequence is not None:
             return [-1 if number is None else number for number in columns[self._options.sequence].to_pylist()]
         return [sequence_of(*place[: len(PLACE)]) if self._numbers else None for place in places]
-
-    def _fault(self, exchange: str | None, key: str | None) -> str:
-        """Return the fault of a route, usually empty."""
-        known = self._good.get((exchange, key))
-        if known is None:
-            if len(self._good) > SLOT_NUMBERS:
-                self._good.clear()
-            known = self._good[exchange, key] = _name_fault("exchange", exchange) or _name_fault("routing_key", key)
-        return known
 
     def _places(self, columns: dict[str, pa.Array], rows: int) -> Sequence[tuple[Any, ...]]:
         names = PLACE if self._options.sequence is not None else (*PLACE, *ORIGIN)
@@ -229,6 +221,11 @@ def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int |
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
+
+
+def _route_fault(route: tuple[str | None, str | None]) -> str:
+    """Return the fault of an exchange and a key, usually empty."""
+    return _name_fault("exchange", route[0]) or _name_fault("routing_key", route[1])
 
 
 def _name_fault(column: str, name: str | None) -> str:

@@ -95,7 +95,7 @@ class SourceOptions:
     def conditions(self) -> list[Condition]:
         """Return the conditions that the options define."""
         topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
-        return [*self.begin.from_here(), *self.end.up_to_here(), *topic]
+        return [*self.begin.rows(">="), *self.end.rows("<"), *topic]
 
     def wants(self) -> str:
         """Return a description of the source, for texts."""

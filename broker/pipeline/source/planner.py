@@ -103,13 +103,9 @@ class Position:
     kind: str
     value: int = 0
 
-    def from_here(self) -> tuple[Condition, ...]:
-        """Return the condition on the rows of a read that begins here."""
-        return (Condition(COLUMN_OF[self.kind], ">=", self.value),) if self.kind in COLUMN_OF else ()
-
-    def up_to_here(self) -> tuple[Condition, ...]:
-        """Return the condition on the rows of a read that ends here."""
-        return (Condition(COLUMN_OF[self.kind], "<", self.value),) if self.kind in COLUMN_OF else ()
+    def rows(self, operator: str) -> tuple[Condition, ...]:
+        """Return the condition on the rows of a read that begins here, by >=, or that ends here, by <."""
+        return (Condition(COLUMN_OF[self.kind], operator, self.value),) if self.kind in COLUMN_OF else ()
 
 
 EARLIEST: Final = Position("earliest")

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import ClassVar, Final, Self
 
 from broker.cli.table import cell
@@ -156,7 +156,7 @@ def reason(text: str) -> tuple[str, int]:
     if call := RPC.match(text):
         return _short(f"the Spark server does not answer: {call[2]} ({call[1]})"), ERROR
     causes = CAUSE.findall(text)
-    line = causes[-1] if causes else _first(CALLING.sub("", text.lstrip()))
+    line = causes[-1] if causes else first_line(CALLING.sub("", text.lstrip()))
     return _short(
         STATE.sub(lambda found: f" ({found[1]})" if found[1] else "", CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))
     ), ERROR
@@ -171,14 +171,13 @@ def _of_python(trace: str) -> tuple[str, int]:
         if name.startswith(OUR_PACKAGE):
             return _short(said or name.rpartition(".")[2]), _code(name)
         return _short(f"{name.rpartition('.')[2]}: {said}"), ERROR
-    return _short(_first(trace)), ERROR
+    return _short(first_line(trace)), ERROR
 
 
 def _code(name: str) -> int:
     """Return the exit code of our exceptions, which their class attribute `code` holds."""
-    module, _, kind = name.rpartition(".")
     try:
-        code = getattr(getattr(sys.modules.get(module) or import_module(module), kind), "code", ERROR)
+        code = getattr(resolve_name(name), "code", ERROR)
     except (ImportError, AttributeError):
         return ERROR
     return code if isinstance(code, int) else ERROR
@@ -193,7 +192,8 @@ def _text(error: Exception) -> str:
     return f"{trace}: {said}" if said else trace
 
 
-def _first(text: str) -> str:
+def first_line(text: str) -> str:
+    """Return the first line that is not empty, empty if there is none."""
     return next((line for line in text.splitlines() if line.strip()), "")
 
 

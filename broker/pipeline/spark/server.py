@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import broker
 from broker.pipeline.faults import ERROR, JobFailed, ServerRefused
-from broker.pipeline.spark.log import cache_folder, is_kept
+from broker.pipeline.spark.log import cache_folder, first_line, is_kept
 from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
 from broker.pipeline.spark.session import environment
 
@@ -163,12 +163,9 @@ def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
         with environment({TOKEN: state.token, NO_PROXY: HOST}):
             made = SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
     except Exception as error:
-        raise JobFailed(f"{state} does not answer: {_first_line(error)} (slotmq pipeline server stop)") from error
+        said = first_line(str(error)) or type(error).__name__
+        raise JobFailed(f"{state} does not answer: {said} (slotmq pipeline server stop)") from error
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error itself is reported
     client: Any = made.client
     client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])
     return made
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
