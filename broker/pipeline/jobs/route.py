@@ -20,6 +20,7 @@ from broker.pipeline.routes.route_count import (
     ASKED,
     SHOWN_MAX,
     asked_column,
+    busiest_keys,
     counted_routes,
     named,
     with_queues,
@@ -158,7 +159,7 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
             for number, row in sorted(counted.items(), key=lambda item: (-item[1]["messages"], item[0]))
         ],
         "dead_bindings": dead,
-        "unrouted_keys": _keys(by_kind.get("nobody", ())),
+        "unrouted_keys": busiest_keys(by_kind.get("nobody", ()), "key", SHOWN_MAX),
     }
     if today is not None:
         values["diff"] = {
@@ -168,7 +169,7 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
             "gained": _places(by_kind.get("gained", ()), "queue"),
             "lost": _places(by_kind.get("lost", ()), "queue"),
             "today": _places(by_kind.get("today", ()), "queue"),
-            "changed_keys": _keys(by_kind.get("moved", ())),
+            "changed_keys": busiest_keys(by_kind.get("moved", ()), "key", SHOWN_MAX),
             "bindings_added": _only_in(topology, today),
             "bindings_removed": _only_in(today, topology),
         }
@@ -179,14 +180,6 @@ def _places(rows: Iterable[Mapping[str, Any]], what: str) -> list[dict[str, Any]
     ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"]))
     return [
         {"vhost": row["vhost"], what: row["name"], "messages": row["messages"], "keys": row["keys"]} for row in ordered
-    ]
-
-
-def _keys(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))[:SHOWN_MAX]
-    return [
-        {"vhost": row["vhost"], "exchange": row["name"], "key": row["detail"], "messages": row["messages"]}
-        for row in ordered
     ]
 
 

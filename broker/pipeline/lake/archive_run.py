@@ -80,7 +80,7 @@ class ArchiveRun:
         self._taps = tuple(sorted(taps))
         self._max_bad = BadShare.parse(max_bad)
         self._lock: int | None = None  # the descriptor of the locked file; the lock ends with the process
-        self._note: ArchiveNote | None = None
+        self.note: ArchiveNote  # from `begin` on
         self._at = StreamOffset("", 0)  # everything up to this offset is in the lake
         self._has_batch = False
         self._interrupted: StreamOffset | None = None  # the end of a batch of which the lake has the bad records only
@@ -91,12 +91,6 @@ class ArchiveRun:
         self._released = -1  # the last seal reported to the broker
         self._tended: int | None = None  # the number of files after the last compaction
         self._release_at_s = 0.0  # when to retry after the broker did not answer
-
-    @property
-    def note(self) -> ArchiveNote:
-        """The note of the archive."""
-        assert self._note is not None
-        return self._note
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> None:
         """Start a new archive or resume an old one, after sweeping the partial work of earlier runs.
@@ -143,7 +137,7 @@ class ArchiveRun:
             self._has_batch, self._at, self._interrupted = False, note.start, None
         else:
             note = self._resumed(note, allow_gap=allow_gap)
-        self._note = note
+        self.note = note
         if self.lake.place.folder is not None:  # the lock keeps no other machine from a bucket
             for table in (self.lake.message_table, self.lake.bad_table):
                 table.sweep(note.query)

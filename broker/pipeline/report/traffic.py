@@ -103,7 +103,8 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
     Cost: three passes, the first over the times alone; later steps use the groups of the second, one row for each key
         and time slice.
     """
-    sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), _size().alias("size"))
+    size = sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
+    sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), size.alias("size"))
     span = sized.agg(sf.count("*").alias("n"), sf.min("at").alias("first"), sf.max("at").alias("last")).collect()[0]
     if not span["n"]:
         return None
@@ -142,10 +143,6 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
     finally:
         grouped.unpersist()
         sizes.unpersist()
-
-
-def _size() -> Column:
-    return sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

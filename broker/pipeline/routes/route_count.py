@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -203,6 +203,13 @@ def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, A
         F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
     )
     return [row.asDict() for row in rows.collect()]
+
+
+def busiest_keys(rows: Iterable[Mapping[str, Any]], key: str, most: int) -> list[dict[str, Any]]:
+    """Return the keys of counted rows, the most messages first. Shapes: `key` names the column of routing keys."""
+    ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))
+    names = {"vhost": "vhost", "exchange": "name", key: "detail", "messages": "messages"}
+    return [{name: row[column] for name, column in names.items()} for row in ordered[:most]]
 
 
 def named(*topologies: Topology) -> Topologies:

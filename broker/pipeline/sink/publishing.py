@@ -26,7 +26,7 @@ from broker.pipeline.faults import JobFailed, restated, said_plainly
 from broker.pipeline.routes.key_map import KeyMap
 from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, PublisherOptions
 from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
-from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
+from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES, Remembered
 from broker.pipeline.sink.publish_window import Outgoing
 from broker.pipeline.sink.rows import sequence_of
 from broker.pipeline.spark.tasks import session_setting, tasks_at_once
@@ -87,32 +87,25 @@ def publish_batches(
     return Tally(publisher.published, rows, publisher.dropped, size, name)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HeaderChanges:
-    """Sets headers, and drops headers and properties. Cost: one look-up for properties seen before."""
+    """Sets headers, and drops headers and properties."""
 
     set_headers: Mapping[str, str] = field(default_factory=dict)
     drop_headers: tuple[str, ...] = ()
     drop_properties: tuple[str, ...] = ()
-    _known: dict[bytes, bytes] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.set_headers or self.drop_headers or self.drop_properties)
 
     def __call__(self, properties: bytes) -> bytes:
         """Return properties, from their flags on, with the changes."""
-        known = self._known.get(properties)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            changed = edit_header(
-                FRONT + properties,
-                set_headers=self.set_headers,
-                drop_headers=self.drop_headers,
-                drop_properties=self.drop_properties,
-            )
-            known = self._known[properties] = changed[PROPERTIES_AT:]
-        return known
+        return edit_header(
+            FRONT + properties,
+            set_headers=self.set_headers,
+            drop_headers=self.drop_headers,
+            drop_properties=self.drop_properties,
+        )[PROPERTIES_AT:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +169,16 @@ def publish_frame(
 def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the task that publishes rows with COLUMNS, in their order, and yields its tally. Raises: PublishFailed."""
 
-    def publish(publisher: AmqpPublisher, batch: pa.RecordBatch) -> None:
-        rows = list(outgoing(how, batch))
-        if how.speed:
-            publish_at_speed(publisher, how, rows, batch.column("ts"))
-        else:
-            publisher.publish(rows)
-
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        changed: Remembered[bytes, bytes] = Remembered(how.changes or bytes)
+
+        def publish(publisher: AmqpPublisher, batch: pa.RecordBatch) -> None:
+            rows = list(outgoing(how, batch, changed))
+            if how.speed:
+                publish_at_speed(publisher, how, rows, batch.column("ts"))
+            else:
+                publisher.publish(rows)
+
         with said_plainly():
             tally = publish_batches(how.address, how.options, Path(how.refused), batches, publish)
         yield pa.RecordBatch.from_pylist([tally._asdict()])
@@ -191,22 +186,14 @@ def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterat
     return task
 
 
-def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-    """Yield the messages of a batch; each is identified by the place of its row."""
-    changes = how.changes or None
+def outgoing(how: Publishing, batch: pa.RecordBatch, changed: Mapping[bytes, bytes]) -> Iterator[Outgoing]:
+    """Yield the messages of a batch with changed properties; each is identified by the place of its row."""
     columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "ts"}
     places = zip(*(columns[name] for name in PLACE), strict=True)
     contents = zip(*(columns[name] for name in ("exchange", "routing_key", "properties_raw", "body")), strict=True)
     for place, (exchange, key, properties, body) in zip(places, contents, strict=True):
-        octets = properties or NO_PROPERTIES
-        yield (
-            exchange if how.exchange is None else how.exchange,
-            key,
-            octets if changes is None else changes(octets),
-            body or b"",
-            sequence_of(*place[:3]),
-            place,
-        )
+        where, octets = exchange if how.exchange is None else how.exchange, changed[properties or NO_PROPERTIES]
+        yield where, key, octets, body or b"", sequence_of(*place[:3]), place
 
 
 def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[Outgoing], times: Any) -> None:
