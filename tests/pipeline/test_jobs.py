@@ -8,27 +8,32 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pika
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from broker.cli.control_client import ask
 from broker.cli.main import main
+from broker.client.address import AmqpAddress
+from broker.pipeline.faults import BAD_RECORDS, OK
+from broker.pipeline.jobs.replay import ReplayOptions, run_replay
+from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
+from broker.pipeline.lake.lake import Lake
+from broker.pipeline.progress import Progress
+from broker.pipeline.routes.topology import read_definitions
+from broker.pipeline.selection import Selection
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
+from tests.pipeline.lake_rows import SLOT, lake_of, rows_of
+from tests.pipeline.queue_drain import drain_queue
 from tests.unit.pipeline.encoded import properties
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from broker.pipeline.lake.lake import Lake
-
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("pyspark")
-
-from tests.pipeline.lake_rows import SLOT, lake_of, rows_of  # noqa: E402 - what it stands on may be missing
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,6 @@ def depth(channel: Any, queue: str) -> int:
 
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
     """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty."""
-    from tests.pipeline.queue_drain import drain_queue
-
     return drain_queue(broker.address.url, queue)
 
 
@@ -70,11 +73,6 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Order is the lake's per queue and key; unroutable messages are kept; a rerun and a resume add nothing."""
-    from broker.pipeline.faults import BAD_RECORDS, OK
-    from broker.pipeline.jobs.replay import run_replay
-    from broker.pipeline.progress import Progress
-    from broker.pipeline.sink.bad_records import BadRecordLog
-
     draw = random.Random(1)
     heads = [properties({}), properties({"n": 1, "a": [1, {"b": b"\xff"}]}, content_type="text/x"), b"\x00\x00"]
     sent = {
@@ -135,10 +133,6 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
 
 
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
-    from broker.client.address import AmqpAddress
-    from broker.pipeline.jobs.replay import ReplayOptions
-    from broker.pipeline.selection import Selection
-
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
 
@@ -169,11 +163,6 @@ def test_route_tells_what_the_broker_does(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
 ) -> None:
     """Messages published with these bindings reach the queues as counted; a diff with them finds nothing."""
-    from broker.client.address import AmqpAddress
-    from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
-    from broker.pipeline.routes.topology import read_definitions
-    from broker.pipeline.sink.amqp_publisher import AmqpPublisher
-
     queues = [f"r{n}" for n in range(1, 6)]
     for queue in queues:
         channel.queue_declare(queue, durable=True)
@@ -221,8 +210,6 @@ def test_route_tells_what_the_broker_does(
 
 
 def _ddl() -> str:
-    from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
-
     return ddl_of(ARROW_SCHEMA, COLUMNS)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from broker.cli.main import main
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from broker.pipeline.simulate.levels import TableSimulation
+from broker.pipeline.simulate.plan import SimulationPlan
 
 WORDS = "--brokers 7,10 --redundancy 1,2 --fan-out 2 --subscriptions 30 --patterns 40 --messages 20 --quiet"
 
@@ -21,9 +20,6 @@ def test_each_task_simulates_one_overlay(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rows are those of a simulation without Spark, in Parquet and JSON alike, and a picture shows them."""
-    from broker.pipeline.simulate.levels import TableSimulation
-    from broker.pipeline.simulate.plan import SimulationPlan
-
     output, plot = tmp_path / "rows.parquet", tmp_path / "rows.svg"
     assert main(["pipeline", "simulate", *WORDS.split(), "--json", "-o", str(output), "--plot", str(plot)]) == 0
     rows = json.loads(capsys.readouterr().out)["simulations"]
