@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-
-pytest.importorskip("pyspark")
-
 from broker.pipeline.lake.lake import Lake
 
 BROKER = "amqp://localhost"

@@ -10,7 +10,6 @@ import pytest
 
 from broker.cli.main import main
 
-pytest.importorskip("deltalake")
 pytest.importorskip("moto")
 
 from broker.pipeline.faults import LakeRefused

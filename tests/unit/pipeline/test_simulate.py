@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("numpy")
-
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Update, UpdateAck
 from broker.overlay.simulation.topology import SimulatedTree
