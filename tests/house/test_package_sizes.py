@@ -25,7 +25,7 @@ MOST = {
     "broker/overlay_node": (15, 2_750),
     "broker/parts": (10, 950),
     "broker/perf": (48, 6_250),
-    "broker/pipeline": (88, 13_700),
+    "broker/pipeline": (70, 12_500),
     "broker/routing": (52, 6_150),
     "broker/settings": (10, 1_550),
     "broker/slot_files": (12, 1_500),

@@ -8,13 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.wire import PROPERTIES_AT
+from broker.pipeline.faults import restated
 from broker.pipeline.routes.topology import PREDECLARED, Topology
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
-
-__all__ = ["BadTopology", "Match", "Matcher", "MessageHeader", "compiled"]
 
 LIMITS: Final = PatternLimits(
     hashes=8, words=128
@@ -94,10 +93,8 @@ class Matcher:
         self._onward: dict[int, Exchange] = {}
         self._places = {queue: place for place, queue in enumerate(topology.queues)}
         for entry in topology.exchanges:
-            try:
+            with restated(ValueError, BadTopology, f"exchange '{entry.name}' of vhost '{entry.vhost}': "):
                 exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
-            except ValueError as error:
-                raise BadTopology(f"exchange '{entry.name}' of vhost '{entry.vhost}': {error}") from None
             exchange.set_alternate(entry.alternate)
             self._exchanges[entry.vhost, entry.name] = exchange
         drawn: dict[tuple[Exchange, str], Path] = {}
@@ -119,10 +116,8 @@ class Matcher:
                 else:
                     destination = drawn.setdefault((exchange, binding.destination), Path(number))
                     destination.name = binding.destination
-            try:
+            with restated(ValueError, BadTopology, f"binding {binding}: "):
                 exchange.bind(destination, binding.key, binding.arguments)
-            except ValueError as error:
-                raise BadTopology(f"binding {binding}: {error}") from None
         self.queues = tuple(self._places)
         self.queue_of += range(len(self.queues))
         self.dynamic = frozenset(place for place in self._exchanges if self._asks_headers(place))

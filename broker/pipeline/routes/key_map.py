@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.pipeline.faults import restated
+from broker.pipeline.options import text_file
 from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
-
-__all__ = ["BadKeyMap", "KeyMap", "read_key_map"]
 
 WILDCARDS: Final = (STAR, HASH)
 
@@ -112,19 +111,13 @@ def pairs_of(source: str) -> list[tuple[str, str]]:
     old, equals, new = source.partition("=")
     if equals:
         return [(old, new)]
-    try:
-        text = Path(source).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise BadKeyMap(f"{source}: is neither old=new nor a file that can be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadKeyMap(f"{source}: is not UTF-8") from None
+    with restated(ValueError, BadKeyMap, "neither old=new nor a file: "):
+        text = text_file(source)
     if text.lstrip().startswith("{"):
         return json_pairs(source, text)
     pairs = []
-    try:
+    with restated(csv.Error, BadKeyMap, f"{source}: not valid CSV: "):
         rows = list(csv.reader(text.splitlines()))
-    except csv.Error as error:
-        raise BadKeyMap(f"{source}: not valid CSV: {error}") from None
     for number, row in enumerate(rows, 1):
         if not row:
             continue
@@ -136,10 +129,8 @@ def pairs_of(source: str) -> list[tuple[str, str]]:
 
 def json_pairs(source: str, text: str) -> list[tuple[str, str]]:
     """Return the pairs of a JSON object. Raises: BadKeyMap."""
-    try:
+    with restated((ValueError, RecursionError), BadKeyMap, f"{source}: not valid JSON: "):
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadKeyMap(f"{source}: not valid JSON: {error}") from None
     if not all(isinstance(new, str) for new in found.values()):
         raise BadKeyMap(f"{source}: should be one JSON object of texts")
     return list(found.items())
