@@ -9,19 +9,17 @@ start finishes it. All of this goes in slices, between which the loop turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definition_rows import rows_by_key, same_row
-from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of
+from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of, rows_by_key, same_row
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Touched
 from broker.administration.slices import emptied, finished
-from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
@@ -45,7 +43,7 @@ from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from broker.administration.administration import Administration
+    from broker.administration.administration import Administration, Tell
     from broker.administration.rehearsal import Rehearsal
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MADE", "DefinitionsImport"]
 
-Tell = Callable[[Mapping[str, Any]], None]
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
@@ -89,7 +86,6 @@ class DefinitionsImport:
         """
         self._document = document
         self._administration = administration
-        self._vhosts = VhostChanges(administration)
         self._rehearse = rehearse
         self._tell = tell
         self._users: list[User] = []
@@ -107,13 +103,7 @@ class DefinitionsImport:
 
         ``skipped`` then names the skipped entries, and `outcome` counts the others.
         """
-        changed = False
-
-        async def take() -> None:
-            nonlocal changed
-            changed = await self._take()
-
-        await self._administration.alone(take)
+        changed = await self._administration.alone(self._take)
         document = self._document
         counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
         for part, _number in self._refused:
@@ -247,7 +237,7 @@ class DefinitionsImport:
         await finished(self._checking_vhosts())
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
         try:
-            self._vhosts.check_new(administration, names)
+            administration.check_new_vhosts(administration, names)
         except ValueError as error:
             raise BadDefinitions(f"vhosts: {error}") from None
         await self._check_users()

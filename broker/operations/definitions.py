@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
-from broker.administration.policy_changes import PolicyChanges
 from broker.administration.slices import emptied, finished
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
@@ -73,7 +72,7 @@ async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, a
     )
     await emptied(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
     imported = await taking.run()
-    await PolicyChanges(administration).applied(asker.tell)
+    await administration.swept(tell=asker.tell)
     return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.content_header import facts_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
@@ -304,7 +303,7 @@ async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
         nonlocal deleted
         if not deleted:
             deleted = True
-            await VhostChanges(broker.administration).delete("v")
+            await broker.administration.change(lambda draft: draft.drop_vhost("v"))
 
     pause = SimpleNamespace(sleep=sleep)
     monkeypatch.setattr(messages, "asyncio", pause)

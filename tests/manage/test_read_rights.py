@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 from broker.administration.administration import Administration
-from broker.administration.vhost_changes import VhostChanges
 from broker.core.auth.password import SHA256
 from broker.core.auth.users import User
 from tests.http_talk import ask
@@ -23,10 +22,10 @@ HASH = b64encode(SALT + sha256(SALT + SECRET.encode()).digest()).decode()  # che
 
 async def with_users(administration: Administration) -> None:
     """Make a user of each tag, with rights in the vhost `own` and not in `/` and `foreign`."""
-    for name in ("own", "foreign"):
-        await VhostChanges(administration).add(name, {})
 
     def edit(draft: Any) -> None:
+        for name in ("own", "foreign"):
+            draft.add_vhost(name, {})
         for tag in ("management", "policymaker", "monitoring", "administrator", "nothing"):
             draft.users.put(User(tag, "", () if tag == "nothing" else (tag,), HASH, SHA256))
             draft.permissions.set(tag, "own", "", "", "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.user_changes import UserChanges
-from broker.administration.vhost_changes import VhostChanges
 from broker.manage.answers import no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
@@ -73,7 +71,7 @@ async def put_of_vhost(call: Call) -> Response:
 
 async def clear_of_vhost(call: Call) -> Response:
     """Remove a limit of a vhost, which may have none."""
-    await VhostChanges(call.broker.administration).clear_limits(call.vhost().name, call.words["limit"])
+    await call.operate("clear_vhost_limits", name=call.vhost().name, limit=call.words["limit"])
     return no_content()
 
 
@@ -104,5 +102,5 @@ async def clear_of_user(call: Call) -> Response:
     """Remove a limit of a user, who may have none."""
     if call.words["user"] not in call.broker.administration.users:
         raise bad_request(f"User '{call.words['user']}' does not exist")
-    await UserChanges(call.broker.administration).clear_limits(call.words["user"], call.words["limit"])
+    await call.operate("clear_user_limits", name=call.words["user"], limit=call.words["limit"])
     return no_content()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.parameter_changes import ParameterChanges
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
 from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
+from broker.operations.vhosts import clear_global_parameter, clear_parameter, set_global_parameter, set_parameter
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -82,15 +82,15 @@ async def put(call: Call) -> Response:
     """Set a parameter: 201 for a new one, 204 for one that existed."""
     vhost, fields = call.vhost(), await call.fields()
     required(fields, "value")
-    changes = ParameterChanges(call.broker.administration)
-    is_new = await changes.set(vhost.name, call.words["component"], call.words["name"], fields.value("value"))
+    named = (vhost.name, call.words["component"], call.words["name"])
+    is_new = await set_parameter(call.broker.administration, *named, fields.value("value"))
     return created() if is_new else no_content()
 
 
 async def clear(call: Call) -> Response:
     """Remove a parameter."""
     row = _parameter(call)
-    await ParameterChanges(call.broker.administration).clear(row["vhost"], row["component"], row["name"])
+    await clear_parameter(call.broker.administration, row["vhost"], row["component"], row["name"])
     return no_content()
 
 
@@ -116,15 +116,14 @@ async def put_global(call: Call) -> Response:
     """Set a parameter of the broker: 201 for a new one, 204 for one that existed."""
     fields = await call.fields()
     required(fields, "value")
-    changes = ParameterChanges(call.broker.administration)
-    is_new = await changes.set_global(call.words["name"], fields.value("value"))
+    is_new = await set_global_parameter(call.broker.administration, call.words["name"], fields.value("value"))
     return created() if is_new else no_content()
 
 
 async def clear_global(call: Call) -> Response:
     """Remove a parameter of the broker."""
     _check_global(call)
-    await ParameterChanges(call.broker.administration).clear_global(call.words["name"])
+    await clear_global_parameter(call.broker.administration, call.words["name"])
     return no_content()
 
 
@@ -132,5 +131,5 @@ async def put_cluster_name(call: Call) -> Response:
     """Name the cluster, which may be this broker alone."""
     fields = await call.fields()
     required(fields, "name")
-    await ParameterChanges(call.broker.administration).set_global(CLUSTER_NAME, fields.text("name"))
+    await set_global_parameter(call.broker.administration, CLUSTER_NAME, fields.text("name"))
     return no_content()

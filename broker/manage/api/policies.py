@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.policy_changes import PolicyChanges
 from broker.core.definitions.export import policy_fields
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.plain_definition import plain_definition
@@ -17,10 +16,10 @@ from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.origin import PAGE
 from broker.manage.refusal import bad_request, not_found
+from broker.operations.request import Asker
+from broker.operations.vhosts import put_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.responses import Response
 
     from broker.core.vhost import Vhost
@@ -88,7 +87,7 @@ async def put(call: Call, *, operator: bool) -> Response:
     made = Policy(
         name, fields.text("pattern"), fields.text("apply-to", "all"), definition, _priority(fields.value("priority"))
     )
-    await PolicyChanges(call.broker.administration).set(vhost.name, made, operator=operator, tell=_tell_nobody)
+    await put_policy(call.broker.administration, vhost.name, made, operator=operator, tell=Asker().tell)
     return created() if is_new else no_content()
 
 
@@ -108,7 +107,3 @@ def _priority(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_request("priority should be a number")
     return value
-
-
-def _tell_nobody(_progress: Mapping[str, Any]) -> None:
-    """Report no progress."""

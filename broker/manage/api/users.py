@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.user_changes import UserChanges
 from broker.core.definitions.export import user_fields
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import created, json_answer, no_content
@@ -13,6 +12,7 @@ from broker.manage.body_fields import required, texts
 from broker.manage.listing import small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
+from broker.operations.users import delete_users, put_user
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -93,7 +93,7 @@ async def put(call: Call) -> Response:
             row[name] = fields.text(name)
     if row.get("password"):
         del row["password_hash"]
-    is_new = await UserChanges(call.broker.administration).put(read_user(row))
+    is_new = await put_user(call.broker.administration, read_user(row))
     return created() if is_new else no_content()
 
 
@@ -108,7 +108,7 @@ async def bulk_delete(call: Call) -> Response:
     fields = await call.fields()
     if not fields.has("users"):
         raise bad_request("missing: users")
-    await UserChanges(call.broker.administration).delete_all(fields.texts("users"))
+    await delete_users(call.broker.administration, fields.texts("users"))
     return no_content()
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from broker.administration.vhost_changes import PROTECTED, VhostChanges, VhostProtected
 from broker.core.queue.default_type import check_default_type
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
@@ -18,6 +17,9 @@ from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_num
 from broker.manage.listing import Listing, listed, small_list
 from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
+from broker.operations.request import Asker
+from broker.operations.users import Named
+from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, put_vhost
 
 if TYPE_CHECKING:
     from broker.manage.call import Call
@@ -138,7 +140,7 @@ async def put(call: Call) -> Response:
     if default_type is not None:
         facts["default_queue_type"] = default_type
     traces = flag(fields, "tracing")
-    is_new = await VhostChanges(call.broker.administration).put(name, facts, call.user.name)
+    is_new = await put_vhost(call.broker.administration, name, facts, call.user.name)
     if fields.has("tracing"):
         await call.operate("set_tracing", vhost=name, on=traces)
     return created() if is_new else no_content()
@@ -149,7 +151,7 @@ async def delete(call: Call) -> Response:
     if call.words["vhost"] not in call.broker.administration.vhost_names:
         raise not_found()
     try:
-        await VhostChanges(call.broker.administration).delete(call.words["vhost"])
+        await delete_vhost(call.broker, Named(name=call.words["vhost"]), Asker())
     except VhostProtected as protected:
         raise HttpRefused(412, str(protected), "precondition_failed") from None
     return no_content()
@@ -158,7 +160,7 @@ async def delete(call: Call) -> Response:
 async def protect(call: Call, *, on: bool) -> Response:
     """Protect a vhost from being deleted, or end that."""
     facts = {PROTECTED: on}
-    await VhostChanges(call.broker.administration).put(call.vhost().name, facts, call.user.name)
+    await put_vhost(call.broker.administration, call.vhost().name, facts, call.user.name)
     return no_content()
 
 
