@@ -24,7 +24,7 @@ from broker.manage.api_route import ApiRoute
 from broker.manage.app import application
 from broker.manage.call import Call
 from broker.manage.client_protocol import ClientProtocol
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import asked_bytes, is_known
 from broker.settings import Settings

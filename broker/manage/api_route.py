@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from broker.manage.call import Call
-from broker.manage.needs import Needs
+from broker.manage.call import Call, Needs
 from broker.manage.refusal import HttpRefused, not_found
 
 __all__ = ["ApiRoute", "RouteTable"]

@@ -11,17 +11,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
+from broker.manage.answers import answering, refusal_response
 from broker.manage.api.bindings import binding_routes
-from broker.manage.api.channels import channel_routes
+from broker.manage.api.channels import channel_routes, consumer_routes
 from broker.manage.api.connections import connection_routes
-from broker.manage.api.consumers import consumer_routes
 from broker.manage.api.dead_letters import dead_letter_routes
 from broker.manage.api.definitions import definition_routes
 from broker.manage.api.exchanges import exchange_routes
 from broker.manage.api.health import health_routes
-from broker.manage.api.histories import history_routes
 from broker.manage.api.limits import limit_routes
-from broker.manage.api.live import live_routes
+from broker.manage.api.live import history_routes, live_routes
 from broker.manage.api.logins import login_routes
 from broker.manage.api.nodes import node_routes
 from broker.manage.api.overview import overview_routes
@@ -35,18 +34,15 @@ from broker.manage.api.running_parts import running_parts_routes
 from broker.manage.api.users import user_routes
 from broker.manage.api.vhosts import vhost_routes
 from broker.manage.api_route import ApiRoute, RouteTable
-from broker.manage.call import READING, Call
+from broker.manage.call import READING, Call, Needs, tags_suffice
 from broker.manage.control_route import control_routes
-from broker.manage.login import HttpLogin, LoggedIn
-from broker.manage.metrics.metric_routes import metric_routes
-from broker.manage.needs import Needs, tags_suffice
+from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
+from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
 from broker.manage.probes import PROBES, probe_routes
 from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
 from broker.manage.request_target import only, path_words, query_of
-from broker.manage.response import answering, refusal_response
-from broker.manage.sessions import LoginSessions
 from broker.manage.v1.slot_routes import slot_routes
 from broker.manage.v1.snapshot_routes import snapshot_routes
 from broker.manage.v1.tap_routes import tap_routes

@@ -1,17 +1,17 @@
-"""One request that found its route, and the user who sent it."""
+"""One request that found its route, the user who sent it, and the login or tag that a route requires."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
 from broker.core.definitions.json_text import read_json
-from broker.manage.needs import Needs, tags_suffice
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
 from broker.operations.request import Asker, OperationRefused, read
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["READING", "Call", "UserAsker", "visible_sessions", "visible_vhosts"]
+__all__ = ["READING", "Call", "Needs", "UserAsker", "tags_suffice", "visible_sessions", "visible_vhosts"]
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -204,3 +204,29 @@ def visible_sessions(call: Call) -> list[SessionOfConnection]:
     if not call.may(Needs.MONITORING):
         names = {call.user.name} if names is None else names & {call.user.name}
     return [one for one in found if names is None or (one.user is not None and one.user.name in names)]
+
+
+class Needs(Enum):
+    """The requirement of a route: NOTHING takes no login, LOGIN any user; each other one takes a tag."""
+
+    NOTHING = "nothing"
+    LOGIN = "login"
+    MANAGEMENT = "management"
+    POLICYMAKER = "policymaker"
+    MONITORING = "monitoring"
+    ADMINISTRATOR = "administrator"
+
+
+SUFFICIENT: Final = {
+    Needs.MANAGEMENT: {"management", "policymaker", "monitoring", "administrator"},
+    Needs.POLICYMAKER: {"policymaker", "administrator"},
+    Needs.MONITORING: {"monitoring", "administrator"},
+    Needs.ADMINISTRATOR: {"administrator"},
+}
+"""The tags of which any one meets the requirement. Source: RabbitMQ's table of management permissions."""
+
+
+def tags_suffice(tags: Collection[str], needs: Needs) -> bool:
+    """Return whether a user with these tags meets the requirement."""
+    sufficient = SUFFICIENT.get(needs)
+    return sufficient is None or not sufficient.isdisjoint(tags)

@@ -19,9 +19,8 @@ from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse
 from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call, UserAsker
-from broker.manage.needs import Needs
-from broker.manage.payer import payer
+from broker.manage.call import Call, Needs, UserAsker
+from broker.manage.client import payer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_request
 from broker.operations.operation import MONITORING, refusing

@@ -7,12 +7,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.manage.gradual import in_pieces
+from broker.process_memory import resident_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
     from broker.core.statistics.message_counts import MessageCounts
     from broker.core.vhost import Vhost
+    from broker.net.listener import Listener
+    from broker.store.files import Files
+    from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = [
     "DISK_STATS",
@@ -22,6 +28,9 @@ __all__ = [
     "QUEUE_COUNTERS",
     "QUEUE_NUMBERS",
     "QUEUE_STATS",
+    "TOTAL_COUNTERS",
+    "TOTAL_NUMBERS",
+    "BrokerTotals",
     "Lengths",
     "lengths_of",
     "message_numbers",
@@ -74,6 +83,19 @@ NO_PROCESS: Final[Mapping[str, Any]] = {
 """What RabbitMQ says of the Erlang process of a queue, a channel or a connection; tools expect the fields."""
 QUEUE_NUMBERS: Final = (*QUEUE_STATS, "messages", "messages_ready", "messages_unacknowledged")
 QUEUE_COUNTERS: Final = len(QUEUE_STATS)
+TOTAL_NUMBERS: Final = (
+    *MESSAGE_STATS,
+    "messages",
+    "messages_ready",
+    "messages_unacknowledged",
+    "queues",
+    "consumers",
+    "connections",
+    "channels",
+    "mem_used",
+    "disk_free",
+)
+TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
 
 def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
@@ -164,3 +186,38 @@ async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
         consumers += len(queue.consumers)
         queues += 1
     return Lengths(ready, unacked, queues, consumers)
+
+
+class BrokerTotals:
+    """Reads the numbers of the whole broker."""
+
+    __slots__ = ("_files", "_folder", "_listener", "_statistics", "_vhosts")
+
+    def __init__(
+        self,
+        folder: Path,
+        vhosts: Mapping[str, Vhost],
+        listener: Listener,
+        statistics: BrokerStatistics,
+        files: Files,
+    ) -> None:
+        self._folder = folder
+        self._vhosts = vhosts
+        self._listener = listener
+        self._statistics = statistics
+        self._files = files
+
+    async def read(self) -> tuple[int, ...]:
+        """Return the numbers by TOTAL_NUMBERS. Cost: O(queues), in pieces, and O(connections)."""
+        lengths = await lengths_of(list(self._vhosts.values()))
+        sessions = self._listener.sessions()
+        return (
+            *message_numbers(self._statistics.totals()),
+            *lengths.numbers,
+            lengths.queues,
+            lengths.consumers,
+            len(sessions),
+            sum([len(session.connection.channels) for session in sessions]),
+            resident_bytes(),
+            self._files.free_bytes(self._folder),
+        )

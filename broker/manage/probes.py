@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.manage.answers import json_answer
+from broker.manage.answers import answering, json_answer, refusal_response
 from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.manage.request_target import query_of
-from broker.manage.response import answering, refusal_response
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from operator import gt
 from typing import Final
 
-from broker.manage.columns import Row
 from broker.manage.history import History, sample_range
+from broker.operations.rows import Row
 from broker.tasks import Tasks
 
 __all__ = ["AskedRates", "Read", "Sampled", "Samples", "Watched"]

@@ -23,8 +23,8 @@ from broker.core.auth.peer import Peer
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
 from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
+from broker.net.publisher_throttle import Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
-from broker.net.stop import Stop
 from broker.net.tls import peer_of
 
 if TYPE_CHECKING:

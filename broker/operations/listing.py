@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.queue_rates import Rates
+    from broker.operations.queue_readings import Rates
     from broker.routing.exchange import Exchange
 
 __all__ = ["LISTINGS"]

@@ -14,12 +14,11 @@ from broker.amqp.table_writer import encode_table
 from broker.core.names import is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type
 from broker.event_log import get_logger
-from broker.operations.fetch import drop
-from broker.operations.message_row import message_row
+from broker.operations.messages import drop
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import of_queue
-from broker.operations.rows import slot_count
+from broker.operations.rows import message_row, slot_count
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User

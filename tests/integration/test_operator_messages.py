@@ -21,7 +21,7 @@ from broker.cli.main import main
 from broker.core.alarms import Watermark
 from broker.core.message.message import Envelope, Message
 from broker.operations import messages
-from broker.operations.fetch import AT_ONCE, drop
+from broker.operations.messages import AT_ONCE, drop
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker

@@ -14,7 +14,7 @@ import aio_pika
 from broker.core.auth.peer import TlsFacts
 from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
-from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
+from broker.manage.api.queues import LISTED_EXACTLY_MAX
 from broker.operations.operated_broker import ClusterMembership
 from broker.vhosts.offline import OfflineVhost
 from tests.http_talk import ask

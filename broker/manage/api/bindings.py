@@ -18,13 +18,12 @@ from broker.manage.acting import acting
 from broker.manage.answers import json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
-from broker.manage.call import visible_vhosts
-from broker.manage.columns import Row
+from broker.manage.call import Needs, visible_vhosts
 from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.operations.rows import (
     BindingEnds,
+    Row,
     binding_row,
     bindings_from,
     bindings_of,

@@ -1,4 +1,4 @@
-"""GET /api/channels: the channels of this node's clients."""
+"""The channels and the consumers of this node's clients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from starlette.responses import Response
 
 from broker.manage.answers import json_answer
 from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions
-from broker.manage.columns import Columns, Row
+from broker.manage.call import Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import not_found
 from broker.manage.samples import Sampled
-from broker.operations.rows import ChannelOf, channel_name, channel_row, channels_of, consumer_row, user_name
+from broker.operations.rows import (
+    ChannelOf,
+    Row,
+    channel_name,
+    channel_row,
+    channels_of,
+    consumer_row,
+    consumers_of,
+    user_name,
+)
 
 if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["channel_listing", "channel_routes"]
+__all__ = ["channel_listing", "channel_routes", "consumer_routes"]
 
 
 def channel_routes() -> list[ApiRoute]:
@@ -101,3 +108,31 @@ def whole(broker: ManagedBroker, channel: ChannelOf) -> Row:
 
 def _numbers_of(broker: ManagedBroker, inner: SessionOfChannel) -> Sequence[int] | None:
     return None if inner.closed else message_numbers(broker.statistics.channel(inner))
+
+
+def consumer_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    return [
+        ApiRoute("GET", "/api/consumers", Needs.MANAGEMENT, list_consumers),
+        ApiRoute("GET", "/api/consumers/{vhost}", Needs.MANAGEMENT, list_consumers),
+    ]
+
+
+async def list_consumers(call: Call) -> Response:
+    """Answer with the consumers of the vhosts."""
+    found = (
+        (vhost, queue, consumer)
+        for vhost in visible_vhosts(call)
+        for queue in list(vhost.queues.values())
+        for consumer in consumers_of(queue)
+    )
+    node = call.broker.node_name
+    return await listed(
+        call.query,
+        Listing(
+            found,
+            names=lambda one: (one[2].tag, one[1].name),
+            whole=lambda one: consumer_row(node, *one),
+            order=lambda one: f"{one[0].name}\0{one[1].name}\0{one[2].tag}",
+        ),
+    )

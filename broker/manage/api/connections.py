@@ -12,14 +12,12 @@ from broker.event_log import get_logger
 from broker.manage.answers import json_answer, no_content
 from broker.manage.api.channels import channel_listing
 from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions
-from broker.manage.columns import Columns, Row
+from broker.manage.call import Needs, visible_sessions
 from broker.manage.counts import NO_PROCESS, with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import not_authorised, not_found
 from broker.manage.samples import Sampled
-from broker.operations.rows import connection_name, connection_row, user_name
+from broker.operations.rows import Row, connection_name, connection_row, user_name
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import TlsFacts

@@ -11,8 +11,8 @@ from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
 from broker.manage.answers import rows_answer
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import Needs
 from broker.manage.gradual import pause
-from broker.manage.needs import Needs
 from broker.operations.rows import queue_lengths
 
 if TYPE_CHECKING:

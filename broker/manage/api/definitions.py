@@ -12,7 +12,7 @@ from broker.core.definitions.json_text import reading_json
 from broker.manage.answers import json_answer, no_content, object_answer
 from broker.manage.api.names import COMPATIBLE_VERSION
 from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 from broker.manage.refusal import bad_request
 
 if TYPE_CHECKING:

@@ -19,14 +19,12 @@ from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, required, table
-from broker.manage.call import visible_vhosts
-from broker.manage.columns import Columns, Row
+from broker.manage.call import Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import bad_request
 from broker.manage.samples import Sampled
-from broker.operations.rows import exchange_row
+from broker.operations.rows import Row, exchange_row
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost

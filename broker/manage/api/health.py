@@ -12,7 +12,7 @@ from broker.manage.acting import acting
 from broker.manage.answers import json_answer
 from broker.manage.api.nodes import listeners_of
 from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.net.certificate import expiries
 

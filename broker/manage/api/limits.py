@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.manage.answers import no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.call import Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
 
 if TYPE_CHECKING:

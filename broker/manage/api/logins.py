@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.event_log import get_logger
 from broker.manage.answers import json_answer, no_content
 from broker.manage.api_route import ApiRoute
+from broker.manage.call import Needs, tags_suffice
 from broker.manage.login import cookie_name, token_of
-from broker.manage.needs import Needs, tags_suffice
 from broker.manage.origin import check_page
 from broker.manage.refusal import not_authorised, not_found
 

@@ -15,12 +15,12 @@ from broker import __version__
 from broker.manage.answers import json_answer, no_content
 from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
 from broker.manage.api_route import ApiRoute
-from broker.manage.columns import Columns, Row
+from broker.manage.call import Needs
 from broker.manage.counts import with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import not_found
 from broker.net.alarm_watch import watermarks
+from broker.operations.rows import Row
 
 if TYPE_CHECKING:
     from broker.manage.call import Call

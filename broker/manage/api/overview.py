@@ -18,11 +18,11 @@ from broker.manage.api.names import (
 )
 from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
 from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions, visible_vhosts
-from broker.manage.columns import Columns, Row
+from broker.manage.call import Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import DISK_STATS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
-from broker.manage.needs import Needs
+from broker.manage.listing import Columns
+from broker.operations.rows import Row
 
 if TYPE_CHECKING:
     from broker.manage.call import Call

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.call import Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
 from broker.operations.vhosts import clear_global_parameter, clear_parameter, set_global_parameter, set_parameter
 

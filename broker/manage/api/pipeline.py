@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rights import may_read_tap
 

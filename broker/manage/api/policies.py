@@ -12,8 +12,8 @@ from broker.core.policy.policy import Policy
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required
+from broker.manage.call import Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.origin import PAGE
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.request import Asker

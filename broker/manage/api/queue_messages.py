@@ -11,11 +11,11 @@ from broker.manage.answers import json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import number, required
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
-from broker.operations.message_row import properties_row
 from broker.operations.request import LARGEST, Request
+from broker.operations.rows import properties_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ from broker.manage.api.bindings import exchange_named, properties_key
 from broker.manage.api.exchanges import header_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
+from broker.manage.call import Needs
 from broker.manage.gradual import pause
-from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from broker.core.definitions.reading import read_user
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import required, texts
+from broker.manage.call import Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.users import delete_users, put_user
 

@@ -12,12 +12,12 @@ from broker.core.queue.default_type import check_default_type
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, texts
-from broker.manage.columns import Columns, Row
+from broker.manage.call import Needs
 from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
-from broker.manage.listing import Listing, listed, small_list
-from broker.manage.needs import Needs
+from broker.manage.listing import Columns, Listing, listed, small_list
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.operations.request import Asker
+from broker.operations.rows import Row
 from broker.operations.users import Named
 from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, put_vhost
 

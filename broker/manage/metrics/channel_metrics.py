@@ -1,4 +1,4 @@
-"""The metrics of a channel."""
+"""The metrics of channels and connections, and of logins by protocol."""
 
 from __future__ import annotations
 
@@ -6,13 +6,33 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import DELIVERIES, PUBLISHES, Family, gauge, message_counters
-from broker.operations.rows import ChannelOf, channel_row, channels_of
+from broker.manage.metrics.metric import (
+    COUNTER,
+    DELIVERIES,
+    PUBLISHES,
+    Family,
+    Metric,
+    Reading,
+    counter,
+    gauge,
+    message_counters,
+)
+from broker.operations.rows import ChannelOf, channel_row, channels_of, user_name, vhost_name
 
 if TYPE_CHECKING:
+    from broker.core.auth.login_counts import LoginCount
+    from broker.core.auth.logins import Logins
     from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["CHANNEL_FAMILIES", "ChannelReading", "channel_readings"]
+__all__ = [
+    "CHANNEL_FAMILIES",
+    "CONNECTION_FAMILIES",
+    "LOGIN_FAMILIES",
+    "ChannelReading",
+    "channel_readings",
+    "connection_readings",
+    "login_readings",
+]
 
 
 class ChannelReading:
@@ -72,4 +92,54 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
     ),
     Family("channel_exchange_metrics", message_counters("channel", PUBLISHES)),
     Family("channel_queue_metrics", message_counters("channel", DELIVERIES)),
+)
+
+
+def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Reading[SessionOfConnection]]:
+    """Yield the connections."""
+    for session in sessions:
+        names = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
+        yield Reading(session, *names)
+
+
+CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
+    Family(
+        "connection_coarse_metrics",
+        (
+            counter(
+                "connection_incoming_bytes_total",
+                "Bytes received",
+                lambda r: r.of.connection.received,
+                lambda whole: whole.received_bytes,
+            ),
+            counter(
+                "connection_outgoing_bytes_total",
+                "Bytes sent",
+                lambda r: r.of.connection.sent,
+                lambda whole: whole.sent_bytes,
+            ),
+        ),
+    ),
+    Family(
+        "connection_metrics",
+        (gauge("connection_channels", "Channels on a connection", lambda r: len(r.of.connection.channels)),),
+    ),
+)
+
+
+def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
+    """Yield the logins over each protocol by which somebody has tried."""
+    for protocol, count in sorted(logins.counts.by_protocol.items()):
+        yield Reading(count, ("protocol", protocol))
+
+
+LOGIN_FAMILIES: Final[tuple[Family[Reading[LoginCount]], ...]] = (
+    Family(
+        "auth_attempt_metrics",
+        (
+            Metric("auth_attempts_total", COUNTER, "Logins tried", lambda r: r.of.succeeded + r.of.failed),
+            Metric("auth_attempts_succeeded_total", COUNTER, "Logins that succeeded", lambda r: r.of.succeeded),
+            Metric("auth_attempts_failed_total", COUNTER, "Logins that failed", lambda r: r.of.failed),
+        ),
+    ),
 )

@@ -10,20 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from broker.manage.metrics.channel_metrics import CHANNEL_FAMILIES, channel_readings
-from broker.manage.metrics.connection_metrics import (
+from broker.manage.metrics.channel_metrics import (
+    CHANNEL_FAMILIES,
     CONNECTION_FAMILIES,
     LOGIN_FAMILIES,
+    channel_readings,
     connection_readings,
     login_readings,
-)
-from broker.manage.metrics.exchange_metrics import (
-    BINDING_FAMILIES,
-    EXCHANGE_FAMILIES,
-    VHOST_FAMILIES,
-    exchange_readings,
-    named_exchanges,
-    vhost_readings,
 )
 from broker.manage.metrics.global_metrics import (
     PROTOCOL,
@@ -37,12 +30,18 @@ from broker.manage.metrics.metric import Family, Labelled, Metric, Whole, head, 
 from broker.manage.metrics.node_metrics import NODE_FAMILIES, NodeReading
 from broker.manage.metrics.own_metrics import own_lines
 from broker.manage.metrics.queue_metrics import (
+    BINDING_FAMILIES,
+    EXCHANGE_FAMILIES,
     INFO_FAMILIES,
     OWN_QUEUE_FAMILIES,
     QUEUE_FAMILIES,
+    VHOST_FAMILIES,
     QueueReading,
+    exchange_readings,
+    named_exchanges,
     queue_infos,
     queue_readings,
+    vhost_readings,
 )
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import Needs
 
 if TYPE_CHECKING:
     from broker.manage.call import Call

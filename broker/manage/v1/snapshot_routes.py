@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.resource import Resource
 from broker.manage.answers import json_answer, no_content
 from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call
-from broker.manage.needs import Needs
+from broker.manage.call import Call, Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import file_answer

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.manage.answers import json_answer, no_content
 from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call
-from broker.manage.needs import Needs
+from broker.manage.call import Call, Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rights import check_cursor, check_seal, may_read_tap
 from broker.slot_files.seal_log import TAP_PREFIX

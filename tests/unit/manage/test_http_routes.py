@@ -8,8 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from broker.manage.api_route import ApiRoute, RouteTable
-from broker.manage.call import Call
-from broker.manage.needs import Needs
+from broker.manage.call import Call, Needs
 from broker.manage.refusal import HttpRefused
 from broker.manage.request_target import path_words
 
