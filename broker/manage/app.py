@@ -11,41 +11,41 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
+from broker.manage import control_route, probes
 from broker.manage.answers import answering, refusal_response
-from broker.manage.api.bindings import binding_routes
-from broker.manage.api.channels import channel_routes, consumer_routes
-from broker.manage.api.connections import connection_routes
-from broker.manage.api.dead_letters import dead_letter_routes
-from broker.manage.api.definitions import definition_routes
-from broker.manage.api.exchanges import exchange_routes
-from broker.manage.api.health import health_routes
-from broker.manage.api.limits import limit_routes
-from broker.manage.api.live import history_routes, live_routes
-from broker.manage.api.logins import login_routes
-from broker.manage.api.nodes import node_routes
-from broker.manage.api.overview import overview_routes
-from broker.manage.api.parameters import parameter_routes
-from broker.manage.api.pipeline import pipeline_routes
-from broker.manage.api.policies import policy_routes
-from broker.manage.api.queue_messages import queue_message_routes
-from broker.manage.api.queues import queue_routes
-from broker.manage.api.route_test import route_test_routes
-from broker.manage.api.running_parts import running_parts_routes
-from broker.manage.api.users import user_routes
-from broker.manage.api.vhosts import vhost_routes
+from broker.manage.api import (
+    bindings,
+    channels,
+    connections,
+    dead_letters,
+    definitions,
+    exchanges,
+    health,
+    limits,
+    live,
+    logins,
+    nodes,
+    overview,
+    parameters,
+    pipeline,
+    policies,
+    queue_messages,
+    queues,
+    route_test,
+    running_parts,
+    users,
+    vhosts,
+)  # fmt: skip
 from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call, Needs, tags_suffice
-from broker.manage.control_route import control_routes
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
 from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
-from broker.manage.probes import PROBES, probe_routes
+from broker.manage.probes import PROBES
 from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
 from broker.manage.request_target import only, path_words, query_of
-from broker.manage.v1.slot_routes import slot_routes
-from broker.manage.v1.snapshot_routes import snapshot_routes
-from broker.manage.v1.tap_routes import tap_routes
+from broker.manage.v1 import slot_routes, snapshot_routes, tap_routes
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
@@ -53,10 +53,14 @@ if TYPE_CHECKING:
 
     from broker.manage.client import ApiClient
     from broker.manage.managed_broker import ManagedBroker
-    from broker.manage.v1.file_reads import FileReads
 
 __all__ = ["Application", "api_routes", "application", "http_routes", "metrics_routes"]
 
+NOUNS: Final = (
+    *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
+    *(overview, parameters, pipeline, policies, queue_messages, queues, route_test, running_parts, users, vhosts),
+)
+"""The modules of the API, each with its ROUTES."""
 NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
 LINE_BYTES: Final = len(" ? HTTP/1.1\r\n\r\n")
@@ -72,52 +76,20 @@ LACKS: Final = {
 _log = get_logger()
 
 
-def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
+def http_routes() -> list[ApiRoute]:
     """Return the routes of the HTTP API."""
-    taps, vhosts = broker.taps, broker.administration.vhosts
-    return [
-        *probe_routes(),
-        *slot_routes(taps, broker.incarnation, reads),
-        *tap_routes(taps, vhosts),
-        *snapshot_routes(taps, vhosts, reads),
-        *control_routes(),
-        *api_routes(),
-        *page_routes(),
-    ]
+    own = (probes, slot_routes, tap_routes, snapshot_routes, control_route)
+    return [*(route for module in own for route in module.ROUTES), *api_routes(), *page_routes()]
 
 
 def api_routes() -> list[ApiRoute]:
     """Return the routes under /api, noun by noun."""
-    return [
-        *binding_routes(),
-        *channel_routes(),
-        *connection_routes(),
-        *consumer_routes(),
-        *dead_letter_routes(),
-        *definition_routes(),
-        *exchange_routes(),
-        *health_routes(),
-        *history_routes(),
-        *limit_routes(),
-        *live_routes(),
-        *login_routes(),
-        *node_routes(),
-        *overview_routes(),
-        *parameter_routes(),
-        *pipeline_routes(),
-        *policy_routes(),
-        *queue_message_routes(),
-        *queue_routes(),
-        *route_test_routes(),
-        *running_parts_routes(),
-        *user_routes(),
-        *vhost_routes(),
-    ]
+    return [route for module in NOUNS for route in module.ROUTES]
 
 
 def metrics_routes() -> list[ApiRoute]:
     """Return the routes of the listener for metrics, none of which needs a login."""
-    return [*probe_routes(), *metric_routes()]
+    return [*probes.ROUTES, *metric_routes()]
 
 
 def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from broker.operations.operation import Operation
     from broker.operations.request import Request, Verb
 
-__all__ = ["control_routes"]
+__all__ = ["ROUTES"]
 
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
@@ -49,22 +49,18 @@ Conversations = dict["ControlConversation", tuple[str, "ApiClient"]]  # with use
 _log = get_logger()
 
 
-def control_routes() -> list[ApiRoute]:
-    """Return the route."""
-    conversations: Conversations = {}
-
-    async def respond(call: Call) -> Response:
-        _make_room(conversations, call.user.name)
-        conversation = ControlConversation(call.request)
-        conversations[conversation] = (call.user.name, call.client)
-        try:
-            return await _answer(call, conversation, conversations)
-        except BaseException:
-            conversations.pop(conversation, None)
-            await conversation.end()
-            raise
-
-    return [ApiRoute("POST", "/v1/control", Needs.MONITORING, respond, parameters=())]
+async def converse(call: Call) -> Response:
+    """Carry out a command, in the conversation that the command line has with the control socket."""
+    conversations = call.broker.conversations
+    _make_room(conversations, call.user.name)
+    conversation = ControlConversation(call.request)
+    conversations[conversation] = (call.user.name, call.client)
+    try:
+        return await _answer(call, conversation)
+    except BaseException:
+        conversations.pop(conversation, None)
+        await conversation.end()
+        raise
 
 
 def _make_room(conversations: Conversations, user: str) -> None:
@@ -79,7 +75,7 @@ def _make_room(conversations: Conversations, user: str) -> None:
     client.abort()
 
 
-async def _answer(call: Call, conversation: ControlConversation, conversations: Conversations) -> Response:
+async def _answer(call: Call, conversation: ControlConversation) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
         fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
@@ -98,7 +94,7 @@ async def _answer(call: Call, conversation: ControlConversation, conversations: 
     call.client.endless = name != STOP
     verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, name, operation)
     conversation.begin({name: verb}, line)
-    return ControlResponse(conversation, conversations)
+    return ControlResponse(conversation, call.broker.conversations)
 
 
 def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
@@ -232,3 +228,6 @@ def _begin_stop(stop: Verb) -> Verb:
         return {"stopping": True}
 
     return begin
+
+
+ROUTES: Final = (ApiRoute("POST", "/v1/control", Needs.MONITORING, converse, ()),)

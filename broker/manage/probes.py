@@ -17,19 +17,11 @@ if TYPE_CHECKING:
 
     from broker.manage.call import Call
 
-__all__ = ["PROBES", "Gate", "probe_routes"]
+__all__ = ["PROBES", "ROUTES", "Gate"]
 
 PROBES: Final = ("/healthz", "/readyz")
 UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
 RECOVERING: Final = "recovering"
-
-
-def probe_routes() -> list[ApiRoute]:
-    """Return the routes of the probes of a broker that serves."""
-    return [
-        ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
-        ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
-    ]
 
 
 async def alive(_call: Call) -> Response:
@@ -49,6 +41,13 @@ async def ready(call: Call) -> Response:
     if vhosts := list(call.broker.down()):
         answer["vhosts_down"] = vhosts
     return json_answer(answer)
+
+
+ROUTES: Final = (
+    ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
+    ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
+)
+"""The probes of a broker that serves."""
 
 
 class Gate:

@@ -37,29 +37,10 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
-__all__ = ["DEFAULT_EXCHANGE", "arriving", "binding_routes", "exchange_named", "leaving"]
+__all__ = ["DEFAULT_EXCHANGE", "ROUTES", "arriving", "exchange_named", "leaving"]
 
 BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}"
 DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, where the empty name cannot be
-
-
-def binding_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    routes = [
-        ApiRoute("GET", "/api/bindings", Needs.MANAGEMENT, list_bindings),
-        ApiRoute("GET", "/api/bindings/{vhost}", Needs.MANAGEMENT, list_bindings),
-    ]
-    for path, makes, removes in (
-        (f"{BETWEEN}/q/{{queue}}", BindAny, UnbindAny),
-        (f"{BETWEEN}/e/{{destination}}", BindExchangeAny, UnbindExchangeAny),
-    ):
-        routes += [
-            ApiRoute("GET", path, Needs.MANAGEMENT, list_between),
-            ApiRoute("GET", f"{path}/{{properties}}", Needs.MANAGEMENT, show_binding),
-            ApiRoute("POST", path, Needs.MANAGEMENT, partial(bind, kind=makes)),
-            ApiRoute("DELETE", f"{path}/{{properties}}", Needs.MANAGEMENT, partial(unbind, kind=removes)),
-        ]
-    return routes
 
 
 def exchange_named(vhost: Vhost, name: str) -> Exchange:
@@ -194,3 +175,22 @@ def _ends(call: Call) -> dict[str, str]:
     if "queue" in words:
         return {"exchange": words["exchange"], "queue": call.words["queue"]}
     return {"source": words["exchange"], "destination": words["destination"]}
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/bindings", Needs.MANAGEMENT, list_bindings),
+    ApiRoute("GET", "/api/bindings/{vhost}", Needs.MANAGEMENT, list_bindings),
+    *(
+        route
+        for path, makes, removes in (
+            (f"{BETWEEN}/q/{{queue}}", BindAny, UnbindAny),
+            (f"{BETWEEN}/e/{{destination}}", BindExchangeAny, UnbindExchangeAny),
+        )
+        for route in (
+            ApiRoute("GET", path, Needs.MANAGEMENT, list_between),
+            ApiRoute("GET", f"{path}/{{properties}}", Needs.MANAGEMENT, show_binding),
+            ApiRoute("POST", path, Needs.MANAGEMENT, partial(bind, kind=makes)),
+            ApiRoute("DELETE", f"{path}/{{properties}}", Needs.MANAGEMENT, partial(unbind, kind=removes)),
+        )
+    ),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
@@ -33,16 +33,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["channel_listing", "channel_routes", "consumer_routes"]
-
-
-def channel_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/channels", Needs.MANAGEMENT, list_channels),
-        ApiRoute("GET", "/api/vhosts/{vhost}/channels", Needs.MANAGEMENT, list_channels),
-        ApiRoute("GET", "/api/channels/{channel}", Needs.MANAGEMENT, show_channel),
-    ]
+__all__ = ["ROUTES", "channel_listing"]
 
 
 def channel_names(channel: ChannelOf) -> tuple[str, ...]:
@@ -110,14 +101,6 @@ def _numbers_of(broker: ManagedBroker, inner: SessionOfChannel) -> Sequence[int]
     return None if inner.closed else message_numbers(broker.statistics.channel(inner))
 
 
-def consumer_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/consumers", Needs.MANAGEMENT, list_consumers),
-        ApiRoute("GET", "/api/consumers/{vhost}", Needs.MANAGEMENT, list_consumers),
-    ]
-
-
 async def list_consumers(call: Call) -> Response:
     """Answer with the consumers of the vhosts."""
     found = (
@@ -136,3 +119,12 @@ async def list_consumers(call: Call) -> Response:
             order=lambda one: f"{one[0].name}\0{one[1].name}\0{one[2].tag}",
         ),
     )
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("GET", "/api/vhosts/{vhost}/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("GET", "/api/channels/{channel}", Needs.MANAGEMENT, show_channel),
+    ApiRoute("GET", "/api/consumers", Needs.MANAGEMENT, list_consumers),
+    ApiRoute("GET", "/api/consumers/{vhost}", Needs.MANAGEMENT, list_consumers),
+)

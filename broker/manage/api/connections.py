@@ -24,27 +24,14 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.manage.call import Call
 
-__all__ = ["connection_of", "connection_routes"]
+__all__ = ["ROUTES", "connection_of"]
 
+CONNECTION: Final = "/api/connections/{connection}"
 OCTETS: Final = ("recv_oct", "send_oct")
 REASON: Final = "Closed via management plugin"  # RabbitMQ's text
 REASON_MAX: Final = 200
 
 _log = get_logger()
-
-
-def connection_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    one = "/api/connections/{connection}"
-    return [
-        ApiRoute("GET", "/api/connections", Needs.MANAGEMENT, list_connections),
-        ApiRoute("GET", "/api/vhosts/{vhost}/connections", Needs.MANAGEMENT, list_connections),
-        ApiRoute("GET", one, Needs.MANAGEMENT, show_connection),
-        ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
-        ApiRoute("GET", f"{one}/channels", Needs.MANAGEMENT, list_channels),
-        ApiRoute("DELETE", one, Needs.MANAGEMENT, close),
-        ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close_of_user),
-    ]
 
 
 def connection_of(call: Call) -> SessionOfConnection:
@@ -161,3 +148,14 @@ async def close_of_user(call: Call) -> Response:
     sessions = call.broker.listener.sessions()
     _close(call, [session for session in sessions if session.user is not None and session.user.name == name])
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/connections", Needs.MANAGEMENT, list_connections),
+    ApiRoute("GET", "/api/vhosts/{vhost}/connections", Needs.MANAGEMENT, list_connections),
+    ApiRoute("GET", CONNECTION, Needs.MANAGEMENT, show_connection),
+    ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
+    ApiRoute("GET", f"{CONNECTION}/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("DELETE", CONNECTION, Needs.MANAGEMENT, close),
+    ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close_of_user),
+)

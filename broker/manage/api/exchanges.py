@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.routing.exchange import Exchange
 
-__all__ = ["exchange_of", "exchange_routes", "header_of"]
+__all__ = ["ROUTES", "exchange_of", "header_of"]
 
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
@@ -44,20 +44,6 @@ PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag,
 _log = get_logger()
 
 Listed = tuple["Vhost", "Exchange"]
-
-
-def exchange_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/exchanges", Needs.MANAGEMENT, list_exchanges),
-        ApiRoute("GET", "/api/exchanges/{vhost}", Needs.MANAGEMENT, list_exchanges),
-        ApiRoute("GET", EXCHANGE, Needs.MANAGEMENT, show_exchange),
-        ApiRoute("GET", f"{EXCHANGE}/bindings/source", Needs.MANAGEMENT, list_leaving),
-        ApiRoute("GET", f"{EXCHANGE}/bindings/destination", Needs.MANAGEMENT, list_arriving),
-        ApiRoute("PUT", EXCHANGE, Needs.MANAGEMENT, declare),
-        ApiRoute("DELETE", EXCHANGE, Needs.MANAGEMENT, delete),
-        ApiRoute("POST", f"{EXCHANGE}/publish", Needs.MANAGEMENT, publish),
-    ]
 
 
 def exchange_of(call: Call) -> Listed:
@@ -204,3 +190,15 @@ def header_of(properties: dict[str, Any], body_bytes: int) -> bytes:
         return encode_header({PROPERTIES[name]: value for name, value in given.items()}, body_bytes)
     except ValueError as error:
         raise bad_request(str(error)) from None
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/exchanges", Needs.MANAGEMENT, list_exchanges),
+    ApiRoute("GET", "/api/exchanges/{vhost}", Needs.MANAGEMENT, list_exchanges),
+    ApiRoute("GET", EXCHANGE, Needs.MANAGEMENT, show_exchange),
+    ApiRoute("GET", f"{EXCHANGE}/bindings/source", Needs.MANAGEMENT, list_leaving),
+    ApiRoute("GET", f"{EXCHANGE}/bindings/destination", Needs.MANAGEMENT, list_arriving),
+    ApiRoute("PUT", EXCHANGE, Needs.MANAGEMENT, declare),
+    ApiRoute("DELETE", EXCHANGE, Needs.MANAGEMENT, delete),
+    ApiRoute("POST", f"{EXCHANGE}/publish", Needs.MANAGEMENT, publish),
+)

@@ -16,24 +16,10 @@ if TYPE_CHECKING:
 
     from broker.manage.call import Call
 
-__all__ = ["limit_routes"]
+__all__ = ["ROUTES"]
 
 OF_VHOSTS: Final = "/api/vhost-limits"
 OF_USERS: Final = "/api/user-limits"
-
-
-def limit_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", OF_VHOSTS, Needs.MANAGEMENT, of_vhosts),
-        ApiRoute("GET", f"{OF_VHOSTS}/{{vhost}}", Needs.MANAGEMENT, of_vhost),
-        ApiRoute("PUT", f"{OF_VHOSTS}/{{vhost}}/{{limit}}", Needs.ADMINISTRATOR, put_of_vhost),
-        ApiRoute("DELETE", f"{OF_VHOSTS}/{{vhost}}/{{limit}}", Needs.ADMINISTRATOR, clear_of_vhost),
-        ApiRoute("GET", OF_USERS, Needs.MANAGEMENT, of_users),
-        ApiRoute("GET", f"{OF_USERS}/{{user}}", Needs.MANAGEMENT, of_user),
-        ApiRoute("PUT", f"{OF_USERS}/{{user}}/{{limit}}", Needs.ADMINISTRATOR, put_of_user),
-        ApiRoute("DELETE", f"{OF_USERS}/{{user}}/{{limit}}", Needs.ADMINISTRATOR, clear_of_user),
-    ]
 
 
 def _of_vhost(call: Call, name: str) -> list[dict[str, Any]]:
@@ -104,3 +90,15 @@ async def clear_of_user(call: Call) -> Response:
         raise bad_request(f"User '{call.words['user']}' does not exist")
     await call.operate("clear_user_limits", name=call.words["user"], limit=call.words["limit"])
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", OF_VHOSTS, Needs.MANAGEMENT, of_vhosts),
+    ApiRoute("GET", f"{OF_VHOSTS}/{{vhost}}", Needs.MANAGEMENT, of_vhost),
+    ApiRoute("PUT", f"{OF_VHOSTS}/{{vhost}}/{{limit}}", Needs.ADMINISTRATOR, put_of_vhost),
+    ApiRoute("DELETE", f"{OF_VHOSTS}/{{vhost}}/{{limit}}", Needs.ADMINISTRATOR, clear_of_vhost),
+    ApiRoute("GET", OF_USERS, Needs.MANAGEMENT, of_users),
+    ApiRoute("GET", f"{OF_USERS}/{{user}}", Needs.MANAGEMENT, of_user),
+    ApiRoute("PUT", f"{OF_USERS}/{{user}}/{{limit}}", Needs.ADMINISTRATOR, put_of_user),
+    ApiRoute("DELETE", f"{OF_USERS}/{{user}}/{{limit}}", Needs.ADMINISTRATOR, clear_of_user),
+)

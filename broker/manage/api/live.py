@@ -1,4 +1,4 @@
-"""GET /api/live: a stream of numbers as server-sent events, for the web page.
+"""Numbers for the charts of the web page: GET /api/live streams them as server-sent events, /api/history has an hour.
 
 The broker's totals come with each sample that is taken anyway; the numbers of a queue are read once a second. So a
 page that is open costs the broker next to nothing.
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
     from broker.core.queue.queue import Queue
     from broker.manage.call import Call
-    from broker.manage.client import ApiClient
     from broker.manage.history import History
 
-__all__ = ["history_routes", "live_routes"]
+__all__ = ["ROUTES"]
 
 Value = dict[str, Any]
 Topic = Callable[[], Awaitable["Value | None"]]
@@ -56,65 +55,56 @@ QUEUE: Final = "queue"
 HEADERS: Final = {"X-Accel-Buffering": "no"}  # a proxy would hold the events back
 
 
-def live_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [ApiRoute("GET", "/api/live", Needs.MANAGEMENT, Streams().open, ("topics",))]
+async def open_stream(call: Call) -> Response:
+    """Answer with the values of topics as they change: "overview", "queue/VHOST/QUEUE" with quoted names.
+
+    Raises: HttpRefused: 503 when there are too many streams, and no user has more than this one.
+    """
+    names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
+    if len(names) > TOPICS_MAX:
+        raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
+    topics = {name: topic_of(name, call) for name in names}
+    streams, user = call.broker.streams, call.user.name
+    full = len(streams) >= call.broker.settings().http.streams_max
+    if full and payer(streams.values(), user) == user:
+        raise HttpRefused(503, "too many live streams; http.streams_max limits them")
+    return PieceResponse(_events(call, topics), headers=HEADERS, media_type="text/event-stream")
 
 
-class Streams:
-    """The open streams. Invariant: at most http.streams_max; the user with most of them pays for one more."""
+async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
+    told: dict[str, Value] = {}
+    quiet = 0
+    _make_room(call)
+    call.broker.streams[call.client] = call.user.name
+    call.client.endless = True
+    try:
+        while call.lasts():  # a logout, and a changed password or tag, end the stream
+            events = []
+            for name, read in topics.items():
+                value = await read()
+                if value is not None and value != told.get(name):
+                    told[name] = value
+                    events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
+            quiet = 0 if events else quiet + 1
+            if quiet == QUIET_MAX:
+                quiet = 0
+                events = [b": nothing new\n\n"]
+            if events:
+                yield b"".join(events)
+            await asyncio.sleep(LOOK_S)
+    finally:
+        call.broker.streams.pop(call.client, None)
 
-    __slots__ = ("_open",)
 
-    def __init__(self) -> None:
-        self._open: dict[ApiClient, str] = {}  # with the user's name, oldest first
-
-    async def open(self, call: Call) -> Response:
-        """Answer with the values of topics as they change: "overview", "queue/VHOST/QUEUE" with quoted names.
-
-        Raises: HttpRefused: 503 when there are too many streams, and no user has more than this one.
-        """
-        names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
-        if len(names) > TOPICS_MAX:
-            raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
-        topics = {name: topic_of(name, call) for name in names}
-        full, user = len(self._open) >= call.broker.settings().http.streams_max, call.user.name
-        if full and payer(self._open.values(), user) == user:
-            raise HttpRefused(503, "too many live streams; http.streams_max limits them")
-        return PieceResponse(self._events(call, topics), headers=HEADERS, media_type="text/event-stream")
-
-    async def _events(self, call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
-        told: dict[str, Value] = {}
-        quiet = 0
-        self._make_room(call)
-        self._open[call.client] = call.user.name
-        call.client.endless = True
-        try:
-            while call.lasts():  # a logout, and a changed password or tag, end the stream
-                events = []
-                for name, read in topics.items():
-                    value = await read()
-                    if value is not None and value != told.get(name):
-                        told[name] = value
-                        events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
-                quiet = 0 if events else quiet + 1
-                if quiet == QUIET_MAX:
-                    quiet = 0
-                    events = [b": nothing new\n\n"]
-                if events:
-                    yield b"".join(events)
-                await asyncio.sleep(LOOK_S)
-        finally:
-            self._open.pop(call.client, None)
-
-    def _make_room(self, call: Call) -> None:
-        """End the oldest stream of the user with most, if there are too many."""
-        if self._open and len(self._open) >= call.broker.settings().http.streams_max:
-            pays = payer(self._open.values(), call.user.name)
-            oldest = next((client for client, user in self._open.items() if user == pays), None)
-            if oldest is not None:
-                del self._open[oldest]
-                oldest.abort()
+def _make_room(call: Call) -> None:
+    """End the oldest stream of the user with most, if there are too many."""
+    streams = call.broker.streams
+    if streams and len(streams) >= call.broker.settings().http.streams_max:
+        pays = payer(streams.values(), call.user.name)
+        oldest = next((client for client, user in streams.items() if user == pays), None)
+        if oldest is not None:
+            del streams[oldest]
+            oldest.abort()
 
 
 def topic_of(name: str, call: Call) -> Topic:
@@ -236,14 +226,6 @@ class LiveQueue:
         return {**value, "consumers": len(queue.consumers), "state": queue_state(queue), **policies}
 
 
-def history_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/history", Needs.MONITORING, of_broker, ()),
-        ApiRoute("GET", "/api/history/queues/{vhost}/{queue}", Needs.MANAGEMENT, of_queue, ()),
-    ]
-
-
 async def of_broker(call: Call) -> Response:
     """Answer with an hour of the broker's totals."""
     return history_answer(call.broker.samples.totals)
@@ -288,3 +270,10 @@ def _rates(times_ms: Sequence[int], counts: Sequence[int]) -> list[float | None]
         if window_ms > 0:
             rates[at] = round(max(0, counts[at] - counts[at - 1]) * 1000 / window_ms, 1)
     return rates
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/live", Needs.MANAGEMENT, open_stream, ("topics",)),
+    ApiRoute("GET", "/api/history", Needs.MONITORING, of_broker, ()),
+    ApiRoute("GET", "/api/history/queues/{vhost}/{queue}", Needs.MANAGEMENT, of_queue, ()),
+)

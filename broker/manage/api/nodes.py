@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["CHURN_NAMES", "contexts_of", "listeners_of", "node_routes", "node_rows"]
+__all__ = ["CHURN_NAMES", "ROUTES", "contexts_of", "listeners_of", "node_rows"]
 
 CHURN_NAMES: Final = (
     "connection_created",
@@ -59,19 +59,6 @@ ABSENT: Final = (
 )
 """What only Erlang's machine counts; tools expect the fields."""
 PROCESSES_MAX: Final = 1 << 20  # where the system has no limit
-
-
-def node_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/nodes", Needs.MONITORING, list_nodes),
-        ApiRoute("GET", "/api/nodes/{node}", Needs.MONITORING, show_node),
-        ApiRoute("GET", "/api/nodes/{node}/memory", Needs.MONITORING, show_memory),
-        ApiRoute("POST", "/api/rebalance/queues", Needs.ADMINISTRATOR, accept),
-        ApiRoute("DELETE", "/api/reset", Needs.ADMINISTRATOR, accept),
-        ApiRoute("DELETE", "/api/reset/{node}", Needs.ADMINISTRATOR, accept),
-        ApiRoute("PUT", "/api/feature-flags/{flag}/enable", Needs.ADMINISTRATOR, accept),
-    ]
 
 
 async def list_nodes(call: Call) -> Response:
@@ -247,3 +234,14 @@ def _http_ports(broker: ManagedBroker) -> list[tuple[str, str, int]]:
             ports["metrics_port"] or 0,
         ),
     ]
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/nodes", Needs.MONITORING, list_nodes),
+    ApiRoute("GET", "/api/nodes/{node}", Needs.MONITORING, show_node),
+    ApiRoute("GET", "/api/nodes/{node}/memory", Needs.MONITORING, show_memory),
+    ApiRoute("POST", "/api/rebalance/queues", Needs.ADMINISTRATOR, accept),
+    ApiRoute("DELETE", "/api/reset", Needs.ADMINISTRATOR, accept),
+    ApiRoute("DELETE", "/api/reset/{node}", Needs.ADMINISTRATOR, accept),
+    ApiRoute("PUT", "/api/feature-flags/{flag}/enable", Needs.ADMINISTRATOR, accept),
+)

@@ -27,25 +27,11 @@ from broker.operations.rows import Row
 if TYPE_CHECKING:
     from broker.manage.call import Call
 
-__all__ = ["overview_routes"]
+__all__ = ["ROUTES"]
 
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 WINDOW_MS: Final = 5000
 NO_DISK: Final = (0,) * len(DISK_STATS)
-
-
-def overview_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),
-        ApiRoute("GET", "/api/version", Needs.MANAGEMENT, version),
-        ApiRoute("GET", "/api/cluster-name", Needs.MANAGEMENT, cluster_name),
-        ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, extensions),
-        ApiRoute("GET", "/api/auth", Needs.NOTHING, auth),
-        ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, feature_flags),
-        ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, deprecated_features),
-        ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, deprecated_features),
-    ]
 
 
 async def overview(call: Call) -> Response:
@@ -155,3 +141,15 @@ async def feature_flags(_call: Call) -> Response:
 async def deprecated_features(_call: Call) -> Response:
     """Answer with the deprecated features: none is withdrawn."""
     return json_answer([])
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),
+    ApiRoute("GET", "/api/version", Needs.MANAGEMENT, version),
+    ApiRoute("GET", "/api/cluster-name", Needs.MANAGEMENT, cluster_name),
+    ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, extensions),
+    ApiRoute("GET", "/api/auth", Needs.NOTHING, auth),
+    ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, feature_flags),
+    ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, deprecated_features),
+    ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, deprecated_features),
+)

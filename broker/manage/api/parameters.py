@@ -17,30 +17,13 @@ if TYPE_CHECKING:
 
     from broker.manage.call import Call
 
-__all__ = ["parameter_routes"]
+__all__ = ["ROUTES"]
 
 PARAMETERS: Final = "/api/parameters"
 ONE: Final = "/api/parameters/{component}/{vhost}/{name}"
 GLOBAL: Final = "/api/global-parameters/{name}"
 CLUSTER_NAME: Final = "cluster_name"
 ORDER: Final = ("name", "component", "vhost")
-
-
-def parameter_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", PARAMETERS, Needs.POLICYMAKER, parameters),
-        ApiRoute("GET", f"{PARAMETERS}/{{component}}", Needs.POLICYMAKER, parameters),
-        ApiRoute("GET", f"{PARAMETERS}/{{component}}/{{vhost}}", Needs.POLICYMAKER, parameters_of),
-        ApiRoute("GET", ONE, Needs.POLICYMAKER, parameter),
-        ApiRoute("PUT", ONE, Needs.POLICYMAKER, put),
-        ApiRoute("DELETE", ONE, Needs.POLICYMAKER, clear),
-        ApiRoute("GET", "/api/global-parameters", Needs.POLICYMAKER, global_parameters),
-        ApiRoute("GET", GLOBAL, Needs.POLICYMAKER, global_parameter),
-        ApiRoute("PUT", GLOBAL, Needs.POLICYMAKER, put_global),
-        ApiRoute("DELETE", GLOBAL, Needs.POLICYMAKER, clear_global),
-        ApiRoute("PUT", "/api/cluster-name", Needs.ADMINISTRATOR, put_cluster_name),
-    ]
 
 
 def _rows(call: Call) -> list[dict[str, Any]]:
@@ -133,3 +116,18 @@ async def put_cluster_name(call: Call) -> Response:
     required(fields, "name")
     await set_global_parameter(call.broker.administration, CLUSTER_NAME, fields.text("name"))
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", PARAMETERS, Needs.POLICYMAKER, parameters),
+    ApiRoute("GET", f"{PARAMETERS}/{{component}}", Needs.POLICYMAKER, parameters),
+    ApiRoute("GET", f"{PARAMETERS}/{{component}}/{{vhost}}", Needs.POLICYMAKER, parameters_of),
+    ApiRoute("GET", ONE, Needs.POLICYMAKER, parameter),
+    ApiRoute("PUT", ONE, Needs.POLICYMAKER, put),
+    ApiRoute("DELETE", ONE, Needs.POLICYMAKER, clear),
+    ApiRoute("GET", "/api/global-parameters", Needs.POLICYMAKER, global_parameters),
+    ApiRoute("GET", GLOBAL, Needs.POLICYMAKER, global_parameter),
+    ApiRoute("PUT", GLOBAL, Needs.POLICYMAKER, put_global),
+    ApiRoute("DELETE", GLOBAL, Needs.POLICYMAKER, clear_global),
+    ApiRoute("PUT", "/api/cluster-name", Needs.ADMINISTRATOR, put_cluster_name),
+)

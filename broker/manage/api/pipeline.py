@@ -15,24 +15,12 @@ if TYPE_CHECKING:
 
     from broker.manage.call import Call
 
-__all__ = ["pipeline_routes"]
+__all__ = ["ROUTES"]
 
 PIPELINE: Final = "/api/slotmq/pipeline"
 TAP: Final = f"{PIPELINE}/taps/{{vhost}}/{{tap}}"
 TAP_FIELDS: Final = ("exchange", "pattern", "cursors", "max_bytes", "max_age_ms")
 FLAGS: Final = {"": False, "false": False, "true": True}
-
-
-def pipeline_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", PIPELINE, Needs.MANAGEMENT, pipeline, ()),
-        ApiRoute("PUT", TAP, Needs.ADMINISTRATOR, add_tap, ()),
-        ApiRoute("DELETE", TAP, Needs.ADMINISTRATOR, remove_tap, ("drop",)),
-        ApiRoute("POST", f"{TAP}/seal", Needs.ADMINISTRATOR, seal, ()),
-        ApiRoute("PUT", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, set_cursor, ()),
-        ApiRoute("DELETE", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, remove_cursor, ()),
-    ]
 
 
 async def pipeline(call: Call) -> Response:
@@ -109,3 +97,13 @@ def _row(call: Call) -> dict[str, Any]:
         if row["name"] == name:
             return row
     raise not_found(f"no tap '{name}' in vhost '{vhost}'")
+
+
+ROUTES: Final = (
+    ApiRoute("GET", PIPELINE, Needs.MANAGEMENT, pipeline, ()),
+    ApiRoute("PUT", TAP, Needs.ADMINISTRATOR, add_tap, ()),
+    ApiRoute("DELETE", TAP, Needs.ADMINISTRATOR, remove_tap, ("drop",)),
+    ApiRoute("POST", f"{TAP}/seal", Needs.ADMINISTRATOR, seal, ()),
+    ApiRoute("PUT", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, set_cursor, ()),
+    ApiRoute("DELETE", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, remove_cursor, ()),
+)

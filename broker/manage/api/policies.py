@@ -25,24 +25,9 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.manage.call import Call
 
-__all__ = ["policy_routes"]
+__all__ = ["ROUTES"]
 
 KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-policies", True, Needs.ADMINISTRATOR))
-
-
-def policy_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    routes = []
-    for path, operator, changing in KINDS:
-        of_vhost, one = f"{path}/{{vhost}}", f"{path}/{{vhost}}/{{policy}}"
-        routes += [
-            ApiRoute("GET", path, Needs.MANAGEMENT, partial(policies, operator=operator)),
-            ApiRoute("GET", of_vhost, Needs.MANAGEMENT, partial(policies_of, operator=operator)),
-            ApiRoute("GET", one, Needs.MANAGEMENT, partial(policy, operator=operator)),
-            ApiRoute("PUT", one, changing, partial(put, operator=operator)),
-            ApiRoute("DELETE", one, changing, partial(delete, operator=operator)),
-        ]
-    return routes
 
 
 def _rows(vhost: Vhost, *, operator: bool) -> list[dict[str, Any]]:
@@ -107,3 +92,16 @@ def _priority(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_request("priority should be a number")
     return value
+
+
+ROUTES: Final = tuple(
+    ApiRoute(method, path + rest, changing if method in ("PUT", "DELETE") else Needs.MANAGEMENT, respond)
+    for path, operator, changing in KINDS
+    for method, rest, respond in (
+        ("GET", "", partial(policies, operator=operator)),
+        ("GET", "/{vhost}", partial(policies_of, operator=operator)),
+        ("GET", "/{vhost}/{policy}", partial(policy, operator=operator)),
+        ("PUT", "/{vhost}/{policy}", partial(put, operator=operator)),
+        ("DELETE", "/{vhost}/{policy}", partial(delete, operator=operator)),
+    )
+)

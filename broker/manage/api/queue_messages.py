@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.manage.call import Call
 
-__all__ = ["queue_message_routes"]
+__all__ = ["ROUTES"]
 
 ENCODINGS: Final = ("auto", "base64")
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
@@ -45,22 +45,6 @@ ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
     "ack_requeue_false": (True, False),
     "reject_requeue_false": (False, False),
 }
-
-
-def queue_message_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("POST", f"{QUEUE}/get", Needs.MANAGEMENT, get),
-        ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
-        ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
-        ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
-        ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
-        ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
-        ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
-        ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),
-        ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
-        ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
-    ]
 
 
 # -- taken as by basic.get --------------------------------------------------------------------------------------------
@@ -275,3 +259,17 @@ def _text(shown: bytes, *, cut: bool) -> str | None:
         if cut and error.reason == "unexpected end of data":
             return shown[: error.start].decode()
         return None
+
+
+ROUTES: Final = (
+    ApiRoute("POST", f"{QUEUE}/get", Needs.MANAGEMENT, get),
+    ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
+    ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
+    ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
+    ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
+    ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
+    ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
+    ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),
+    ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
+    ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
+)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "NO_SIZES", "ListedQueue", "QueueRows", "queue_of", "queue_routes"]
+__all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "NO_SIZES", "ROUTES", "ListedQueue", "QueueRows", "queue_of"]
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 TRUE: Final = "true"
@@ -220,20 +220,6 @@ def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[s
     }
 
 
-def queue_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/queues", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", QUEUE, Needs.MANAGEMENT, show_queue),
-        ApiRoute("GET", f"{QUEUE}/bindings", Needs.MANAGEMENT, list_bindings),
-        ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
-        ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
-        ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),
-    ]
-
-
 def queue_of(call: Call) -> ListedQueue:
     """Return the vhost and the queue that the path names. Raises: HttpRefused 404, 401."""
     vhost = call.vhost()
@@ -350,3 +336,15 @@ async def act(call: Call) -> Response:
     if action not in ACTIONS:
         raise bad_request(f"unknown action '{action}': there are {', '.join(ACTIONS)}")
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/queues", Needs.MANAGEMENT, list_queues),
+    ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
+    ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
+    ApiRoute("GET", QUEUE, Needs.MANAGEMENT, show_queue),
+    ApiRoute("GET", f"{QUEUE}/bindings", Needs.MANAGEMENT, list_bindings),
+    ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
+    ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
+    ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),
+)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
-__all__ = ["route_test_routes"]
+__all__ = ["ROUTES"]
 
 MATCHES_MAX: Final = 1000  # bindings in one answer; queues are counted all the same
 BINDINGS_AT_ONCE: Final = 500  # that are compared with the message between two turns of the loop
@@ -36,11 +36,6 @@ INDEXES: Final = {
     "x-consistent-hash": "hash ring",
 }
 """What finds the bindings of an exchange that is no topic exchange."""
-
-
-def route_test_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [ApiRoute("POST", "/api/exchanges/{vhost}/{exchange}/route", Needs.MANAGEMENT, try_route)]
 
 
 async def try_route(call: Call) -> Response:
@@ -114,3 +109,6 @@ def _row(
         "index": source.index_name or INDEXES.get(source.type, source.type),
     }
     return {**row, "alternate_of": alternate_of} if alternate_of else row
+
+
+ROUTES: Final = (ApiRoute("POST", "/api/exchanges/{vhost}/{exchange}/route", Needs.MANAGEMENT, try_route),)

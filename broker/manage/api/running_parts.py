@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.operations.operated_broker import OverlayView
 
-__all__ = ["running_parts_routes"]
+__all__ = ["ROUTES"]
 
 CHOICES: Final = {
     "exchange_types": EXCHANGE_TYPES,
@@ -32,19 +32,6 @@ CHOICES: Final = {
     "operator_policy_keys": keys_in_effect(operator=True),
     "policies_apply_to": [name for name, (exchanges, types) in APPLY_TO.items() if exchanges or types],
 }
-
-
-def running_parts_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/slotmq", Needs.MANAGEMENT, running_parts, ()),
-        ApiRoute("GET", "/api/slotmq/cluster", Needs.MONITORING, cluster, ()),
-        ApiRoute("DELETE", "/api/slotmq/cluster/nodes/{node}", Needs.ADMINISTRATOR, count_out, ()),
-        ApiRoute("GET", "/api/slotmq/overlay", Needs.MONITORING, overlay, ()),
-        ApiRoute("GET", "/api/slotmq/overlay/explain", Needs.MONITORING, explain, ("vhost", "exchange", "key")),
-        ApiRoute("DELETE", "/api/slotmq/overlay/leaves/{leaf}", Needs.ADMINISTRATOR, forget, ()),
-        ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
-    ]
 
 
 async def running_parts(call: Call) -> Response:
@@ -100,3 +87,14 @@ async def zmq(call: Call) -> Response:
     if not rows:
         raise not_found(NO_BRIDGE)
     return json_answer(rows)
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/slotmq", Needs.MANAGEMENT, running_parts, ()),
+    ApiRoute("GET", "/api/slotmq/cluster", Needs.MONITORING, cluster, ()),
+    ApiRoute("DELETE", "/api/slotmq/cluster/nodes/{node}", Needs.ADMINISTRATOR, count_out, ()),
+    ApiRoute("GET", "/api/slotmq/overlay", Needs.MONITORING, overlay, ()),
+    ApiRoute("GET", "/api/slotmq/overlay/explain", Needs.MONITORING, explain, ("vhost", "exchange", "key")),
+    ApiRoute("DELETE", "/api/slotmq/overlay/leaves/{leaf}", Needs.ADMINISTRATOR, forget, ()),
+    ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
+)

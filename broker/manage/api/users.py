@@ -20,35 +20,12 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.manage.call import Call
 
-__all__ = ["user_routes"]
+__all__ = ["ROUTES"]
 
 USER: Final = "/api/users/{user}"
 OF: Final = "/api/permissions/{vhost}/{user}"
 TOPICS_OF: Final = "/api/topic-permissions/{vhost}/{user}"
 MISSING: Final = object()  # Go writes a list without tags as null
-
-
-def user_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/users", Needs.ADMINISTRATOR, users),
-        ApiRoute("GET", "/api/users/without-permissions", Needs.ADMINISTRATOR, without_permissions),
-        ApiRoute("POST", "/api/users/bulk-delete", Needs.ADMINISTRATOR, bulk_delete),
-        ApiRoute("GET", USER, Needs.ADMINISTRATOR, user),
-        ApiRoute("PUT", USER, Needs.ADMINISTRATOR, put),
-        ApiRoute("DELETE", USER, Needs.ADMINISTRATOR, delete),
-        ApiRoute("GET", f"{USER}/permissions", Needs.ADMINISTRATOR, permissions),
-        ApiRoute("GET", f"{USER}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
-        ApiRoute("GET", "/api/permissions", Needs.ADMINISTRATOR, all_permissions),
-        ApiRoute("GET", OF, Needs.ADMINISTRATOR, permissions_in),
-        ApiRoute("PUT", OF, Needs.ADMINISTRATOR, set_permissions),
-        ApiRoute("DELETE", OF, Needs.ADMINISTRATOR, clear_permissions),
-        ApiRoute("GET", "/api/topic-permissions", Needs.ADMINISTRATOR, all_topic_permissions),
-        ApiRoute("GET", TOPICS_OF, Needs.ADMINISTRATOR, topic_permissions_in),
-        ApiRoute("PUT", TOPICS_OF, Needs.ADMINISTRATOR, set_topic_permissions),
-        ApiRoute("DELETE", TOPICS_OF, Needs.ADMINISTRATOR, clear_topic_permissions),
-        ApiRoute("DELETE", f"{TOPICS_OF}/{{exchange}}", Needs.ADMINISTRATOR, clear_topic_permissions),
-    ]
 
 
 def _row(call: Call, user: User) -> dict[str, Any]:
@@ -202,3 +179,24 @@ async def clear_topic_permissions(call: Call) -> Response:
     named = {"user": call.words["user"], "vhost": call.words["vhost"], "exchange": exchange}
     await call.operate("delete_topic_permission", **named)
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/users", Needs.ADMINISTRATOR, users),
+    ApiRoute("GET", "/api/users/without-permissions", Needs.ADMINISTRATOR, without_permissions),
+    ApiRoute("POST", "/api/users/bulk-delete", Needs.ADMINISTRATOR, bulk_delete),
+    ApiRoute("GET", USER, Needs.ADMINISTRATOR, user),
+    ApiRoute("PUT", USER, Needs.ADMINISTRATOR, put),
+    ApiRoute("DELETE", USER, Needs.ADMINISTRATOR, delete),
+    ApiRoute("GET", f"{USER}/permissions", Needs.ADMINISTRATOR, permissions),
+    ApiRoute("GET", f"{USER}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
+    ApiRoute("GET", "/api/permissions", Needs.ADMINISTRATOR, all_permissions),
+    ApiRoute("GET", OF, Needs.ADMINISTRATOR, permissions_in),
+    ApiRoute("PUT", OF, Needs.ADMINISTRATOR, set_permissions),
+    ApiRoute("DELETE", OF, Needs.ADMINISTRATOR, clear_permissions),
+    ApiRoute("GET", "/api/topic-permissions", Needs.ADMINISTRATOR, all_topic_permissions),
+    ApiRoute("GET", TOPICS_OF, Needs.ADMINISTRATOR, topic_permissions_in),
+    ApiRoute("PUT", TOPICS_OF, Needs.ADMINISTRATOR, set_topic_permissions),
+    ApiRoute("DELETE", TOPICS_OF, Needs.ADMINISTRATOR, clear_topic_permissions),
+    ApiRoute("DELETE", f"{TOPICS_OF}/{{exchange}}", Needs.ADMINISTRATOR, clear_topic_permissions),
+)

@@ -24,27 +24,12 @@ from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, pu
 if TYPE_CHECKING:
     from broker.manage.call import Call
 
-__all__ = ["VhostRows", "vhost_routes"]
+__all__ = ["ROUTES", "VhostRows"]
 
 VHOST: Final = "/api/vhosts/{vhost}"
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS: Final = ("recv_oct", "send_oct")
 COUNTERS: Final = len(MESSAGE_STATS)
-
-
-def vhost_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/vhosts", Needs.MANAGEMENT, list_vhosts),
-        ApiRoute("GET", VHOST, Needs.MANAGEMENT, show_vhost),
-        ApiRoute("PUT", VHOST, Needs.ADMINISTRATOR, put),
-        ApiRoute("DELETE", VHOST, Needs.ADMINISTRATOR, delete),
-        ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
-        ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
-        ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
-        ApiRoute("GET", f"{VHOST}/permissions", Needs.ADMINISTRATOR, permissions),
-        ApiRoute("GET", f"{VHOST}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
-    ]
 
 
 async def list_vhosts(call: Call) -> Response:
@@ -182,3 +167,16 @@ async def topic_permissions(call: Call) -> Response:
     """List the topic permissions in a vhost."""
     found = call.broker.permissions.topics.listing(vhost=call.vhost().name)
     return await small_list(call, found, "user", "vhost", "exchange")
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/vhosts", Needs.MANAGEMENT, list_vhosts),
+    ApiRoute("GET", VHOST, Needs.MANAGEMENT, show_vhost),
+    ApiRoute("PUT", VHOST, Needs.ADMINISTRATOR, put),
+    ApiRoute("DELETE", VHOST, Needs.ADMINISTRATOR, delete),
+    ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
+    ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
+    ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
+    ApiRoute("GET", f"{VHOST}/permissions", Needs.ADMINISTRATOR, permissions),
+    ApiRoute("GET", f"{VHOST}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
+)
