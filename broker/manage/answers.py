@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JSON",
     "PieceResponse",
+    "Response",
     "answering",
     "created",
     "encoded",

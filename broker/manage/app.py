@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage import control_route, probes
-from broker.manage.answers import answering, refusal_response
+from broker.manage.answers import Response, answering, refusal_response
 from broker.manage.api import (
     bindings,
     channels,
@@ -36,25 +36,22 @@ from broker.manage.api import (
     users,
     vhosts,
 )  # fmt: skip
-from broker.manage.api_route import ApiRoute, RouteTable
-from broker.manage.call import READING, Call, Needs, tags_suffice
+from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
 from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
 from broker.manage.probes import PROBES
-from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
+from broker.manage.refusal import HttpRefused, not_authorised, not_found, refusal_of
 from broker.manage.request_target import only, path_words, query_of
 from broker.manage.v1 import slot_routes, snapshot_routes, tap_routes
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.manage.client import ApiClient
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["Application", "api_routes", "application", "http_routes", "metrics_routes"]
+__all__ = ["Application", "RouteTable", "api_routes", "application", "http_routes", "metrics_routes"]
 
 NOUNS: Final = (
     *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
@@ -96,6 +93,80 @@ def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:
     """Return the application that answers with these routes."""
     sessions = LoginSessions(broker.logins.users, lambda: broker.settings().http)
     return Application(broker, RouteTable(routes), HttpLogin(broker.logins, sessions))
+
+
+Branches = dict[str, "Branch"]
+
+
+class Branch:
+    """The routes that share the beginning of a path. Invariant: a literal word wins over a word in braces."""
+
+    __slots__ = ("any_word", "routes", "words")
+
+    def __init__(self) -> None:
+        self.words: Branches = {}
+        self.any_word: Branch | None = None
+        self.routes: dict[str, ApiRoute] = {}
+
+
+class RouteTable:
+    """Finds routes. Cost: O(words of the path)."""
+
+    def __init__(self, routes: Iterable[ApiRoute]) -> None:
+        self.routes = tuple(routes)
+        self._root = Branch()
+        for route in self.routes:
+            branch = self._root
+            for word in route.path.split("/")[1:]:
+                branch = _grown(branch, word)
+            if route.method in branch.routes:
+                raise ValueError(f"two routes are {route.method} {route.path}")
+            branch.routes[route.method] = route
+
+    def find(self, method: str, path: Sequence[str]) -> tuple[ApiRoute, Mapping[str, str]]:
+        """Return the route of a request, and its words.
+
+        Raises: HttpRefused: 404 for a path that is not in the table, 405 for a method that is not there for it.
+        """
+        wanted = "GET" if method == "HEAD" else method
+        branches = [branch for branch in _branches(self._root, path, 0) if branch.routes]
+        for branch in branches:
+            route = branch.routes.get(wanted)
+            if route is not None:
+                return route, _words(route.path, path)
+        if not branches:
+            raise not_found()
+        allowed = list(dict.fromkeys(name for branch in branches for name in branch.routes))
+        if "GET" in allowed:
+            allowed.insert(1 + allowed.index("GET"), "HEAD")
+        raise HttpRefused(405, f"{method[:32]} is not for this path", headers=(("Allow", ", ".join(allowed)),))
+
+
+def _grown(branch: Branch, word: str) -> Branch:
+    """Return the branch after a word of a route's path; add it if there is none."""
+    if not word.startswith("{"):
+        return branch.words.setdefault(word, Branch())
+    if branch.any_word is None:
+        branch.any_word = Branch()
+    return branch.any_word
+
+
+def _branches(branch: Branch, path: Sequence[str], at: int) -> Iterable[Branch]:
+    """Yield the ends of all paths of the table that match, the most literal first."""
+    if at == len(path):
+        yield branch
+        return
+    literal = branch.words.get(path[at])
+    if literal is not None:
+        yield from _branches(literal, path, at + 1)
+    if branch.any_word is not None and path[at]:
+        yield from _branches(branch.any_word, path, at + 1)
+
+
+def _words(pattern: str, path: Sequence[str]) -> Mapping[str, str]:
+    """Return the values of the names in braces."""
+    named = zip(pattern.split("/")[1:], path, strict=True)
+    return {name[1:-1]: word for name, word in named if name.startswith("{")}
 
 
 class Application:

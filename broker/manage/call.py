@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect, Request
 
 from broker.core.definitions.json_text import read_json
+from broker.manage.answers import Response
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
 from broker.operations.request import Asker, OperationRefused, read
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["READING", "Call", "Needs", "UserAsker", "tags_suffice", "visible_sessions", "visible_vhosts"]
+__all__ = ["READING", "ApiRoute", "Call", "Needs", "UserAsker", "tags_suffice", "visible_sessions", "visible_vhosts"]
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -137,6 +138,22 @@ class Call:
         except ClientDisconnect:
             raise HttpRefused(400, "the client left", fatal=True) from None
         return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """One line of the table; GET answers HEAD as well.
+
+    Shapes: a word of `path` in braces matches one segment that is not empty, unquoted: %2F is a part of it.
+    `parameters` are the names that the query may have, None for any; `repeats` those that it may have several times.
+    """
+
+    method: str
+    path: str
+    needs: Needs
+    respond: Callable[[Call], Awaitable[Response]]
+    parameters: Sequence[str] | None = None
+    repeats: Collection[str] = ()
 
 
 class UserAsker(Asker):

@@ -17,9 +17,8 @@ from starlette.requests import ClientDisconnect
 from broker.administration.slices import finished
 from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
-from broker.manage.answers import PieceResponse
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call, Needs, UserAsker
+from broker.manage.answers import PieceResponse, Response
+from broker.manage.call import ApiRoute, Call, Needs, UserAsker
 from broker.manage.client import payer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_request
@@ -30,7 +29,6 @@ from broker.tasks import Tasks, first_ended
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
-    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from broker.manage.client import ApiClient

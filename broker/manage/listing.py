@@ -10,10 +10,8 @@ from itertools import islice
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from starlette.responses import Response
-
 from broker.core.bounded_pattern import BoundedPattern
-from broker.manage.answers import encoded, rows_answer
+from broker.manage.answers import Response, encoded, json_answer, rows_answer
 from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.operations.rows import Row
@@ -28,6 +26,7 @@ __all__ = [
     "NameFilter",
     "PageQuery",
     "listed",
+    "row_answer",
     "small_list",
     "sort_key",
     "value_at",
@@ -252,6 +251,12 @@ async def _runs(found: Sequence[T], at_once: int) -> AsyncIterator[list[T]]:
     for first in range(0, len(found), at_once):
         yield list(found[first : first + at_once])
         await pause()
+
+
+def row_answer(call: Call, row: Row) -> Response:
+    """Answer with a row, or with the columns of it that the query names."""
+    columns = call.query.get("columns", "")
+    return json_answer(Columns(columns).of(row) if columns else row)
 
 
 async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) -> Response:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.manage.answers import answering, json_answer, refusal_response
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.answers import Response, answering, json_answer, refusal_response
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.manage.request_target import query_of
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from broker.manage.call import Call
 
 __all__ = ["PROBES", "ROUTES", "Gate"]
 

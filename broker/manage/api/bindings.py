@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from zlib import crc32
 
-from starlette.responses import Response
-
 from broker.amqp.lenient_methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 from broker.core.definitions.export import json_table
 from broker.manage.acting import acting
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.body_fields import table
-from broker.manage.call import Needs, visible_vhosts
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import Listing, listed
 from broker.manage.refusal import HttpRefused, not_found
 from broker.operations.rows import (
@@ -34,7 +31,6 @@ from broker.operations.rows import (
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
 __all__ = ["DEFAULT_EXCHANGE", "ROUTES", "arriving", "exchange_named", "leaving"]

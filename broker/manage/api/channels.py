@@ -7,13 +7,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
-
-from broker.manage.answers import json_answer
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs, visible_sessions, visible_vhosts
+from broker.manage.answers import Response
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
-from broker.manage.listing import Columns, Listing, listed
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_found
 from broker.manage.samples import Sampled
 from broker.operations.rows import (
@@ -30,7 +27,6 @@ from broker.operations.rows import (
 if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["ROUTES", "channel_listing"]
@@ -80,8 +76,7 @@ async def show_channel(call: Call) -> Response:
     row |= {"deliveries": [], "publishes": []}
     sampled = Sampled(("channel", row["name"]), MESSAGE_STATS, len(MESSAGE_STATS), partial(_numbers_of, broker, inner))
     sampled.add_to(row["message_stats"], "msg_rates", MESSAGE_STATS, call.query, broker.samples)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 def whole(broker: ManagedBroker, channel: ChannelOf) -> Row:

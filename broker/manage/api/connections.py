@@ -6,15 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker.event_log import get_logger
-from broker.manage.answers import json_answer, no_content
+from broker.manage.answers import Response, no_content
 from broker.manage.api.channels import channel_listing
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs, visible_sessions
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions
 from broker.manage.counts import NO_PROCESS, with_rates
-from broker.manage.listing import Columns, Listing, listed
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_authorised, not_found
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, connection_name, connection_row, user_name
@@ -22,7 +19,6 @@ from broker.operations.rows import Row, connection_name, connection_row, user_na
 if TYPE_CHECKING:
     from broker.core.auth.peer import TlsFacts
     from broker.core.session.connection import SessionOfConnection
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES", "connection_of"]
 
@@ -57,8 +53,7 @@ async def show_connection(call: Call) -> Response:
     row = ConnectionRows(call).whole(session)
     sampled = Sampled(("connection", session.name), OCTETS, len(OCTETS), partial(_octets_of, session))
     sampled.add_to(row, "data_rates", OCTETS, call.query, samples)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 async def list_channels(call: Call) -> Response:

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.deciding import count_all
 from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
-from broker.manage.answers import rows_answer
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.answers import Response, rows_answer
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
 from broker.operations.rows import queue_lengths
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]

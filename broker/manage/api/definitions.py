@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 from email.parser import BytesParser
 from email.policy import HTTP
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.slices import finished
 from broker.core.definitions.json_text import reading_json
-from broker.manage.answers import json_answer, no_content, object_answer
+from broker.manage.answers import Response, json_answer, no_content, object_answer
 from broker.manage.api.names import COMPATIBLE_VERSION
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES"]
 

@@ -8,27 +8,23 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_writer import encode_header
 from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.event_log import get_logger
 from broker.manage.acting import acting
-from broker.manage.answers import created, json_answer, no_content
+from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
-from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, required, table
-from broker.manage.call import Needs, visible_vhosts
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
-from broker.manage.listing import Columns, Listing, listed
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import bad_request
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, exchange_row
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
     from broker.routing.exchange import Exchange
 
@@ -78,8 +74,7 @@ async def show_exchange(call: Call) -> Response:
     key = _key(vhost, exchange)
     sampled = Sampled(key, EXCHANGE_STATS, len(EXCHANGE_STATS), partial(_numbers_of, broker, exchange))
     sampled.add_to(row["message_stats"], "msg_rates", EXCHANGE_STATS, call.query, broker.samples)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 async def list_leaving(call: Call) -> Response:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.header_writer import encode_header
 from broker.amqp.lenient_methods import DeclareAny
 from broker.manage.acting import acting
-from broker.manage.answers import json_answer
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.nodes import listeners_of
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.net.certificate import expiries
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES"]
 

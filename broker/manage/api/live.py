@@ -13,10 +13,9 @@ from urllib.parse import unquote
 
 from broker import __version__
 from broker.core.statistics.message_counts import NO_MESSAGES
-from broker.manage.answers import JSON, PieceResponse, encoded
+from broker.manage.answers import JSON, PieceResponse, Response, encoded
 from broker.manage.api.queues import queue_of
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs, visible_sessions, visible_vhosts
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.client import payer
 from broker.manage.counts import (
     MESSAGE_STATS,
@@ -34,10 +33,7 @@ from broker.net.alarm_watch import watermarks
 from broker.operations.rows import queue_state
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.queue.queue import Queue
-    from broker.manage.call import Call
     from broker.manage.history import History
 
 __all__ = ["ROUTES"]

@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.event_log import get_logger
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs, tags_suffice
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs, tags_suffice
 from broker.manage.login import cookie_name, token_of
 from broker.manage.origin import check_page
 from broker.manage.refusal import not_authorised, not_found
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.auth.login_counts import LoginCount
     from broker.core.auth.users import User
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["ROUTES"]

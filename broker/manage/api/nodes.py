@@ -9,21 +9,17 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker import __version__
-from broker.manage.answers import json_answer, no_content
+from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import with_rates
-from broker.manage.listing import Columns, Listing, listed
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_found
 from broker.net.alarm_watch import watermarks
 from broker.operations.rows import Row
 
 if TYPE_CHECKING:
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["CHURN_NAMES", "ROUTES", "contexts_of", "listeners_of", "node_rows"]
@@ -71,9 +67,7 @@ async def list_nodes(call: Call) -> Response:
 
 async def show_node(call: Call) -> Response:
     """Answer with one node."""
-    columns = call.query.get("columns", "")
-    row = _row_of(call)
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, _row_of(call))
 
 
 async def show_memory(call: Call) -> Response:

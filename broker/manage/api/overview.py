@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from starlette.responses import Response
+from typing import Any, Final
 
 from broker import __version__
 from broker.core.statistics.message_counts import NO_MESSAGES
-from broker.manage.answers import json_answer
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.names import (
     COMPATIBLE_VERSION,
     ERLANG_VERSION,
@@ -17,15 +15,11 @@ from broker.manage.api.names import (
     PRODUCT,
 )
 from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs, visible_sessions, visible_vhosts
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import DISK_STATS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
-from broker.manage.listing import Columns
+from broker.manage.listing import row_answer
 from broker.operations.rows import Row
-
-if TYPE_CHECKING:
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES"]
 
@@ -64,8 +58,7 @@ async def overview(call: Call) -> Response:
             "listeners": listeners_of(broker),
             "node": broker.node_name,
         }
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 async def _totals(call: Call) -> dict[str, Any]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.body_fields import required
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import not_found
 from broker.operations.vhosts import clear_global_parameter, clear_parameter, set_global_parameter, set_parameter
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES"]
 
@@ -23,28 +17,21 @@ PARAMETERS: Final = "/api/parameters"
 ONE: Final = "/api/parameters/{component}/{vhost}/{name}"
 GLOBAL: Final = "/api/global-parameters/{name}"
 CLUSTER_NAME: Final = "cluster_name"
-ORDER: Final = ("name", "component", "vhost")
 
 
 def _rows(call: Call) -> list[dict[str, Any]]:
     """Return the parameters of the vhosts that the caller sees, and of the component that the path names, if any."""
-    wanted = call.words.get("component")
+    wanted, vhosts = call.words.get("component"), [call.vhost().name] if "vhost" in call.words else None
     return [
         {"value": value, "vhost": vhost, "component": component, "name": name}
         for (vhost, component, name), value in list(call.broker.administration.parameters.items())
-        if wanted in (None, component) and call.sees_vhost(vhost)
+        if wanted in (None, component) and (call.sees_vhost(vhost) if vhosts is None else vhost in vhosts)
     ]
 
 
 async def parameters(call: Call) -> Response:
-    """List the parameters of all vhosts, or those of a component."""
-    return await small_list(call, _rows(call), *ORDER)
-
-
-async def parameters_of(call: Call) -> Response:
-    """List the parameters of a component in a vhost."""
-    vhost = call.vhost().name
-    return await small_list(call, [row for row in _rows(call) if row["vhost"] == vhost], *ORDER)
+    """List the parameters of all vhosts, those of a component, or those of a component in a vhost."""
+    return await small_list(call, _rows(call), "name", "component", "vhost")
 
 
 def _parameter(call: Call) -> dict[str, Any]:
@@ -121,7 +108,7 @@ async def put_cluster_name(call: Call) -> Response:
 ROUTES: Final = (
     ApiRoute("GET", PARAMETERS, Needs.POLICYMAKER, parameters),
     ApiRoute("GET", f"{PARAMETERS}/{{component}}", Needs.POLICYMAKER, parameters),
-    ApiRoute("GET", f"{PARAMETERS}/{{component}}/{{vhost}}", Needs.POLICYMAKER, parameters_of),
+    ApiRoute("GET", f"{PARAMETERS}/{{component}}/{{vhost}}", Needs.POLICYMAKER, parameters),
     ApiRoute("GET", ONE, Needs.POLICYMAKER, parameter),
     ApiRoute("PUT", ONE, Needs.POLICYMAKER, put),
     ApiRoute("DELETE", ONE, Needs.POLICYMAKER, clear),

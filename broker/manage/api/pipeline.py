@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rights import may_read_tap
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES"]
 

@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.core.definitions.export import policy_fields
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.body_fields import required
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import small_list
 from broker.manage.origin import PAGE
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.request import Asker
 from broker.operations.vhosts import put_policy
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.core.vhost import Vhost
-    from broker.manage.call import Call
-
 __all__ = ["ROUTES"]
 
 KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-policies", True, Needs.ADMINISTRATOR))
 
 
-def _rows(vhost: Vhost, *, operator: bool) -> list[dict[str, Any]]:
-    return [{"vhost": vhost.name, **policy_fields(policy)} for policy in vhost.policies.list(operator=operator)]
-
-
 async def policies(call: Call, *, operator: bool) -> Response:
-    """List the policies of all vhosts that the caller sees."""
-    vhosts = [vhost for name, vhost in call.broker.administration.vhosts.items() if call.sees_vhost(name)]
-    rows = [row for vhost in vhosts for row in _rows(vhost, operator=operator)]
+    """List the policies of the vhost that the path names, or of all that the caller sees."""
+    rows = [
+        {"vhost": vhost.name, **policy_fields(policy)}
+        for vhost in visible_vhosts(call)
+        for policy in vhost.policies.list(operator=operator)
+    ]
     return await small_list(call, rows, "name", "vhost")
-
-
-async def policies_of(call: Call, *, operator: bool) -> Response:
-    """List the policies of a vhost."""
-    return await small_list(call, _rows(call.vhost(), operator=operator), "name")
 
 
 def _policy(call: Call, *, operator: bool) -> dict[str, Any]:
@@ -99,7 +86,7 @@ ROUTES: Final = tuple(
     for path, operator, changing in KINDS
     for method, rest, respond in (
         ("GET", "", partial(policies, operator=operator)),
-        ("GET", "/{vhost}", partial(policies_of, operator=operator)),
+        ("GET", "/{vhost}", partial(policies, operator=operator)),
         ("GET", "/{vhost}/{policy}", partial(policy, operator=operator)),
         ("PUT", "/{vhost}/{policy}", partial(put, operator=operator)),
         ("DELETE", "/{vhost}/{policy}", partial(delete, operator=operator)),

@@ -7,11 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.acting import acting
-from broker.manage.answers import json_answer, no_content, rows_answer
+from broker.manage.answers import Response, json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
-from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import number, required
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
 from broker.operations.request import LARGEST, Request
@@ -20,12 +19,9 @@ from broker.operations.rows import properties_row
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.responses import Response
-
     from broker.amqp.client import Received
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES"]
 

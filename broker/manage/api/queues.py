@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker.administration.deciding import count_all
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.lenient_methods import DeclareAny, DeleteAny
@@ -21,11 +19,10 @@ from broker.core.queue.rules import merged_definitions
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.manage.acting import acting
-from broker.manage.answers import created, json_answer, no_content
+from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import arriving
-from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, table
-from broker.manage.call import Needs, visible_vhosts
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import (
     NO_PROCESS,
     QUEUE_COUNTERS,
@@ -44,7 +41,6 @@ from broker.operations.rows import Row, active_tag, consumer_row, consumers_of, 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "NO_SIZES", "ROUTES", "ListedQueue", "QueueRows", "queue_of"]

@@ -9,20 +9,16 @@ from broker.core.definitions.export import json_table
 from broker.core.message.fields import HeaderFields
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
-from broker.manage.answers import json_answer
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.bindings import exchange_named, properties_key
 from broker.manage.api.exchanges import header_of
-from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
 from broker.manage.refusal import bad_request
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]

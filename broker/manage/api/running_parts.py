@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Final
 from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
 from broker.core.queue.queue_arguments import SUPPORTED_TYPES
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import not_found
 from broker.operations.process import NO_BRIDGE, NO_OVERLAY, NOT_A_NODE
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
     from broker.operations.operated_broker import OverlayView
 
 __all__ = ["ROUTES"]

@@ -1,28 +1,22 @@
-"""Vhosts: listed with what is in them and who may do what there; added, changed and deleted."""
+"""Vhosts: listed with what is in them, added, changed and deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-
-from starlette.responses import Response
+from typing import Any, Final
 
 from broker.core.queue.default_type import check_default_type
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, created, no_content
 from broker.manage.body_fields import flag, texts
-from broker.manage.call import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
-from broker.manage.listing import Columns, Listing, listed, small_list
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.operations.request import Asker
 from broker.operations.rows import Row
 from broker.operations.users import Named
 from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, put_vhost
-
-if TYPE_CHECKING:
-    from broker.manage.call import Call
 
 __all__ = ["ROUTES", "VhostRows"]
 
@@ -47,8 +41,7 @@ async def show_vhost(call: Call) -> Response:
     if not call.sees_vhost(name):
         raise not_authorised("User not authorised to access virtual host")
     row = (await VhostRows.of(call, [name])).whole(name)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 class VhostRows:
@@ -158,17 +151,6 @@ async def start(call: Call) -> Response:
     return no_content()
 
 
-async def permissions(call: Call) -> Response:
-    """List the permissions in a vhost."""
-    return await small_list(call, call.broker.permissions.listing(vhost=call.vhost().name), "user", "vhost")
-
-
-async def topic_permissions(call: Call) -> Response:
-    """List the topic permissions in a vhost."""
-    found = call.broker.permissions.topics.listing(vhost=call.vhost().name)
-    return await small_list(call, found, "user", "vhost", "exchange")
-
-
 ROUTES: Final = (
     ApiRoute("GET", "/api/vhosts", Needs.MANAGEMENT, list_vhosts),
     ApiRoute("GET", VHOST, Needs.MANAGEMENT, show_vhost),
@@ -177,6 +159,4 @@ ROUTES: Final = (
     ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
     ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
     ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
-    ApiRoute("GET", f"{VHOST}/permissions", Needs.ADMINISTRATOR, permissions),
-    ApiRoute("GET", f"{VHOST}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
 )

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from broker.event_log import get_logger
-from broker.manage.answers import PieceResponse
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Needs
+from broker.manage.answers import PieceResponse, Response
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.metrics.metric import CONTENT_TYPE
 from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
     from broker.manage.client import ApiClient
 
 __all__ = ["SharedScrapes", "metric_routes"]

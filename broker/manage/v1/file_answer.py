@@ -7,10 +7,9 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from broker.manage.answers import PieceResponse
+from broker.manage.answers import PieceResponse, Response
 from broker.manage.refusal import HttpRefused
 
 if TYPE_CHECKING:

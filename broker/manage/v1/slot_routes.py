@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
-from broker.manage.answers import json_answer
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call, Needs
+from broker.manage.answers import Response, json_answer
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import file_answer
 from broker.operations.request import ROWS_AT_ONCE
 from broker.operations.rights import check_tap, may_read_tap
 from broker.slot_files.slot_file import FORMAT
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
 
 __all__ = ["ROUTES"]
 

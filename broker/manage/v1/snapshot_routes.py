@@ -8,17 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.resource import Resource
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call, Needs
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import file_answer
 from broker.taps.slot_snapshots import is_private
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.taps.slot_snapshots import Snapshot
 
 __all__ = ["ROUTES"]

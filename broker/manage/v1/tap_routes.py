@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call, Needs
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rights import check_cursor, check_seal, may_read_tap
 from broker.slot_files.seal_log import TAP_PREFIX
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
 
 __all__ = ["ROUTES"]
 
