@@ -201,8 +201,8 @@ class Administration(Definitions):
 
         Return None when the stored definitions are others than those in force.
         """
-        made = await self._make_vhosts(draft.vhost_names)
         wanted = draft.to_store()
+        made = await self._make_vhosts(entry["name"] for entry in wanted["vhosts"])
         try:
             version = await self._store.write(wanted, self.version)
         except (ValueError, TypeError):
@@ -301,7 +301,7 @@ class Administration(Definitions):
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
-        swept = self._discard(gone)
+        swept = self._discard(gone) if gone else set()
         rows: dict[str, list[Any]] = {}
         for key, row in wanted.items():
             if not same_row(known.get(key), row):

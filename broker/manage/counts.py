@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.manage.gradual import in_pieces
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DISK_STATS",
     "EXCHANGE_STATS",
+    "LENGTHS",
     "MESSAGE_STATS",
     "NO_PROCESS",
     "QUEUE_COUNTERS",
@@ -39,32 +42,10 @@ __all__ = [
     "with_rates",
 ]
 
-MESSAGE_STATS: Final = (
-    "publish",
-    "confirm",
-    "return_unroutable",
-    "drop_unroutable",
-    "deliver",
-    "deliver_no_ack",
-    "get",
-    "get_no_ack",
-    "get_empty",
-    "redeliver",
-    "ack",
-    "deliver_get",
-)
-"""The counters of a channel, a vhost and the broker."""
-QUEUE_STATS: Final = (
-    "publish",
-    "deliver",
-    "deliver_no_ack",
-    "get",
-    "get_no_ack",
-    "get_empty",
-    "redeliver",
-    "ack",
-    "deliver_get",
-)
+DELIVERIES: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
+MESSAGE_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERIES)
+"""The counters of a channel, a vhost and the broker: fields of `MessageCounts`."""
+QUEUE_STATS: Final = ("publish", *DELIVERIES)
 EXCHANGE_STATS: Final = ("publish_in", "publish_out")
 DISK_STATS: Final = ("disk_reads", "disk_writes")
 
@@ -81,19 +62,13 @@ NO_PROCESS: Final[Mapping[str, Any]] = {
     "reductions_details": STILL,
 }
 """What RabbitMQ says of the Erlang process of a queue, a channel or a connection; tools expect the fields."""
-QUEUE_NUMBERS: Final = (*QUEUE_STATS, "messages", "messages_ready", "messages_unacknowledged")
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+QUEUE_NUMBERS: Final = (*QUEUE_STATS, *LENGTHS)
 QUEUE_COUNTERS: Final = len(QUEUE_STATS)
 TOTAL_NUMBERS: Final = (
     *MESSAGE_STATS,
-    "messages",
-    "messages_ready",
-    "messages_unacknowledged",
-    "queues",
-    "consumers",
-    "connections",
-    "channels",
-    "mem_used",
-    "disk_free",
+    *LENGTHS,
+    *("queues", "consumers", "connections", "channels", "mem_used", "disk_free"),
 )
 TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
@@ -128,22 +103,8 @@ def _stream_numbers(stream: Level) -> tuple[int, ...]:
     )
 
 
-def message_numbers(counts: MessageCounts) -> tuple[int, ...]:
-    """Return the counters of a channel, a vhost or the broker by MESSAGE_STATS."""
-    return (
-        counts.publish,
-        counts.confirm,
-        counts.return_unroutable,
-        counts.drop_unroutable,
-        counts.deliver,
-        counts.deliver_no_ack,
-        counts.get,
-        counts.get_no_ack,
-        counts.get_empty,
-        counts.redeliver,
-        counts.ack,
-        counts.deliver_get,
-    )
+message_numbers: Final[Callable[[MessageCounts], tuple[int, ...]]] = attrgetter(*MESSAGE_STATS)
+"""Returns the counters of a channel, a vhost or the broker by MESSAGE_STATS."""
 
 
 def with_rates(
@@ -188,36 +149,27 @@ async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
     return Lengths(ready, unacked, queues, consumers)
 
 
+@dataclass(frozen=True, slots=True)
 class BrokerTotals:
     """Reads the numbers of the whole broker."""
 
-    __slots__ = ("_files", "_folder", "_listener", "_statistics", "_vhosts")
-
-    def __init__(
-        self,
-        folder: Path,
-        vhosts: Mapping[str, Vhost],
-        listener: Listener,
-        statistics: BrokerStatistics,
-        files: Files,
-    ) -> None:
-        self._folder = folder
-        self._vhosts = vhosts
-        self._listener = listener
-        self._statistics = statistics
-        self._files = files
+    folder: Path
+    vhosts: Mapping[str, Vhost]
+    listener: Listener
+    statistics: BrokerStatistics
+    files: Files
 
     async def read(self) -> tuple[int, ...]:
         """Return the numbers by TOTAL_NUMBERS. Cost: O(queues), in pieces, and O(connections)."""
-        lengths = await lengths_of(list(self._vhosts.values()))
-        sessions = self._listener.sessions()
+        lengths = await lengths_of(list(self.vhosts.values()))
+        sessions = self.listener.sessions()
         return (
-            *message_numbers(self._statistics.totals()),
+            *message_numbers(self.statistics.totals()),
             *lengths.numbers,
             lengths.queues,
             lengths.consumers,
             len(sessions),
             sum([len(session.connection.channels) for session in sessions]),
             resident_bytes(),
-            self._files.free_bytes(self._folder),
+            self.files.free_bytes(self.folder),
         )

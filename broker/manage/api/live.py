@@ -18,6 +18,7 @@ from broker.manage.api.queues import queue_of
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.client import payer
 from broker.manage.counts import (
+    LENGTHS,
     MESSAGE_STATS,
     QUEUE_COUNTERS,
     QUEUE_NUMBERS,
@@ -45,7 +46,7 @@ LOOK_S: Final = 1.0
 QUIET_MAX: Final = 15  # looks without anything to tell, before a comment shows that the stream lives
 TOPICS_MAX: Final = 8
 RATED: Final = len(MESSAGE_STATS)
-OWN_NUMBERS: Final = (*MESSAGE_STATS, "messages", "messages_ready", "messages_unacknowledged", "queues", "consumers")
+OWN_NUMBERS: Final = (*MESSAGE_STATS, *LENGTHS, "queues", "consumers")
 OVERVIEW: Final = "overview"
 QUEUE: Final = "queue"
 HEADERS: Final = {"X-Accel-Buffering": "no"}  # a proxy would hold the events back

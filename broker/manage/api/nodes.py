@@ -25,33 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["CHURN_NAMES", "ROUTES", "contexts_of", "listeners_of", "node_rows"]
 
 CHURN_NAMES: Final = (
-    "connection_created",
-    "connection_closed",
-    "channel_created",
-    "channel_closed",
-    "queue_declared",
-    "queue_created",
-    "queue_deleted",
+    *("connection_created", "connection_closed", "channel_created", "channel_closed"),
+    *("queue_declared", "queue_created", "queue_deleted"),
 )
 MEASURED: Final = ("mem_used", "fd_used", "sockets_used", "proc_used", "disk_free", "gc_num", "context_switches")
 ABSENT: Final = (
-    "gc_bytes_reclaimed",
-    "io_read_avg_time",
-    "io_read_bytes",
-    "io_read_count",
-    "io_seek_avg_time",
-    "io_seek_count",
-    "io_sync_avg_time",
-    "io_sync_count",
-    "io_write_avg_time",
-    "io_write_bytes",
-    "io_write_count",
-    "mnesia_disk_tx_count",
-    "mnesia_ram_tx_count",
-    "msg_store_read_count",
-    "msg_store_write_count",
-    "queue_index_read_count",
-    "queue_index_write_count",
+    *("gc_bytes_reclaimed", "io_read_avg_time", "io_read_bytes", "io_read_count", "io_seek_avg_time", "io_seek_count"),
+    *("io_sync_avg_time", "io_sync_count", "io_write_avg_time", "io_write_bytes", "io_write_count"),
+    *("mnesia_disk_tx_count", "mnesia_ram_tx_count", "msg_store_read_count", "msg_store_write_count"),
+    *("queue_index_read_count", "queue_index_write_count"),
 )
 """What only Erlang's machine counts; tools expect the fields."""
 PROCESSES_MAX: Final = 1 << 20  # where the system has no limit

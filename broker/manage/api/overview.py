@@ -16,14 +16,13 @@ from broker.manage.api.names import (
 )
 from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
-from broker.manage.counts import DISK_STATS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
+from broker.manage.counts import DISK_STATS, LENGTHS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
 from broker.manage.listing import row_answer
 from broker.operations.rows import Row
 
 __all__ = ["ROUTES"]
 
-LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 WINDOW_MS: Final = 5000
 NO_DISK: Final = (0,) * len(DISK_STATS)
 

@@ -24,6 +24,7 @@ from broker.manage.api.bindings import arriving
 from broker.manage.body_fields import flag, table
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import (
+    LENGTHS,
     NO_PROCESS,
     QUEUE_COUNTERS,
     QUEUE_NUMBERS,
@@ -53,23 +54,13 @@ MESSAGES_AT_ONCE: Final = 10_000  # messages that are counted between two turns 
 
 _log = get_logger()
 LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
-LENGTHS: Final = QUEUE_NUMBERS[QUEUE_COUNTERS:]
 STEADY: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
 NO_STATS: Final = with_rates(QUEUE_STATS, [0] * QUEUE_COUNTERS, None)
 NO_SIZES: Final = dict.fromkeys(
     (
-        "memory",
-        "message_bytes",
-        "message_bytes_paged_out",
-        "message_bytes_persistent",
-        "message_bytes_ram",
-        "message_bytes_ready",
-        "message_bytes_unacknowledged",
-        "messages_paged_out",
-        "messages_persistent",
-        "messages_ram",
-        "messages_ready_ram",
-        "messages_unacknowledged_ram",
+        *("memory", "message_bytes", "message_bytes_paged_out", "message_bytes_persistent", "message_bytes_ram"),
+        *("message_bytes_ready", "message_bytes_unacknowledged", "messages_paged_out", "messages_persistent"),
+        *("messages_ram", "messages_ready_ram", "messages_unacknowledged_ram"),
     ),
     0,
 )

@@ -10,7 +10,7 @@ from broker.core.queue.default_type import check_default_type
 from broker.manage.answers import Response, created, no_content
 from broker.manage.body_fields import flag, texts
 from broker.manage.call import ApiRoute, Call, Needs
-from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
+from broker.manage.counts import LENGTHS, MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
 from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.operations.request import Asker
@@ -21,7 +21,6 @@ from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, pu
 __all__ = ["ROUTES", "VhostRows"]
 
 VHOST: Final = "/api/vhosts/{vhost}"
-LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS: Final = ("recv_oct", "send_oct")
 COUNTERS: Final = len(MESSAGE_STATS)
 

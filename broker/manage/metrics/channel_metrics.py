@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.statistics.message_counts import MessageCounts
 from broker.manage.metrics.metric import (
-    COUNTER,
     DELIVERIES,
     PUBLISHES,
     Family,
-    Metric,
     Reading,
     counter,
     gauge,
@@ -137,9 +135,9 @@ LOGIN_FAMILIES: Final[tuple[Family[Reading[LoginCount]], ...]] = (
     Family(
         "auth_attempt_metrics",
         (
-            Metric("auth_attempts_total", COUNTER, "Logins tried", lambda r: r.of.succeeded + r.of.failed),
-            Metric("auth_attempts_succeeded_total", COUNTER, "Logins that succeeded", lambda r: r.of.succeeded),
-            Metric("auth_attempts_failed_total", COUNTER, "Logins that failed", lambda r: r.of.failed),
+            counter("auth_attempts_total", "Logins tried", lambda r: r.of.succeeded + r.of.failed),
+            counter("auth_attempts_succeeded_total", "Logins that succeeded", lambda r: r.of.succeeded),
+            counter("auth_attempts_failed_total", "Logins that failed", lambda r: r.of.failed),
         ),
     ),
 )

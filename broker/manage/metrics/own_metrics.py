@@ -128,10 +128,10 @@ def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
     ]
     up: list[Sample] = [(labels, int(link["state"] != "down")) for labels, link in links]
     yield metric("slotmq_overlay_link_up", GAUGE, "1 while a link is up, else 0", up)
-    sent: list[Sample] = [(labels, link["sent_bytes"]) for labels, link in links]
-    yield metric("slotmq_overlay_link_sent_bytes", GAUGE, "Bytes sent in the session of a link", sent)
-    received: list[Sample] = [(labels, link["received_bytes"]) for labels, link in links]
-    yield metric("slotmq_overlay_link_received_bytes", GAUGE, "Bytes received in the session of a link", received)
+    for way in ("sent", "received"):
+        about = f"Bytes {way} in the session of a link"
+        size_bytes: list[Sample] = [(labels, link[f"{way}_bytes"]) for labels, link in links]
+        yield metric(f"slotmq_overlay_link_{way}_bytes", GAUGE, about, size_bytes)
     leaves = [broker for broker in brokers if broker["leaf"]]
     streams: list[Sample] = [
         ((("vhost", stream["vhost"]), ("exchange", stream["exchange"])), stream["lag"])
