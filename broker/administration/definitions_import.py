@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -29,6 +30,7 @@ from broker.core.definitions.document import (
     Document,
     ExchangeEntry,
     ParameterEntry,
+    PermissionEntry,
     PolicyEntry,
     QueueEntry,
 )
@@ -236,10 +238,8 @@ class DefinitionsImport:
                 raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
         await finished(self._checking_vhosts())
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
-        try:
+        with _placed("vhosts"):
             administration.check_new_vhosts(administration, names)
-        except ValueError as error:
-            raise BadDefinitions(f"vhosts: {error}") from None
         await self._check_users()
         await finished(self._checking_rights())
         await finished(self._checking_policies())
@@ -255,56 +255,42 @@ class DefinitionsImport:
 
     def _checking_vhosts(self) -> Generator[None, None, None]:
         administration, document = self._administration, self._document
-        known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
+        offline, known = administration.vhosts.offline, {*administration.vhosts, *(one.name for one in document.vhosts)}
         for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
-                if entry.vhost in administration.vhosts.offline:
-                    reason = administration.vhosts.offline[entry.vhost].reason
-                    raise BadDefinitions(
-                        f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' is down: {reason}"
-                    )
-                if entry.vhost not in known:
-                    raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
+                with _placed(_place(part, number, entry)):
+                    if entry.vhost in offline:
+                        raise ValueError(f"Virtual host '{entry.vhost}' is down: {offline[entry.vhost].reason}")
+                    if entry.vhost not in known:
+                        raise ValueError(f"Virtual host '{entry.vhost}' does not exist")
                 yield
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
             fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
-            try:
-                if entry.password:  # hashing is slow on purpose
-                    self._users.append(await asyncio.to_thread(user_of, fields))
-                else:
-                    self._users.append(user_of(fields))
-            except ValueError as error:
-                raise BadDefinitions(f"users[{number}]: {error}") from None
+            with _placed(f"users[{number}]"):
+                # Hashing is slow on purpose.
+                user = await asyncio.to_thread(user_of, fields) if entry.password else user_of(fields)
+                self._users.append(user)
 
     def _checking_rights(self) -> Generator[None, None, None]:
         known = {*self._administration.users, *(user.name for user in self._users)}
-        document = self._document
-        for number, right in enumerate(document.permissions):
-            try:
-                if right.user not in known:
-                    raise ValueError(f"User '{right.user}' does not exist")
-                patterns(right.configure, right.write, right.read)
-            except ValueError as error:
-                raise BadDefinitions(f"permissions[{number}]: {error}") from None
-            yield
-        for number, topic in enumerate(document.topic_permissions):
-            try:
-                if topic.user not in known:
-                    raise ValueError(f"User '{topic.user}' does not exist")
-                topic_permission_of({name: getattr(topic, name) for name in topic.__slots__})
-            except ValueError as error:
-                raise BadDefinitions(f"topic_permissions[{number}]: {error}") from None
-            yield
+        for part in ("permissions", "topic_permissions"):
+            for number, right in enumerate(getattr(self._document, part)):
+                with _placed(f"{part}[{number}]"):
+                    if right.user not in known:
+                        raise ValueError(f"User '{right.user}' does not exist")
+                    if isinstance(right, PermissionEntry):
+                        patterns(right.configure, right.write, right.read)
+                    else:
+                        topic_permission_of({name: getattr(right, name) for name in right.__slots__})
+                yield
 
     def _checking_policies(self) -> Generator[None, None, None]:
         nowhere = Policies(lambda: None)
         for number, entry in enumerate(self._document.policies):
-            try:
+            with _placed(_place("policies", number, entry)):
                 nowhere.set(policy_of(entry), operator=entry.operator)
-            except ValueError as error:
-                raise BadDefinitions(f"{_place('policies', number, entry)}: {error}") from None
             yield
 
     def _checking_limits(self) -> Generator[None, None, None]:
@@ -316,10 +302,8 @@ class DefinitionsImport:
             if entry.component == VHOST_LIMITS
         ]
         for place, table in tables:
-            try:
+            with _placed(place):
                 vhost_limits_table(table)
-            except ValueError as error:
-                raise BadDefinitions(f"{place}: {error}") from None
             yield
 
     # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
@@ -393,6 +377,15 @@ class DefinitionsImport:
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Name the place of an entry that is refused. Raises: BadDefinitions."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadDefinitions(f"{place}: {error}") from None
+
+
 def _place(part: str, number: int, entry: Any) -> str:
     """Return the place of an entry. Operator policies are listed among the parameters, so their numbers say nothing."""
     if isinstance(entry, ParameterEntry):
@@ -430,15 +423,7 @@ def _has_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
     exchange = vhost.exchanges.get(entry.name)
     if exchange is None:
         return False
-    check_same_exchange(
-        Resource("exchange", entry.vhost, entry.name),
-        exchange,
-        entry.type,
-        durable=entry.durable,
-        auto_delete=entry.auto_delete,
-        internal=entry.internal,
-        arguments=entry.arguments,
-    )
+    check_same_exchange(Resource("exchange", entry.vhost, entry.name), exchange, **_declaration(entry))
     return True
 
 
@@ -446,14 +431,14 @@ def _has_queue(vhost: Vhost, entry: QueueEntry) -> bool:
     queue = vhost.queues.get(entry.name)
     if queue is None or queue.exclusive_owner is not None:
         return False
-    check_same_queue(
-        Resource("queue", entry.vhost, entry.name),
-        queue,
-        durable=entry.durable,
-        auto_delete=entry.auto_delete,
-        arguments=entry.arguments,
-    )
+    check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
     return True
+
+
+def _declaration(entry: ExchangeEntry | QueueEntry) -> dict[str, Any]:
+    """Return what an exchange or a queue is declared with, beside its name."""
+    flags = {"durable": entry.durable, "auto_delete": entry.auto_delete, "arguments": dict(entry.arguments)}
+    return flags | ({"type": entry.type, "internal": entry.internal} if isinstance(entry, ExchangeEntry) else {})
 
 
 def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
@@ -471,33 +456,13 @@ def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
 
 def _declare(vhost: Vhost, entry: Entry) -> bool:
     """Declare an entry, and return whether it was made now."""
-    if isinstance(entry, ExchangeEntry):
-        return _declare_exchange(vhost, entry)
-    return _declare_queue(vhost, entry) if isinstance(entry, QueueEntry) else _bind(vhost, entry)
-
-
-def _declare_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
+    if isinstance(entry, BindingEntry):
+        return _bind(vhost, entry)
     if not entry.name or entry.name.startswith(BROKERS_OWN):
         return False
-    is_new = entry.name not in vhost.exchanges
-    vhost.exchanges.declare(
-        entry.name,
-        entry.type,
-        durable=entry.durable,
-        auto_delete=entry.auto_delete,
-        internal=entry.internal,
-        arguments=dict(entry.arguments),
-    )
-    return is_new
-
-
-def _declare_queue(vhost: Vhost, entry: QueueEntry) -> bool:
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return False
-    is_new = entry.name not in vhost.queues
-    vhost.queues.declare(
-        entry.name, durable=entry.durable, auto_delete=entry.auto_delete, arguments=dict(entry.arguments)
-    )
+    declared = vhost.exchanges if isinstance(entry, ExchangeEntry) else vhost.queues
+    is_new = entry.name not in declared
+    declared.declare(entry.name, **_declaration(entry))
     return is_new
 
 

@@ -11,7 +11,7 @@ from broker.administration.deciding import count_all
 from broker.core.definitions.export import policy_fields
 from broker.core.queue.queue_bytes import QueueBytes
 from broker.operations.operation import ADMINISTRATOR, MONITORING, Operation
-from broker.operations.request import ROWS_AT_ONCE, Asker, parameters
+from broker.operations.request import ROWS_AT_ONCE, Asker, OfVhosts, parameters
 from broker.operations.rows import (
     Row,
     active_tag,
@@ -61,13 +61,6 @@ CHANNEL: Final = (
 )
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
 MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
-
-
-@parameters
-class OfVhosts:
-    """One vhost, or all."""
-
-    vhost: str | None = None
 
 
 @parameters
