@@ -33,10 +33,10 @@ from broker.manage.counts import (
     queue_numbers,
     with_rates,
 )
-from broker.manage.gradual import pause
 from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.samples import Sampled
+from broker.operations.listing import count_bytes
 from broker.operations.rows import Row, active_tag, consumer_row, consumers_of, queue_lengths, queue_row, slot_count
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ QUEUE: Final = "/api/queues/{vhost}/{queue}"
 TRUE: Final = "true"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
 SHOWN_EXACTLY_MAX: Final = 100_000  # messages of a queue whose bytes are counted; more are extrapolated
-MESSAGES_AT_ONCE: Final = 10_000  # messages that are counted between two turns of the loop
 
 _log = get_logger()
 LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
@@ -255,7 +254,7 @@ async def show_queue(call: Call) -> Response:
         row = rows.brief((vhost, queue))
     else:
         sized = columns is None or not columns.names.isdisjoint(NO_SIZES)
-        row = rows.whole((vhost, queue), await _count_bytes(queue) if sized else QueueBytes())
+        row = rows.whole((vhost, queue), await count_bytes(queue, SHOWN_EXACTLY_MAX) if sized else QueueBytes())
     row |= {
         "consumer_details": [consumer_row(broker.node_name, vhost, queue, one) for one in consumers_of(queue)],
         "deliveries": [],
@@ -264,20 +263,6 @@ async def show_queue(call: Call) -> Response:
     if "message_stats" in row:
         rows.add_samples(row, vhost, queue, call.query)
     return json_answer(row if columns is None else columns.of(row))
-
-
-async def _count_bytes(queue: Queue) -> QueueBytes:
-    """Return the bytes of a queue's messages, of the first ones if they are many. Cost: bounded, in pieces."""
-    counted = QueueBytes()
-    messages = 0
-    for length in counted.count(queue):
-        messages += length
-        if counted.messages >= SHOWN_EXACTLY_MAX:
-            break
-        if messages > MESSAGES_AT_ONCE:
-            messages = 0
-            await pause()
-    return counted
 
 
 async def list_bindings(call: Call) -> Response:

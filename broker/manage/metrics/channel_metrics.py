@@ -10,6 +10,7 @@ from broker.manage.metrics.metric import (
     DELIVERIES,
     PUBLISHES,
     Family,
+    Metric,
     Reading,
     counter,
     gauge,
@@ -51,40 +52,33 @@ def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Channe
         yield ChannelReading(channel)
 
 
+def _of_row(name: str, about: str, column: str) -> Metric[ChannelReading]:
+    """Return a gauge that is a column of the channel's row."""
+    return gauge(name, about, lambda reading: reading.row[column])
+
+
 CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
     Family(
         "channel_metrics",
         (
-            gauge("channel_consumers", "Consumers on a channel", lambda r: r.row["consumer_count"]),
-            gauge(
-                "channel_messages_unacked",
-                "Messages delivered, not yet acknowledged",
-                lambda r: r.row["messages_unacknowledged"],
-            ),
-            gauge(
-                "channel_messages_unconfirmed",
-                "Messages published, not yet confirmed",
-                lambda r: r.row["messages_unconfirmed"],
-            ),
-            gauge(
+            _of_row("channel_consumers", "Consumers on a channel", "consumer_count"),
+            _of_row("channel_messages_unacked", "Messages delivered, not yet acknowledged", "messages_unacknowledged"),
+            _of_row("channel_messages_unconfirmed", "Messages published, not yet confirmed", "messages_unconfirmed"),
+            _of_row(
                 "channel_messages_uncommitted",
                 "Messages published in a transaction that is not committed",
-                lambda r: r.row["messages_uncommitted"],
+                "messages_uncommitted",
             ),
             gauge(
                 "channel_acks_uncommitted",
                 "Acknowledgements in a transaction that is not committed",
                 lambda r: len(r.inner.basic.unacked.aside),
             ),
-            gauge(
-                "consumer_prefetch",
-                "Limit of unacknowledged messages of each consumer",
-                lambda r: r.row["prefetch_count"],
-            ),
-            gauge(
+            _of_row("consumer_prefetch", "Limit of unacknowledged messages of each consumer", "prefetch_count"),
+            _of_row(
                 "channel_prefetch",
                 "Limit of unacknowledged messages of all consumers of a channel",
-                lambda r: r.row["global_prefetch_count"],
+                "global_prefetch_count",
             ),
         ),
     ),
