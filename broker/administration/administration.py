@@ -22,7 +22,7 @@ from broker.administration.definitions import (
     rows_by_key,
     same_row,
 )
-from broker.core.auth.users import user_of
+from broker.core.auth.users import User, Users, user_of
 from broker.core.definitions.reading import OPERATOR_POLICY, read_document
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
@@ -33,7 +33,6 @@ from broker.tasks import Tasks
 if TYPE_CHECKING:
     from broker.administration.definitions_store import DefinitionsStore
     from broker.core.auth.permissions import Permissions
-    from broker.core.auth.users import User, Users
     from broker.core.definitions.document import UserEntry
     from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.deciding import answers, decided
 from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of, rows_by_key, same_row
 from broker.administration.import_tally import ImportTally
-from broker.administration.rehearsal import Touched
+from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
@@ -46,7 +46,6 @@ from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration, Tell
-    from broker.administration.rehearsal import Rehearsal
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange

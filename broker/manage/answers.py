@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.json import Encoder
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from broker.event_log import get_logger
 from broker.manage.gradual import pause
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
-    from starlette.types import Message
-
     from broker.manage.client import ApiClient
     from broker.manage.refusal import HttpRefused
 

@@ -13,27 +13,24 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 
 from broker.administration.slices import finished
 from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs, UserAsker
-from broker.manage.client import payer
+from broker.manage.client import ApiClient, payer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_request
-from broker.operations.operation import MONITORING, refusing
-from broker.operations.request import read
+from broker.operations.operation import MONITORING, Operation, refusing
+from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
 from broker.tasks import Tasks, first_ended
 
 if TYPE_CHECKING:
-    from starlette.requests import Request as HttpRequest
     from starlette.types import Receive, Scope, Send
 
-    from broker.manage.client import ApiClient
-    from broker.operations.operation import Operation
-    from broker.operations.request import Request, Verb
 
 __all__ = ["ROUTES"]
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import Refused
-from broker.core.auth.logins import BASIC
+from broker.core.auth.logins import BASIC, Logins, Verdict
 from broker.event_log import get_logger
 from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused, LoginRefused
@@ -21,7 +21,6 @@ from broker.manage.refusal import HttpRefused, LoginRefused
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from broker.core.auth.logins import Logins, Verdict
     from broker.core.auth.users import User, Users
     from broker.manage.client import ApiClient
     from broker.settings.access import Http

@@ -12,8 +12,8 @@ from broker.operations.operated_broker import OperatedBroker
 if TYPE_CHECKING:
     from broker.core.auth.logins import Logins
     from broker.manage.client import ApiClient
+    from broker.manage.file_reads import FileReads
     from broker.manage.samples import Samples
-    from broker.manage.v1.file_reads import FileReads
     from broker.net.listener import Listener
     from broker.operations.request import Verb
     from broker.settings import Settings

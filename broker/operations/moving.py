@@ -20,7 +20,6 @@ from broker.operations.rights import check_destination, check_publish
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.core.moving.moving import MoveTally
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
     from broker.routing.exchange import Exchange

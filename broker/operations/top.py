@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import count_all
 from broker.operations.operation import MONITORING, Operation
-from broker.operations.queue_readings import Rates
+from broker.operations.queue_readings import HeadTimes, Rates
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Range, parameters
 from broker.operations.rows import queue_lengths, queue_state
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.queue_readings import HeadTimes
 
 __all__ = ["SORTED_BY", "TOP_OPERATIONS"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.definitions import event_fields
+from broker.administration.definitions import Draft, event_fields
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
 from broker.core.auth.users import user_of
 from broker.core.limit_table import checked_limits
@@ -16,7 +16,6 @@ from broker.operations.request import Asker, OperationRefused, parameters
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
-    from broker.administration.definitions import Draft
     from broker.core.definitions.document import UserEntry
     from broker.operations.operated_broker import OperatedBroker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from broker.administration.definitions import VHOST_LIMITS, event_fields, limits_key
+from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
 from broker.core.definitions.reading import OPERATOR_POLICY, check_depth
 from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
@@ -18,7 +18,6 @@ from broker.operations.users import ClearLimits, Named, SetLimits
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration, Tell
-    from broker.administration.definitions import Draft
     from broker.operations.operated_broker import OperatedBroker
 
 __all__ = [

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from broker.administration.backups import Backups
 from broker.manage.counts import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
+from broker.manage.file_reads import FileReads
 from broker.manage.managed_broker import ManagedBroker
 from broker.manage.samples import Samples
-from broker.manage.v1.file_reads import FileReads
 from broker.net.control import ControlSocket
 from broker.operations.operated_broker import OperatedBroker
 from broker.operations.table import control_verbs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.committer import CommitTally
 from broker.manage.metrics.metric import Family, Labels, counter, gauge
@@ -12,7 +12,6 @@ from broker.net.alarm_watch import watermarks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker

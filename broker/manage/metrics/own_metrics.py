@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
@@ -10,8 +10,6 @@ from broker.manage.metrics.global_metrics import histogram_lines
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.metrics.node_metrics import NodeReading

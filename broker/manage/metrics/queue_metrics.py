@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.arguments import queue_type
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import DELIVERIES, Family, Reading, counter, gauge, message_counters
+from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.metrics.metric import Labels
     from broker.routing.exchange import Exchange
     from broker.vhosts.broker_statistics import BrokerStatistics
 

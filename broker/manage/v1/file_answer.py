@@ -13,7 +13,7 @@ from broker.manage.answers import PieceResponse, Response
 from broker.manage.refusal import HttpRefused
 
 if TYPE_CHECKING:
-    from broker.manage.v1.file_reads import FileReads
+    from broker.manage.file_reads import FileReads
     from broker.store.files import File
 
 __all__ = ["file_answer"]

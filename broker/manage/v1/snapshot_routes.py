@@ -5,7 +5,7 @@ Invariant: only users who may read the queue may read its snapshot.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.resource import Resource
 from broker.manage.answers import Response, json_answer, no_content
@@ -13,10 +13,7 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import file_answer
-from broker.taps.slot_snapshots import is_private
-
-if TYPE_CHECKING:
-    from broker.taps.slot_snapshots import Snapshot
+from broker.taps.slot_snapshots import Snapshot, is_private
 
 __all__ = ["ROUTES"]
 
