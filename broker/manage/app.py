@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from broker.manage.client import ApiClient
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["Application", "RouteTable", "api_routes", "application", "http_routes", "metrics_routes"]
+__all__ = ["RouteTable", "api_routes", "application", "http_routes", "metrics_routes"]
 
 NOUNS: Final = (
     *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),

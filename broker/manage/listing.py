@@ -19,18 +19,7 @@ from broker.operations.rows import Row
 if TYPE_CHECKING:
     from broker.manage.call import Call
 
-__all__ = [
-    "PAGE_ROWS_MAX",
-    "Columns",
-    "Listing",
-    "NameFilter",
-    "PageQuery",
-    "listed",
-    "row_answer",
-    "small_list",
-    "sort_key",
-    "value_at",
-]
+__all__ = ["Columns", "Listing", "NameFilter", "PageQuery", "listed", "row_answer", "small_list", "sort_key"]
 
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from broker.manage.client import ApiClient
     from broker.settings.access import Http
 
-__all__ = ["HttpLogin", "LoggedIn", "LoginSessions", "cookie_name", "credentials_of", "same_login", "token_of"]
+__all__ = ["HttpLogin", "LoggedIn", "LoginSessions", "cookie_name", "credentials_of", "token_of"]
 
 CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
 REFUSED: Final = "the login was refused; the broker's log says why"
-
-_log = get_logger()
 SESSIONS_MAX: Final = 1000
 OF_A_USER_MAX: Final = 32
 TOKEN_BYTES: Final = 32
+
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

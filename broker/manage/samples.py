@@ -16,7 +16,7 @@ from broker.manage.history import History, sample_range
 from broker.operations.rows import Row
 from broker.tasks import Tasks
 
-__all__ = ["AskedRates", "Read", "Sampled", "Samples", "Watched"]
+__all__ = ["AskedRates", "Sampled", "Samples"]
 
 WATCHED_MAX: Final = 50  # objects with a history
 UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long

@@ -19,7 +19,7 @@ from broker.tasks import Tasks
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["TlsServer", "handshakes_max"]
+__all__ = ["TlsServer"]
 
 HANDSHAKES_MAX: Final = 1024
 PART: Final = 4  # of the descriptors for clients; a handshake takes milliseconds

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.net.handshakes import Handshakes
 
-__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge", "write_pieces"]
+__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["DEFINITION_OPERATIONS", "ImportDefinitions"]
+__all__ = ["DEFINITION_OPERATIONS"]
 
 
 @parameters

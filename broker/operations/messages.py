@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
     from broker.slots.slot import Slot
 
-__all__ = ["MESSAGE_OPERATIONS", "Fetched", "drop", "fetch", "requeue", "settle"]
+__all__ = ["MESSAGE_OPERATIONS", "drop"]
 
 _log = get_logger()
 
 FETCH_MAX: Final = 1000
 FETCH_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
 PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
-AT_ONCE: Final = 500  # messages between two turns of the loop
-AT_ONCE_BYTES: Final = 8 << 20
+DROPPED_AT_ONCE: Final = 500  # messages between two turns of the loop
+DROPPED_AT_ONCE_BYTES: Final = 8 << 20
 
 
 class Fetched(NamedTuple):
@@ -116,7 +116,7 @@ async def drop(engine: Engine, queue: Queue, limit: int) -> int:
         await decided(partial(queue.before, "get", None))
         fetched: list[Fetched] = []
         try:
-            await fetch(engine, queue, min(limit - dropped, AT_ONCE), AT_ONCE_BYTES, fetched)
+            await fetch(engine, queue, min(limit - dropped, DROPPED_AT_ONCE), DROPPED_AT_ONCE_BYTES, fetched)
         except BaseException:
             requeue(engine, fetched)
             raise

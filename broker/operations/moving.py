@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
     from broker.routing.exchange import Exchange
 
-__all__ = ["MOVING_OPERATIONS", "MoveMessages", "RequeueDeadLetters", "carry_out"]
+__all__ = ["MOVING_OPERATIONS", "carry_out"]
 
 STEP_MESSAGES: Final = 1000  # examined between two syncs
 PENDING_BYTES: Final = (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TAP_OPERATIONS", "AddTap", "Cursor", "RemoveTap", "Seal", "SetCursor"]
+__all__ = ["TAP_OPERATIONS"]
 
 
 @parameters

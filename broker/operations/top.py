@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["SORTED_BY", "TOP_OPERATIONS"]
+__all__ = ["TOP_OPERATIONS"]
 
 ROWS_MAX: Final = 500
 VHOSTS_MAX: Final = 100

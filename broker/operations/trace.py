@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.core.firehose import Passage
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TRACE_OPERATIONS", "TraceWatch"]
+__all__ = ["TRACE_OPERATIONS"]
 
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20

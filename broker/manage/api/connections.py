@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.core.auth.peer import TlsFacts
     from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["ROUTES", "connection_of"]
+__all__ = ["ROUTES"]
 
 CONNECTION: Final = "/api/connections/{connection}"
 OCTETS: Final = ("recv_oct", "send_oct")

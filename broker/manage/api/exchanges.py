@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.routing.exchange import Exchange
 
-__all__ = ["ROUTES", "exchange_of", "header_of"]
+__all__ = ["ROUTES", "header_of"]
 
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"

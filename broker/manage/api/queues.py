@@ -44,14 +44,12 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "NO_SIZES", "ROUTES", "ListedQueue", "QueueRows", "queue_of"]
+__all__ = ["LISTED_EXACTLY_MAX", "ROUTES", "queue_of"]
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 TRUE: Final = "true"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
 SHOWN_EXACTLY_MAX: Final = 100_000  # messages of a queue whose bytes are counted; more are extrapolated
-
-_log = get_logger()
 LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
 STEADY: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
 NO_STATS: Final = with_rates(QUEUE_STATS, [0] * QUEUE_COUNTERS, None)
@@ -68,6 +66,8 @@ BRIEF_COLUMNS: Final = frozenset(
 )
 
 ListedQueue = tuple["Vhost", "Queue"]
+
+_log = get_logger()
 
 
 class QueueRows:

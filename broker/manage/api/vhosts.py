@@ -18,7 +18,7 @@ from broker.operations.rows import Row
 from broker.operations.users import Named
 from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, put_vhost
 
-__all__ = ["ROUTES", "VhostRows"]
+__all__ = ["ROUTES"]
 
 VHOST: Final = "/api/vhosts/{vhost}"
 OCTETS: Final = ("recv_oct", "send_oct")

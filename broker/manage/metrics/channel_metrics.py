@@ -27,7 +27,6 @@ __all__ = [
     "CHANNEL_FAMILIES",
     "CONNECTION_FAMILIES",
     "LOGIN_FAMILIES",
-    "ChannelReading",
     "channel_readings",
     "connection_readings",
     "login_readings",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.vhosts.broker_statistics import ChurnCounts
 
-__all__ = ["NODE_FAMILIES", "NodeReading", "commits_of"]
+__all__ = ["NODE_FAMILIES", "NodeReading"]
 
 
 @dataclass(frozen=True, slots=True)
