@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from email.utils import formatdate
 from itertools import islice
@@ -61,8 +61,11 @@ class PieceResponse(Response):
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
         media_type: str | None = None,
+        ended: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
+        """Call `ended` with the end of the answer, also of one that was not sent whole."""
         self._pieces = pieces
+        self._ended = ended
         self.status_code = status_code
         self.media_type = self.media_type if media_type is None else media_type
         self.background = None
@@ -70,12 +73,16 @@ class PieceResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
-        async with aclosing(self._pieces) as pieces:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if scope["method"] != "HEAD":
-                async for piece in pieces:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            async with aclosing(self._pieces) as pieces:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                if scope["method"] != "HEAD":
+                    async for piece in pieces:
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            if self._ended is not None and (ending := self._ended()) is not None:
+                await ending
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

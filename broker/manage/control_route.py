@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -27,10 +27,6 @@ from broker.operations.operation import MONITORING, Operation, refusing
 from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
 from broker.tasks import Tasks, first_ended
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
 
 __all__ = ["ROUTES"]
 
@@ -89,7 +85,12 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
     call.client.endless = name != STOP
     verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, name, operation)
     conversation.begin({name: verb}, line)
-    return ControlResponse(conversation, call.broker.conversations)
+
+    async def end() -> None:
+        call.broker.conversations.pop(conversation, None)
+        await conversation.end()
+
+    return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
 
 
 def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
@@ -196,23 +197,6 @@ class ControlConversation:
         finally:
             self._complete = True
             self._moved.set()
-
-
-class ControlResponse(PieceResponse):
-    """The answer of a conversation, with which the conversation ends."""
-
-    def __init__(self, conversation: ControlConversation, conversations: Conversations) -> None:
-        super().__init__(conversation.pieces(), media_type=LINES)
-        self._conversation = conversation
-        self._conversations = conversations
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._conversations.pop(self._conversation, None)
-            await self._conversation.end()
 
 
 def _begin_stop(stop: Verb) -> Verb:

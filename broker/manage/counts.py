@@ -8,6 +8,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
 from broker.manage.gradual import in_pieces
 from broker.process_memory import resident_bytes
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.core.statistics.message_counts import MessageCounts
     from broker.core.vhost import Vhost
     from broker.net.listener import Listener
     from broker.store.files import Files
@@ -35,6 +35,7 @@ __all__ = [
     "TOTAL_NUMBERS",
     "BrokerTotals",
     "Lengths",
+    "counts_of",
     "lengths_of",
     "message_numbers",
     "queue_key",
@@ -122,6 +123,14 @@ def with_rates(
         for name, rate in zip(names, rates, strict=True):
             found[name + suffix] = {"rate": rate}
     return found
+
+
+def counts_of(statistics: BrokerStatistics, vhosts: Iterable[Vhost]) -> MessageCounts:
+    """Add up the counters of vhosts."""
+    counts = NO_MESSAGES
+    for vhost in vhosts:
+        counts = counts.plus(statistics.vhost(vhost.name))
+    return counts
 
 
 class Lengths(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,33 +115,26 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
     return None if connection.finished else (connection.received, connection.sent)
 
 
-def _close(call: Call, sessions: Iterable[SessionOfConnection]) -> None:
-    """Close connections of the caller, or any as an administrator. Raises: HttpRefused, having closed none."""
-    sessions = list(sessions)
-    own = all(session.user is not None and session.user.name == call.user.name for session in sessions)
+async def close(call: Call) -> Response:
+    """Close a connection, or all of a user, who may have none; the header X-Reason says why.
+
+    They are those of the caller, or any for an administrator. Raises: HttpRefused, having closed none.
+    """
+    words, sessions = call.words, call.broker.listener.sessions()
+    if "user" in words:
+        found = [session for session in sessions if session.user is not None and session.user.name == words["user"]]
+    else:
+        found = [session for session in sessions if session.name == words["connection"]]
+        if not found:
+            raise not_found()
+    own = all(session.user is not None and session.user.name == call.user.name for session in found)
     if not own and not call.may(Needs.ADMINISTRATOR):
         raise not_authorised("User not authorised to access object")
     reason = call.request.headers.get("x-reason", REASON)[:REASON_MAX]
-    for session in sessions:
+    for session in found:
         user = None if session.user is None else session.user.name
         session.force_close(reason)
         _log.info("connection.force_closed", conn=session.name, user=user, reason=reason, by=call.user.name)
-
-
-async def close(call: Call) -> Response:
-    """Close a connection; the header X-Reason says why."""
-    found = [session for session in call.broker.listener.sessions() if session.name == call.words["connection"]]
-    if not found:
-        raise not_found()
-    _close(call, found)
-    return no_content()
-
-
-async def close_of_user(call: Call) -> Response:
-    """Close all connections of a user, who may have none."""
-    name = call.words["user"]
-    sessions = call.broker.listener.sessions()
-    _close(call, [session for session in sessions if session.user is not None and session.user.name == name])
     return no_content()
 
 
@@ -152,5 +145,5 @@ ROUTES: Final = (
     ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
     ApiRoute("GET", f"{CONNECTION}/channels", Needs.MANAGEMENT, list_channels),
     ApiRoute("DELETE", CONNECTION, Needs.MANAGEMENT, close),
-    ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close_of_user),
+    ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close),
 )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from broker import __version__
-from broker.core.statistics.message_counts import NO_MESSAGES
 from broker.manage.answers import JSON, PieceResponse, Response, encoded
 from broker.manage.api.queues import queue_of
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
@@ -23,6 +22,7 @@ from broker.manage.counts import (
     QUEUE_COUNTERS,
     QUEUE_NUMBERS,
     TOTAL_NUMBERS,
+    counts_of,
     lengths_of,
     message_numbers,
     queue_key,
@@ -148,10 +148,7 @@ class LiveOverview:
 
     async def _own(self) -> list[int]:
         vhosts = visible_vhosts(self._call)
-        counts = NO_MESSAGES
-        for vhost in vhosts:
-            counts = counts.plus(self._call.broker.statistics.vhost(vhost.name))
-        lengths = await lengths_of(vhosts)
+        counts, lengths = counts_of(self._call.broker.statistics, vhosts), await lengths_of(vhosts)
         return [*message_numbers(counts), *lengths.numbers, lengths.queues, lengths.consumers]
 
     def _facts(self, at_ms: int, *, whole: bool) -> dict[str, Any]:

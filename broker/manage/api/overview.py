@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker import __version__
-from broker.core.statistics.message_counts import NO_MESSAGES
 from broker.manage.answers import Response, json_answer
 from broker.manage.api.names import (
     COMPATIBLE_VERSION,
@@ -16,7 +15,7 @@ from broker.manage.api.names import (
 )
 from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
-from broker.manage.counts import DISK_STATS, LENGTHS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
+from broker.manage.counts import DISK_STATS, LENGTHS, MESSAGE_STATS, counts_of, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
 from broker.manage.listing import row_answer
 from broker.operations.rows import Row
@@ -65,12 +64,8 @@ async def _totals(call: Call) -> dict[str, Any]:
     broker = call.broker
     vhosts, sessions = visible_vhosts(call), visible_sessions(call)
     lengths = await lengths_of(vhosts)
-    if call.may(Needs.MONITORING):
-        counts = broker.statistics.totals()
-    else:
-        counts = NO_MESSAGES
-        for vhost in vhosts:
-            counts = counts.plus(broker.statistics.vhost(vhost.name))
+    every = call.may(Needs.MONITORING)
+    counts = broker.statistics.totals() if every else counts_of(broker.statistics, vhosts)
     numbers = (*message_numbers(counts), *lengths.numbers)
     history, now_ms = broker.samples.totals, broker.samples.now_ms
     key = ("overview", call.user.name)
