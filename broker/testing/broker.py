@@ -243,9 +243,8 @@ class Broker:
 
     async def _make_vhosts(self, server: Server) -> None:
         administration = server.administration
-        names = [
-            name for name in dict.fromkeys(self._vhosts) if name not in administration.vhosts
-        ]  # all, unless this is a restart
+        # All of them, unless this is a restart.
+        names = [name for name in dict.fromkeys(self._vhosts) if name not in administration.vhosts]
 
         def add(draft: Draft) -> None:
             administration.check_new_vhosts(draft, names)

@@ -184,9 +184,8 @@ async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None
                 reason = await expect_down(broker)
                 assert "segment 1" in reason or "segment 2" in reason
                 await expect_well(broker)
-                await broker.administration.change(
-                    lambda draft: draft.users.add("other", "secret")
-                )  # a change writes all definitions
+                # A change writes all definitions.
+                await broker.administration.change(lambda draft: draft.users.add("other", "secret"))
         (event,) = [event for event in events if event["event"] == "vhost.offline"]
         assert (event["vhost"], event["reason"]) == ("crm", reason)
         await remove_user(tmp_path, files)
