@@ -97,10 +97,17 @@ class Call:
         """Carry out an operation as the user. Raises: ChannelError (403); OperationRefused, which is a 400."""
         return await self.broker.verbs[operation](self.allowed(operation, **arguments))
 
-    async def fields(self, known: Collection[str] | None = None, body_max_bytes: int | None = None) -> Fields:
+    async def fields(
+        self,
+        known: Collection[str] | None = None,
+        body_max_bytes: int | None = None,
+        *,
+        required: Collection[str] = (),
+    ) -> Fields:
         """Return the body's JSON object, to read arguments from; no body is an empty one.
 
-        Raises: HttpRefused as `body`, for what is no JSON object, and for a field that is not among the `known` ones.
+        Raises: HttpRefused as `body`, for what is no JSON object, for a field that is not among the `known` ones, and
+            without one that is required.
         """
         body = await self.body(body_max_bytes)
         try:
@@ -112,6 +119,8 @@ class Call:
         unknown = [] if known is None else sorted(found.keys() - set(known))
         if unknown:
             raise bad_request(f"no field '{unknown[0]}' here")
+        if missing := [name for name in required if found.get(name) is None]:
+            raise bad_request(f"missing: {', '.join(missing)}")
         return Fields(found)
 
     async def body(self, max_bytes: int | None = None) -> bytes:

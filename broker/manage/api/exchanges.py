@@ -15,7 +15,7 @@ from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
-from broker.manage.body_fields import flag, required, table
+from broker.manage.body_fields import flag, table
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
 from broker.manage.listing import Listing, listed, row_answer
@@ -153,8 +153,10 @@ async def delete(call: Call) -> Response:
 
 async def publish(call: Call) -> Response:
     """Publish one message, and answer whether a queue took it."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "properties", "routing_key", "payload", "payload_encoding")
+    vhost, fields = (
+        call.vhost(),
+        await call.fields(required=("properties", "routing_key", "payload", "payload_encoding")),
+    )
     body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
     header = header_of(table(fields, "properties"), len(body))
     async with acting(call, vhost.name) as client:

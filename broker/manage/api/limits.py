@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.manage.answers import Response, no_content
-from broker.manage.body_fields import required
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import not_found
@@ -48,8 +47,7 @@ async def of_users(call: Call) -> Response:
 async def put(call: Call) -> Response:
     """Set a limit of a vhost or of a user."""
     operation, name = _limited(call, "set")
-    fields = await call.fields()
-    required(fields, "value")
+    fields = await call.fields(required=("value",))
     await call.operate(operation, name=name, limits={call.words["limit"]: fields.value("value")})
     return no_content()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.manage.answers import Response, created, json_answer, no_content
-from broker.manage.body_fields import required
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import not_found
@@ -50,8 +49,7 @@ async def parameter(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Set a parameter: 201 for a new one, 204 for one that existed."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "value")
+    vhost, fields = call.vhost(), await call.fields(required=("value",))
     named = (vhost.name, call.words["component"], call.words["name"])
     is_new = await set_parameter(call.broker.administration, *named, fields.value("value"))
     return created() if is_new else no_content()
@@ -84,8 +82,7 @@ async def global_parameter(call: Call) -> Response:
 
 async def put_global(call: Call) -> Response:
     """Set a parameter of the broker: 201 for a new one, 204 for one that existed."""
-    fields = await call.fields()
-    required(fields, "value")
+    fields = await call.fields(required=("value",))
     is_new = await set_global_parameter(call.broker.administration, call.words["name"], fields.value("value"))
     return created() if is_new else no_content()
 
@@ -99,8 +96,7 @@ async def clear_global(call: Call) -> Response:
 
 async def put_cluster_name(call: Call) -> Response:
     """Name the cluster, which may be this broker alone."""
-    fields = await call.fields()
-    required(fields, "name")
+    fields = await call.fields(required=("name",))
     await set_global_parameter(call.broker.administration, CLUSTER_NAME, fields.text("name"))
     return no_content()
 

@@ -10,7 +10,6 @@ from broker.core.definitions.reading import check_depth
 from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
 from broker.manage.answers import Response, created, json_answer, no_content
-from broker.manage.body_fields import required
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import small_list
 from broker.manage.origin import PAGE
@@ -49,8 +48,7 @@ async def policy(call: Call, *, operator: bool) -> Response:
 
 async def put(call: Call, *, operator: bool) -> Response:
     """Set a policy: 201 for a new one, 204 for one that existed. Answered when it is applied to all queues."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "pattern", "definition")
+    vhost, fields = call.vhost(), await call.fields(required=("pattern", "definition"))
     definition = fields.table("definition")
     check_depth("definition", definition)
     if call.request.headers.get("x-requested-with") == PAGE:  # whose reader gets plain words, and may write units

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
-from broker.manage.body_fields import number, required
+from broker.manage.body_fields import number
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
@@ -48,8 +48,7 @@ ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
 
 async def get(call: Call) -> Response:
     """Take messages as a consumer would, then ack, reject or requeue them."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "count", "ackmode", "encoding")
+    vhost, fields = call.vhost(), await call.fields(required=("count", "ackmode", "encoding"))
     ackmode, encoding = fields.text("ackmode"), fields.text("encoding")
     if ackmode not in ACK_MODES:
         raise bad_request(f"ackmode should be one of {', '.join(ACK_MODES)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.core.definitions.export import user_fields
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import Response, created, json_answer, no_content
-from broker.manage.body_fields import required, texts
+from broker.manage.body_fields import texts
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import bad_request, not_found
@@ -78,9 +78,7 @@ async def delete(call: Call) -> Response:
 
 async def bulk_delete(call: Call) -> Response:
     """Delete several users, all of them or none."""
-    fields = await call.fields()
-    if not fields.has("users"):
-        raise bad_request("missing: users")
+    fields = await call.fields(required=("users",))
     await delete_users(call.broker.administration, fields.texts("users"))
     return no_content()
 
@@ -114,9 +112,8 @@ async def show_permissions(call: Call, *, topics: bool) -> Response:
 
 async def set_permissions(call: Call, *, topics: bool) -> Response:
     """Set the permissions of a user in a vhost: 201 for the first, 204 for others."""
-    fields, administration = await call.fields(), call.broker.administration
     kinds = ("exchange" if topics else "configure", "write", "read")
-    required(fields, *kinds)
+    fields, administration = await call.fields(required=kinds), call.broker.administration
     user, vhost = call.words["user"], call.words["vhost"]
     if vhost not in administration.vhost_names or user not in administration.users:
         raise bad_request("vhost_or_user_not_found")  # RabbitMQ's words
