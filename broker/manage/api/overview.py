@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from broker import __version__
@@ -100,43 +101,30 @@ def cluster_name_of(call: Call) -> str:
     return named if isinstance(named, str) else call.broker.node_name
 
 
-async def version(_call: Call) -> Response:
-    """Answer with the version of RabbitMQ that tools should take this broker for."""
-    return json_answer(COMPATIBLE_VERSION)
-
-
 async def cluster_name(call: Call) -> Response:
     """Answer with the name of the cluster."""
     return json_answer({"name": cluster_name_of(call)})
 
 
-async def extensions(_call: Call) -> Response:
-    """Answer with the extensions of the web page."""
-    return json_answer([{"javascript": "dispatcher.js"}])
+def always(value: Any) -> Callable[[Call], Awaitable[Response]]:
+    """Return what answers with a value that never changes."""
+
+    async def respond(_call: Call) -> Response:
+        return json_answer(value)
+
+    return respond
 
 
-async def auth(_call: Call) -> Response:
-    """Answer how a browser logs in: with name and password, not with OAuth 2."""
-    return json_answer({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})
-
-
-async def feature_flags(_call: Call) -> Response:
-    """Answer with the features of RabbitMQ that are on here."""
-    return json_answer(FEATURE_FLAG_ROWS)
-
-
-async def deprecated_features(_call: Call) -> Response:
-    """Answer with the deprecated features: none is withdrawn."""
-    return json_answer([])
-
+NO_OAUTH: Final = {"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""}
+"""How a browser logs in: with name and password, not with OAuth 2."""
 
 ROUTES: Final = (
     ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),
-    ApiRoute("GET", "/api/version", Needs.MANAGEMENT, version),
+    ApiRoute("GET", "/api/version", Needs.MANAGEMENT, always(COMPATIBLE_VERSION)),
     ApiRoute("GET", "/api/cluster-name", Needs.MANAGEMENT, cluster_name),
-    ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, extensions),
-    ApiRoute("GET", "/api/auth", Needs.NOTHING, auth),
-    ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, feature_flags),
-    ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, deprecated_features),
-    ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, deprecated_features),
+    ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, always([{"javascript": "dispatcher.js"}])),
+    ApiRoute("GET", "/api/auth", Needs.NOTHING, always(NO_OAUTH)),
+    ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, always(FEATURE_FLAG_ROWS)),
+    ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, always([])),
+    ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, always([])),
 )
