@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary  # of locks
 
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
