@@ -153,10 +153,8 @@ async def delete(call: Call) -> Response:
 
 async def publish(call: Call) -> Response:
     """Publish one message, and answer whether a queue took it."""
-    vhost, fields = (
-        call.vhost(),
-        await call.fields(required=("properties", "routing_key", "payload", "payload_encoding")),
-    )
+    vhost = call.vhost()
+    fields = await call.fields(required=("properties", "routing_key", "payload", "payload_encoding"))
     body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
     header = header_of(table(fields, "properties"), len(body))
     async with acting(call, vhost.name) as client:
