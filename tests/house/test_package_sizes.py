@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (788, 110_500),
-    "broker/administration": (17, 2_350),
+    "broker": (763, 109_500),
+    "broker/administration": (11, 1_900),
     "broker/amqp": (27, 4_000),
     "broker/cli": (51, 5_050),
     "broker/client": (4, 600),
@@ -17,10 +17,10 @@ MOST = {
     "broker/delivery": (18, 3_450),
     "broker/doctor": (6, 550),
     "broker/figures": (7, 700),
-    "broker/manage": (74, 9_150),
+    "broker/manage": (60, 8_450),
     "broker/migrate": (7, 850),
-    "broker/net": (18, 2_400),
-    "broker/operations": (25, 3_450),
+    "broker/net": (16, 2_400),
+    "broker/operations": (22, 3_650),
     "broker/overlay": (44, 7_350),
     "broker/overlay_node": (15, 2_750),
     "broker/parts": (10, 950),

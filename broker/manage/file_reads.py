@@ -13,7 +13,7 @@ from broker.store.damage import StoreFailed
 if TYPE_CHECKING:
     from broker.store.files import File, Files
 
-__all__ = ["PIECE_BYTES", "FileReads"]
+__all__ = ["FileReads"]
 
 THREADS: Final = 2
 PIECE_BYTES: Final = 256 << 10
