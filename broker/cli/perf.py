@@ -5,7 +5,6 @@ A scenario's module is imported only when the scenario is used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +53,10 @@ class LazyScenario(OneLineParser):
         """Return the scenario's own parser, or this parser if it is not a scenario."""
         if not self.scenario:
             return self
+        from broker.perf.scenarios import add
+
         own = OneLineParser(prog="slotmq perf").add_subparsers(prog="slotmq perf")
-        getattr(import_module(f"broker.perf.scenarios.{self.scenario}"), f"add_{self.scenario}")(own)
+        add(self.scenario, own)
         parser: argparse.ArgumentParser = own.choices[self.scenario]
         return parser
 
@@ -65,8 +66,7 @@ def run_scenario(arguments: argparse.Namespace) -> int:
 
     Raises: BadUsage for options that exclude each other, or a file that cannot be written.
     """
-    from broker.perf.crew import RunFailed
-    from broker.perf.faults import BadOptions, Fault
+    from broker.perf.faults import BadOptions, Fault, RunFailed
     from broker.perf.progress import RunProgress
     from broker.perf.scenarios import run
 
@@ -149,7 +149,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> Result:
-    from broker.perf.document import BadDocument
+    from broker.perf.faults import BadDocument
     from broker.perf.result import Result
 
     try:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from broker.perf.crew import Crew, RunFailed, Task
-from broker.perf.driver import DRAIN, STOP
+from broker.perf.crew import Crew, Task
+from broker.perf.driver import CONNECTED, DRAIN, LEAVE, LEFT, STOP, Crowd, run_crowd
+from broker.perf.faults import RunFailed
 from broker.perf.interruption import Interruption, uninterrupted
 from broker.perf.ledger import Ledger
 from broker.perf.load import Load
+from broker.perf.machine import ProcessTree
 from broker.perf.outcome import RunOutcome
-from broker.perf.parts import CONNECTED, LEAVE, LEFT, consume_part, publish_part
-from broker.perf.process_tree import ProcessTree
+from broker.perf.parts import Consumers, Publishers
 from broker.perf.progress import RunProgress
+
+T = TypeVar("T")
 
 STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
 
@@ -26,6 +29,11 @@ _AFTERGLOW_S: Final = 0.1  # a broker may defer work until it is idle; that work
 _UNKNOWN_QUIET_S: Final = 1.0  # for an unknown number of deliveries
 _TIMED_QUIET_S: Final = 0.5  # after the time limit
 _TIMED_SHARE: Final = 0.05  # after the time limit, a larger undelivered share is not waited for
+
+
+def tasks(role: str, crowd_of: Callable[[T], Crowd], shares: Sequence[T]) -> dict[str, Task]:
+    """Return the processes of a role, one for each share."""
+    return {f"{role} {number}": partial(run_crowd, crowd_of, share) for number, share in enumerate(shares)}
 
 
 class Conductor:
@@ -66,12 +74,8 @@ class Conductor:
         second Ctrl-C.
         """
         load = self._load
-        publishers: Mapping[str, Task] = self._tasks or {
-            f"publisher {number}": partial(publish_part, share) for number, share in enumerate(load.publish_shares())
-        }
-        consumers = {
-            f"consumer {number}": partial(consume_part, share) for number, share in enumerate(load.consume_shares())
-        }
+        publishers = self._tasks or tasks("publisher", Publishers, load.publish_shares())
+        consumers = tasks("consumer", Consumers, load.consume_shares())
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
             crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))

@@ -10,16 +10,12 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
-from broker.perf.faults import Fault
+from broker.perf.faults import Fault, RunFailed
 
 END_LIMIT_S = 5.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
 Task = Callable[..., None]
-
-
-class RunFailed(Exception):
-    """A run did not reach its end; the text says what the generator observed."""
 
 
 class CrewPipe:
@@ -93,42 +89,26 @@ class Crew:
         ready = wait(list(self._pipes.values()), limit_s)
         return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
 
-    def said(self, limit_s: float) -> bool:
-        """Return whether a process has a report, waiting for one up to `limit_s`."""
-        return bool(wait(list(self._pipes.values()), limit_s))
-
-    def gather(self, word: str, limit_s: float, *, role: str = "") -> dict[str, dict[str, Any]]:
-        """Return what every process, or the process of one role, reports with `word`, by role.
+    def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
+        """Return what every process reports with `word`, by role.
 
         Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """
         deadline = time.monotonic() + limit_s
+        missing = dict(self._pipes)
         reports: dict[str, dict[str, Any]] = {}
-        missing = {role} if role else set(self._pipes)
         while missing:
-            watched = {name: pipe for name, pipe in self._pipes.items() if name not in reports}
-            ready = wait(list(watched.values()), max(0.0, deadline - time.monotonic()))
+            ready = wait(list(missing.values()), max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
-            for name, pipe in watched.items():
-                if pipe in ready:
-                    reports[name] = _report(name, pipe, word)
-                    missing.discard(name)
+            for role in [role for role, pipe in missing.items() if pipe in ready]:
+                said, reports[role] = _received(role, missing.pop(role))
+                if said != word:
+                    raise RunFailed(f"{role}: {said}")
         return reports
 
 
-def _report(name: str, pipe: Connection, word: str) -> dict[str, Any]:
-    """Return what a process reports with `word`.
-
-    Raises: RunFailed when it reports a failure, or ended.
-    """
-    said, figures = _received(name, pipe)
-    if said != word:
-        raise RunFailed(f"{name}: {said}")
-    return figures
-
-
-def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
+def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
     """Return the next word of a process and its figures.
 
     Raises: RunFailed when it reports a failure, or ended.
@@ -136,9 +116,9 @@ def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
     try:
         said, figures = pipe.recv()
     except (EOFError, ConnectionResetError):
-        raise RunFailed(f"the {name}'s process ended") from None
+        raise RunFailed(f"the {role}'s process ended") from None
     if said == "failed":
-        raise RunFailed(f"{name}: {figures['error']}")
+        raise RunFailed(f"{role}: {figures['error']}")
     return said, dict(figures)
 
 
@@ -148,9 +128,8 @@ def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     try:
         try:
             task(line, *arguments)
-        except Fault as error:
-            line.tell("failed", {"error": str(error)})
-        except OSError as error:
-            line.tell("failed", {"error": f"{type(error).__name__}: {error}"})
+        except (Fault, OSError) as error:
+            kind = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
+            line.tell("failed", {"error": f"{kind}{error}"})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the bench has ended or is ending

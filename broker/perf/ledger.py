@@ -6,16 +6,15 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.perf.driver import TICK
+from broker.perf.driver import DONE, TICK
 from broker.perf.histogram import Histogram
-from broker.perf.outcome import RunOutcome
-from broker.perf.parts import DONE
+from broker.perf.outcome import RunOutcome, RunTally
 from broker.perf.progress import RunProgress
 from broker.perf.result import Interval, LatencyPair
-from broker.perf.tally import RunTally
 
 _TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive on a busy machine
 _LEAST_INTERVAL_S: Final = 0.001
+_TIMES: Final = frozenset(("due_times", "sent_times", "late_times", "confirm_times"))
 
 
 class Ledger:
@@ -24,11 +23,6 @@ class Ledger:
     Units: seconds since the beginning of the run, except `begin_s`, which is on the monotonic clock.
     Invariant: the intervals of the outcome add up to its tally.
     """
-
-    __slots__ = (
-        "_interval_s", "_outcome", "_progress", "_shown", "_shown_s", "_tallies", "_told_ns", "_within", "begin_s",
-        "done", "moved_s",
-    )  # fmt: skip
 
     def __init__(self, outcome: RunOutcome, progress: RunProgress, interval_s: float) -> None:
         self.begin_s = 0.0
@@ -63,14 +57,11 @@ class Ledger:
                 self.moved_s = time.monotonic() - self.begin_s
             self._tallies[role] = figures["tally"]
             self._told_ns[role] = figures["at_ns"]
-            if "due_times" in figures:
-                times = Histogram.from_list(figures["due_times"])
-                outcome.due_times.merge(times)
-                self._within.merge(times)
-                outcome.sent_times.merge(Histogram.from_list(figures["sent_times"]))
-                outcome.late_times.merge(Histogram.from_list(figures["late_times"]))
-            else:
-                outcome.confirm_times.merge(Histogram.from_list(figures["confirm_times"]))
+            for name in _TIMES & figures.keys():
+                times = Histogram.from_list(figures[name])
+                getattr(outcome, name).merge(times)
+                if name == "due_times":
+                    self._within.merge(times)
             if word == DONE:
                 self.done[role] = figures
 

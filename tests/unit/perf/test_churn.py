@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from pamqp import frame
 
-from broker.perf.conversation import Script
-from broker.perf.cycles import KINDS, CycleQuota, CycleWorker
 from broker.perf.faults import Refusal
-from broker.perf.histogram import Histogram
 from broker.perf.interruption import Interruption
-from broker.perf.peer import Address
+from broker.perf.peer import Address, Script
+from broker.perf.scenarios.churn import KINDS, CycleQuota, CycleWorker
 
 TUNE = pack(">HHHIH", 10, 30, 2047, 131_072, 60)
 PAIRS = {
@@ -28,7 +26,7 @@ ON_A_QUEUE = {"bindings", "consumers"}
 
 def quota(cycles: int | None) -> CycleQuota:
     """Return a quota that ends by its number only."""
-    return CycleQuota(cycles, float("inf"), Interruption(), Histogram(), Histogram())
+    return CycleQuota(cycles, Interruption())
 
 
 def said(script: Script) -> list[Any]:
