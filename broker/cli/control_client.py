@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Final, Protocol
 
 from broker.cli.broker_folder import shown
-from broker.cli.broker_url import AnyBroker, BrokerUrl, called
-from broker.cli.interrupt import first_interrupt
-from broker.cli.parser import BadUsage
+from broker.cli.broker_url import AnyBroker, BrokerUrl, broker_of, called
+from broker.cli.parser import BadUsage, Run
 from broker.net.control_address import socket_address
 
-__all__ = ["ControlStream", "Unanswered", "ask", "conversation", "read_line"]
+__all__ = ["ControlStream", "Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "read_line", "request"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
@@ -37,6 +40,24 @@ class ControlStream(Protocol):
 
 class Unanswered(Exception):
     """The broker could not be reached, or refused; the text is one line for the user."""
+
+
+def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any) -> Any:
+    """Return what `ask` returns of the chosen broker; `names` are arguments of the command line, passed on as such.
+
+    Raises: BadFile, BadUsage, Unanswered.
+    """
+    return ask(broker_of(command), verb, **{name: getattr(command, name) for name in names}, **more)
+
+
+def request(verb: str, *names: str) -> Run:
+    """Return what runs a command that asks for a verb, with these arguments of the command line, and prints nothing."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        ask_for(arguments, verb, *names)
+        return 0
+
+    return run
 
 
 def _nobody(_progress: Mapping[str, Any]) -> None:
@@ -163,3 +184,21 @@ def read_line(client: ControlStream, buffer: bytearray) -> bytes:
             break
         buffer += piece
     return bytes(buffer)
+
+
+@contextmanager
+def first_interrupt(action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` at the first interrupt instead of raising KeyboardInterrupt; a second one raises it."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield
+        return
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        action()
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

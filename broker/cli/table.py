@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "cell", "counted", "print_json", "print_rows", "tabbed"]
+__all__ = ["aligned", "cell", "counted", "failed", "print_json", "print_rows", "tabbed", "warn"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -57,6 +57,17 @@ def counted(count: int, plural: str) -> str:
     if count == 1:
         plural = f"{plural.removesuffix('ies')}y" if plural.endswith("ies") else plural.removesuffix("s")
     return f"{count} {plural}"
+
+
+def warn(problem: str) -> None:
+    """Print a problem as one line on standard error."""
+    print(f"slotmq: {cell(problem)}", file=sys.stderr)
+
+
+def failed(problem: str, code: int = 1) -> int:
+    """Print why a command failed, and return its exit code."""
+    warn(problem)
+    return code
 
 
 def cell(value: Any) -> str:
