@@ -1,13 +1,18 @@
-"""Runs the generator's processes: starts them together, passes messages between them and the run, always ends them."""
+"""Runs the generator's processes: starts them together, passes messages between them and the run, always ends them.
+
+The first Ctrl-C asks a run to stop, the second aborts it.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from broker.perf.faults import Fault, RunFailed
@@ -133,3 +138,40 @@ def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
             line.tell("failed", {"error": f"{kind}{error}"})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the bench has ended or is ending
+
+
+class Interruption:
+    """Holds whether the user asked the run to stop.
+
+    Raises: KeyboardInterrupt at the second Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._take)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Shield the processes that start in this context from Ctrl-C; this process receives it at exit."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

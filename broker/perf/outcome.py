@@ -64,14 +64,9 @@ class RunOutcome:
 
     def totals(self, body_bytes: int) -> RunTotals:
         """Return the counts with their rates."""
-        tally = self.tally
+        tally, counts = self.tally, ("published", "confirmed", "nacked", "returned", "delivered", "acked")
         return RunTotals(
-            tally.published,
-            tally.confirmed,
-            tally.nacked,
-            tally.returned,
-            tally.delivered,
-            tally.acked,
+            **{name: getattr(tally, name) for name in counts},
             publish_per_s=_per(tally.published, self.publish_s),
             confirm_per_s=_per(tally.confirmed, self.publish_s),
             deliver_per_s=_per(tally.delivered, self.deliver_s),

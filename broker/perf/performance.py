@@ -12,9 +12,8 @@ from functools import partial
 from typing import Final
 
 from broker.perf.conductor import Conductor
-from broker.perf.crew import END_LIMIT_S, Task
+from broker.perf.crew import END_LIMIT_S, Interruption, Task, uninterrupted
 from broker.perf.faults import BadOptions, Refusal, RunFailed
-from broker.perf.interruption import Interruption, uninterrupted
 from broker.perf.load import Load
 from broker.perf.machine import ProcessTree, TreeUsage
 from broker.perf.outcome import RunOutcome

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.perf.conversation import Conversation, Switchboard
+from broker.perf.crew import Interruption
 from broker.perf.faults import Fault, Refusal
-from broker.perf.interruption import Interruption
 from broker.perf.machine import ProcessTree, TreeUsage, make_room
 from broker.perf.outcome import document, generator, used
 from broker.perf.peer import Address, PeerConnection, Script

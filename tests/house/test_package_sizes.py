@@ -7,10 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (788, 110_500),
+    "broker": (768, 109_500),
     "broker/administration": (17, 2_350),
     "broker/amqp": (27, 4_000),
-    "broker/cli": (51, 5_050),
+    "broker/cli": (44, 4_700),
     "broker/client": (4, 600),
     "broker/cluster": (38, 9_050),
     "broker/core": (127, 15_550),
@@ -24,7 +24,7 @@ MOST = {
     "broker/overlay": (44, 7_350),
     "broker/overlay_node": (15, 2_750),
     "broker/parts": (10, 950),
-    "broker/perf": (48, 6_250),
+    "broker/perf": (35, 5_600),
     "broker/pipeline": (88, 13_700),
     "broker/routing": (52, 6_150),
     "broker/settings": (10, 1_550),

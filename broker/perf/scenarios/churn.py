@@ -13,9 +13,9 @@ from typing import Any, Final
 from broker.figures.numerals import rate_text
 from broker.perf import wire
 from broker.perf.conversation import Conversation
+from broker.perf.crew import Interruption
 from broker.perf.flags import add, add_scenario, add_switch, add_time
 from broker.perf.histogram import Histogram
-from broker.perf.interruption import Interruption
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import Address, Ask, Script, closing, opening
 from broker.perf.progress import RunProgress
@@ -27,7 +27,6 @@ KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")
 
 _EXCHANGE: Final = "amq.topic"
 _ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
-_BASIC_CANCEL_OK: Final = (60, 31)
 _SECONDS: Final = 10.0
 
 
@@ -225,7 +224,7 @@ class CycleWorker:
         tag = wire.short_string("churn")
         return (
             (wire.basic_consume(1, self._queue, "churn", auto_ack=True), wire.BASIC_CONSUME_OK),
-            (wire.method(1, wire.BASIC_CANCEL, tag + b"\x00"), _BASIC_CANCEL_OK),
+            (wire.method(1, wire.BASIC_CANCEL, tag + b"\x00"), wire.BASIC_CANCEL_OK),
         )
 
 

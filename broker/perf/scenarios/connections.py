@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from broker.perf.conversation import Conversation
+from broker.perf.crew import Interruption
 from broker.perf.flags import add, add_scenario
 from broker.perf.histogram import Histogram
-from broker.perf.interruption import Interruption
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import Script, closing, opening
 from broker.perf.progress import RunProgress

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pamqp import frame
 
+from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
-from broker.perf.interruption import Interruption
 from broker.perf.peer import Address, Script
 from broker.perf.scenarios.churn import KINDS, CycleQuota, CycleWorker
 
