@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask_for
 from broker.cli.parser import add_command, add_group, add_switch, add_value, finish
-from broker.cli.table import cell, print_json, print_rows
+from broker.cli.table import cell, print_facts, print_json, print_rows
 
 __all__ = ["add_cluster", "cluster_text"]
 
@@ -97,10 +97,7 @@ def _status(arguments: argparse.Namespace) -> int:
         "nodes": ", ".join(f"{row['node']} {row['state']}" for row in nodes) or "none",
         "held": f"{sum(row.get('held') or 0 for row in nodes)} messages by all nodes",
     }
-    width = max(map(len, lines))
-    for name, text in lines.items():
-        if text:
-            print(f"{name.ljust(width)}  {cell(text)}")
+    print_facts({name: cell(text) for name, text in lines.items() if text})
     return 0
 
 

@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -60,15 +59,11 @@ def request(verb: str, *names: str) -> Run:
     return run
 
 
-def _nobody(_progress: Mapping[str, Any]) -> None:
-    """Ignore progress."""
-
-
 def ask(
     broker: AnyBroker,
     verb: str,
     *,
-    told: Callable[[Mapping[str, Any]], None] = _nobody,
+    told: Callable[[Mapping[str, Any]], None] | None = None,
     silence_s: float | None = TIMEOUT_S,
     accepts: bool = False,
     interruptible: bool = False,
@@ -85,7 +80,7 @@ def ask(
         conversation(broker, verb, silence_s=silence_s, **arguments) as client,
         first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext(),
     ):
-        return _result(client, called(broker), partial(_tell, told, client) if accepts else told)
+        return _result(client, called(broker), told, accepts=accepts)
 
 
 @contextmanager
@@ -147,19 +142,19 @@ def _local(folder: os.PathLike[str] | str, silence_s: float | None) -> Iterator[
             os.close(descriptor)
 
 
-def _tell(told: Callable[[Mapping[str, Any]], None], client: ControlStream, progress: Mapping[str, Any]) -> None:
-    told(progress)
-    client.sendall(b"\n")
-
-
-def _result(client: ControlStream, name: str, told: Callable[[Mapping[str, Any]], None]) -> Any:
+def _result(
+    client: ControlStream, name: str, told: Callable[[Mapping[str, Any]], None] | None, *, accepts: bool
+) -> Any:
     buffer = bytearray()
     while True:
         line = read_line(client, buffer)
         try:
             answer = json.loads(line)
             if "progress" in answer:
-                told(answer["progress"])
+                if told is not None:
+                    told(answer["progress"])
+                if accepts:
+                    client.sendall(b"\n")
                 continue
             if answer["ok"]:
                 return answer["result"]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from broker.cli.cluster import cluster_text
 from broker.cli.control_client import ask_for
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, finish
-from broker.cli.table import cell, print_json, print_rows
+from broker.cli.table import cell, print_facts, print_json, print_rows
 from broker.cli.taps import cursor_text
 
 __all__ = ["COLUMNS", "add_listing", "print_list"]
@@ -107,9 +107,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(answer)
         return 0
-    width = max(map(len, answer))
-    for name, value in answer.items():
-        print(f"{name.ljust(width)}  {_shown(name, value)}")
+    print_facts({name: _shown(name, value) for name, value in answer.items()})
     return 0
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "cell", "counted", "failed", "print_json", "print_rows", "tabbed", "warn"]
+__all__ = ["aligned", "cell", "counted", "failed", "print_facts", "print_json", "print_rows", "tabbed", "warn"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -22,6 +22,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
     lines = aligned(columns, cells) if sys.stdout.isatty() else tabbed(cells)
     for line in lines:
         print(line)
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print a line for each fact, its text after its name."""
+    width = max(map(len, facts))
+    for name, text in facts.items():
+        print(f"{name.ljust(width)}  {text}")
 
 
 def print_json(value: Any) -> None:
