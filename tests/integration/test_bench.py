@@ -30,8 +30,7 @@ from bench.messages.perf_load import (
     routing,
 )
 from bench.stage import NotOffered
-from broker.perf.crew import RunFailed
-from broker.perf.faults import Refusal
+from broker.perf.faults import Refusal, RunFailed
 from broker.perf.peer import PeerConnection
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from pamqp import frame
 
-from broker.perf.conversation import Script
-from broker.perf.cycles import KINDS, CycleQuota, CycleWorker
+from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
-from broker.perf.histogram import Histogram
-from broker.perf.interruption import Interruption
-from broker.perf.peer import Address
+from broker.perf.peer import Address, Script, opening
+from broker.perf.scenarios.churn import KINDS, CycleQuota, CycleWorker
 
 TUNE = pack(">HHHIH", 10, 30, 2047, 131_072, 60)
 PAIRS = {
@@ -28,7 +26,7 @@ ON_A_QUEUE = {"bindings", "consumers"}
 
 def quota(cycles: int | None) -> CycleQuota:
     """Return a quota that ends by its number only."""
-    return CycleQuota(cycles, float("inf"), Interruption(), Histogram(), Histogram())
+    return CycleQuota(cycles, Interruption())
 
 
 def said(script: Script) -> list[Any]:
@@ -77,6 +75,12 @@ def test_a_cycle_of_connections_is_a_connection() -> None:
     methods = said(CycleWorker("connections", Address("127.0.0.1", 1), durable=False).connection(allowed))
     assert names(methods) == [*OPENED, "Connection.Close"]
     assert allowed.cycles == 1
+
+
+def test_a_connection_has_the_channels_that_are_asked_for() -> None:
+    """Each channel is opened after the connection, in order."""
+    opened = said(opening(Address("127.0.0.1", 1), channels=range(1, 4)))
+    assert names(opened) == [*OPENED, *["Channel.Open"] * 3]
 
 
 def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
