@@ -26,6 +26,7 @@ from broker.delivery.turn import Turn, TurnEngine
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
+from broker.store.record import QUEUE_NUMBERS
 from broker.store.segment import OFFSET_BITS
 from broker.tasks import Tasks
 
@@ -164,10 +165,15 @@ class Engine(TurnEngine):
         lost: list[QueueState] = []
         levels = {level.number: level for queue in vhost.queues.values() for level in queue.levels}
         for number, state in recovered.queues.items():
-            if number in levels:
-                levels[number].restore(state, redelivered=not recovered.clean)
-            else:
+            level = levels.get(number)
+            if level is None and (lowest := levels.get(number & QUEUE_NUMBERS)) is not None:
+                level = vhost.queues[lowest.queue.name].level_numbered(number)
+            if level is None:
                 lost.append(state)
+            else:
+                level.restore(state, redelivered=not recovered.clean)
+        for queue in vhost.queues.values():
+            queue.find_returned()
         if lost:
             self._restore_lost(lost, deleted_numbers(recovered.topology), redelivered=not recovered.clean)
         for queue in vhost.queues.taps.values():
@@ -181,7 +187,7 @@ class Engine(TurnEngine):
         """Restore the messages of queues without a declaration, except those of deleted queues."""
         for state in states:
             messages = sum(slot.unsettled for slot in state.slots)
-            if state.number in deleted or not messages:
+            if not deleted.isdisjoint((state.number, state.number & QUEUE_NUMBERS)) or not messages:
                 self.store.discard(state)
                 continue
             reason = f"the declaration of queue number {state.number}, which holds {messages} messages, cannot be read"

@@ -226,10 +226,7 @@ class SlotManager:
                 if slot is not None:
                     slot.offered = False  # hot: written here
                 continue
-            if slot.owner is None:
-                self._epoch += 1
-                slot.lease_to(owner, self._epoch)
-            elif slot.owner is not owner and slot.owner != owner:
+            if not self.lease(slot, owner):
                 passed.append(heappop(offers))
                 continue
             found = self._current = slot
@@ -237,6 +234,14 @@ class SlotManager:
         for offer in passed:
             heappush(offers, offer)
         return found
+
+    def lease(self, slot: Slot, owner: Owner) -> bool:
+        """Lease a certain slot to `owner`, and return whether they have it now."""
+        if slot.owner is None:
+            self._epoch += 1
+            slot.lease_to(owner, self._epoch)
+            return True
+        return slot.owner is owner or slot.owner == owner
 
     def after(self, slot: Slot) -> Slot | None:
         """Return the sealed slot that starts where `slot` ends, if there is one: it will be needed next."""
@@ -274,11 +279,11 @@ class SlotManager:
                 slot.offered = False  # hot: written here
         return None
 
-    def pick(self, slot: Slot, index: int) -> None:
-        """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready."""
-        slot.pick(index)
-        self._less_ready(slot, (index,))
-        self.unacked += 1
+    def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Hand out certain messages of a slot, which ascend, wherever they are. Raises: ValueError as `Slot.pick`."""
+        slot.pick(indexes)
+        self._less_ready(slot, indexes)
+        self.unacked += len(indexes)
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Take back messages that were taken and not sent."""

@@ -295,6 +295,8 @@ class Level:
                 over = set(worn)
                 indexes = [index for index in indexes if index not in over]
         self.manager.requeue(slot, indexes, failed=failed)
+        if indexes:
+            self.queue.note_returned(self.priority, slot, indexes)
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
@@ -320,13 +322,15 @@ class Level:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue what comes before the first ready message.
+        """Requeue what comes before the first ready message, as all that came back does in a strict queue.
 
         Cost: one slot, if not all of its messages came back too often.
         """
         for _ in range(CATCH_UP_SLOTS):
-            front = self.manager.front()
-            if not self.returning or (front is not None and front.first < self.returning[0][0]):
+            if not self.returning:
+                return
+            front = None if self.queue.strict else self.manager.front()
+            if front is not None and front.first < self.returning[0][0]:
                 return
             self._ports.deadlines.spend(self.return_next())
 
