@@ -226,7 +226,10 @@ class SlotManager:
                 if slot is not None:
                     slot.offered = False  # hot: written here
                 continue
-            if not self.lease(slot, owner):
+            if slot.owner is None:
+                self._epoch += 1
+                slot.lease_to(owner, self._epoch)
+            elif slot.owner is not owner and slot.owner != owner:
                 passed.append(heappop(offers))
                 continue
             found = self._current = slot
