@@ -10,10 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.errors import ChannelError
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
+from broker.core.postponed import carry_out
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.poisoned import POISONED_ARGUMENTS
 from broker.core.queue.ports import QueuePorts
 from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
@@ -106,6 +109,8 @@ class Engine(TurnEngine):
             clock=turn,
             deadlines=self.deadlines,
             dead_letter=self._dead_letter,
+            with_poisoned=self._with_poisoned,
+            keep_poisoned=settings.amqp.keep_poisoned,
             unused=self._unused,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
@@ -135,6 +140,7 @@ class Engine(TurnEngine):
         """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
+        self.vhost.ports.keep_poisoned = settings.amqp.keep_poisoned
         self.vhost.limits.take_settings(limits_of(settings))
 
     @property
@@ -385,6 +391,19 @@ class Engine(TurnEngine):
 
     def _dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.dead_letter(queue, message, reason)
+
+    def _with_poisoned(self, name: str, then: Callable[[], None]) -> None:
+        """Call when the queue of this name is there, which takes a while in a cluster."""
+        if name in self.vhost.queues:
+            then()
+        else:
+            carry_out(partial(self._declare_poisoned, name), then)
+
+    def _declare_poisoned(self, name: str) -> None:
+        try:
+            self.vhost.queues.declare(name, durable=True, arguments=POISONED_ARGUMENTS)
+        except ChannelError as error:
+            _log.error("poisoned.dropped", vhost=self.vhost.name, queue=name, reason=str(error))
 
     def _unused(self, queue: Queue) -> None:
         self.vhost.queues.unused(queue)
