@@ -26,7 +26,8 @@ from bench.herd import FULL_SPEED, Herd, Sink
 from bench.light import LightClient
 from bench.stage import Stage
 from broker.perf import wire
-from broker.perf.crew import Crew, CrewPipe, RunFailed
+from broker.perf.crew import Crew, CrewPipe
+from broker.perf.faults import RunFailed
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.wire import CONSUME_CHANNEL
 

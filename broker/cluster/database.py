@@ -266,6 +266,10 @@ class Database:
         """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries."""
         await self.acting("lease", "give_back", streams, numbers, pack_rows(bits), pack_rows(seen), counts)
 
+    async def levels_in_use(self) -> list[int]:
+        """Return the streams of quorum queues that were made at their first use and have messages."""
+        return [row[0] for row in await self.function("read", "levels_in_use")]
+
     async def purge(self, streams: Sequence[int]) -> dict[int, int]:
         """Delete the free messages of streams, and return how many each had."""
         return {row[0]: row[1] for row in await self.acting("lease", "purge", streams)}

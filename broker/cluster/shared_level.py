@@ -20,6 +20,7 @@ from broker.core.queue.level import Level
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
+from broker.store.record import QUEUE_NUMBERS
 
 if TYPE_CHECKING:
     from broker.core.queue.level_owner import LevelOwner
@@ -59,6 +60,14 @@ class SharedLevels:
             yield
         finally:
             self.ahead = before
+
+    def find(self, number: int) -> SharedLevel | None:
+        """Return a stream by its number; that of a level which another node was the first to use is made now."""
+        stream = self.by_number.get(number)
+        if stream is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
+            lowest.queue.use_level(number)
+            stream = self.by_number.get(number)
+        return stream
 
     def schedule(self) -> None:
         """Schedule a look: something was gathered."""
@@ -121,6 +130,7 @@ class SharedLevel(Level):
 
     __slots__ = (
         "_accepted",
+        "_counter",
         "_indexes",
         "_opening",
         "_places",
@@ -147,6 +157,7 @@ class SharedLevel(Level):
         self.lasting = self.durable
         self.durable = False  # the database has its messages; the log of this node has nothing of them
         self.persists_all = False
+        self._counter = number & QUEUE_NUMBERS if queue.strict else number - level
         self._streams = streams
         self._places: dict[int, SlotPlace] = {}  # by the first id of the local slot
         self._opening: SharedSlot | None = None  # where the messages come from that are being appended
@@ -182,7 +193,7 @@ class SharedLevel(Level):
         With `ahead` as many as the node's own consumers have room for are leased to it from the start and delivered at
         once, if no other message of the stream can be ahead of them.
         """
-        share = batch.share(self.number, self.number - self.priority)
+        share = batch.share(self.number, self._counter)
         count = len(messages)
         self._accepted += count
         mine = 0
@@ -256,8 +267,10 @@ class SharedLevel(Level):
                     returns.append(ReturnRun(place, place + 1, acquired, delivered))
         charge_bytes = sum([message.charge for message in messages])
         self.demand.arrived(charge_bytes)
-        manager.adopt(messages, charge_bytes, returns)
         queue = self.queue
+        adopted = manager.adopt(messages, charge_bytes, returns)
+        if returns and (again := adopted.ready_again()):
+            queue.note_returned(self.priority, adopted, again)
         if queue.consumers.present and not queue.awake:
             queue.wake_worker()
 

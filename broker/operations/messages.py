@@ -78,7 +78,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
             message: Message | None = slot.contents[index]
             if message is None or walk.expired(message, clock.now_ms):
                 continue
-            level.manager.pick(slot, index)
+            level.manager.pick(slot, [index])
             fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
             left_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:

@@ -100,15 +100,18 @@ def queue_state(queue: Queue) -> str:
     return "paused" if queue.paused else "running"
 
 
-def queue_lengths(queue: Queue) -> dict[str, int]:
+def queue_lengths(queue: Queue) -> Row:
     """Return how many messages and consumers a queue has; in a cluster, as they were counted last on all nodes."""
     (ready, consumers), unacked = queue.counts(), queue.held()
-    return {
+    row: dict[str, Any] = {
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "consumers": consumers,
     }
+    if queue.strict:
+        row["messages_by_priority"] = {str(priority): count for priority, count in queue.ready_by_priority().items()}
+    return row
 
 
 def active_tag(queue: Queue) -> str | None:

@@ -238,6 +238,14 @@ class SlotManager:
             heappush(offers, offer)
         return found
 
+    def lease(self, slot: Slot, owner: Owner) -> bool:
+        """Lease a certain slot to `owner`, and return whether they have it now."""
+        if slot.owner is None:
+            self._epoch += 1
+            slot.lease_to(owner, self._epoch)
+            return True
+        return slot.owner is owner or slot.owner == owner
+
     def after(self, slot: Slot) -> Slot | None:
         """Return the sealed slot that starts where `slot` ends, if there is one: it will be needed next."""
         following = self.slots.get(slot.end)
@@ -274,11 +282,11 @@ class SlotManager:
                 slot.offered = False  # hot: written here
         return None
 
-    def pick(self, slot: Slot, index: int) -> None:
-        """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready."""
-        slot.pick(index)
-        self._less_ready(slot, (index,))
-        self.unacked += 1
+    def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Hand out certain messages of a slot, which ascend, wherever they are. Raises: ValueError as `Slot.pick`."""
+        slot.pick(indexes)
+        self._less_ready(slot, indexes)
+        self.unacked += len(indexes)
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Take back messages that were taken and not sent."""

@@ -199,6 +199,10 @@ class ModelDatabase:
         await self._leave()
         return rows
 
+    async def levels_in_use(self) -> list[int]:
+        """Return none: no queue of a model is a quorum queue."""
+        return []
+
     async def give_back(
         self,
         streams: Sequence[int],

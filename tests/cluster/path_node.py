@@ -79,7 +79,7 @@ class PathQueue(LevelOwner):
         self.node = node
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
-        self.awake = self.lags = self.prioritized = False
+        self.awake = self.lags = self.prioritized = self.strict = False
         self.level: SharedLevel = node.path.level_of(cast("Any", self), 0, number, node.ports, False)
         self.levels = (self.level,)
 

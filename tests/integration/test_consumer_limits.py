@@ -37,9 +37,9 @@ def hold(client: RawClient, *, arguments: dict[str, Any] | None = None, count: i
     client.call(
         1, commands.Basic.Consume(queue="q", consumer_tag="c", arguments=arguments or {}), commands.Basic.ConsumeOk
     )
-    tags = []
+    tags: list[int] = []
     for _ in range(2):
-        tags.append(client.expect(commands.Basic.Deliver, 1).delivery_tag)
+        tags.append(client.expect(commands.Basic.Deliver, 1).delivery_tag or 0)
         client.expect_content(1)
     return tags
 

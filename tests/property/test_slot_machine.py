@@ -93,7 +93,7 @@ class SlotMachine(RuleBasedStateMachine):
         if self.ready:
             message_id = data.draw(st.sampled_from(sorted(self.ready)))
             slot = next(one for one in self.manager.slots.values() if one.first <= message_id < one.end)
-            self.manager.pick(slot, message_id - slot.first)
+            self.manager.pick(slot, [message_id - slot.first])
             self.ready.remove(message_id)
             self.unacked[message_id] = (OWNERS[0], slot)
 

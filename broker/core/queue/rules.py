@@ -31,8 +31,9 @@ class QueueRules:
 
     Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may go unused. ``max_length``
         counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
-        ``delivery_limit`` times. ``max_priority`` 0 is a queue without priorities. A consumer may hold a message for
-        ``consumer_timeout_ms``.
+        ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
+        ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
+        consumer may hold a message for ``consumer_timeout_ms``.
     """
 
     ttl_ms: int | None = None
@@ -47,6 +48,7 @@ class QueueRules:
     max_priority: int = 0
     single_active: bool = False
     counts_deliveries: bool = False
+    keep_poisoned: bool | None = None
 
     @property
     def limited(self) -> bool:
@@ -113,6 +115,7 @@ def queue_rules(
         max_priority=int(arguments.get("x-max-priority", 0)),
         single_active=arguments.get("x-single-active-consumer") is True,
         counts_deliveries=quorum,
+        keep_poisoned=policy.get("keep-poisoned"),
     )
 
 

@@ -169,7 +169,7 @@ class BasicSession(ChannelConsumers):
             self.connection.hold()
             self._vhost.ports.read(level, slot, lambda: self._get_again(queue, level, slot, no_ack=no_ack))
             return
-        index = manager.take(slot, 1)[0]
+        index = queue.take(level, slot, 1)[0]
         message: Message = slot.contents[index]
         redelivered = slot.redelivered(index)
         header = message.header

@@ -182,7 +182,7 @@ def test_the_bytes_of_ready_messages_follow_every_move() -> None:
     assert made.ready_bytes == 15
     made.lose(slot, [2])
     assert made.ready_bytes == 12
-    made.pick(slot, 1)
+    made.pick(slot, [1])
     assert made.ready_bytes == 10
     lose_all(made)
     assert made.ready_bytes == 0

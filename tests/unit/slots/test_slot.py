@@ -193,7 +193,7 @@ def test_a_certain_message_can_be_picked(picked: int) -> None:
     slot.contents = list("abcde")
     slot.take(1)
     slot.requeue([0], failed=True)
-    slot.pick(picked)
+    slot.pick([picked])
     assert slot.ready == 4
     slot.settle([picked])
     rest: list[int] = []
@@ -211,12 +211,12 @@ def test_what_is_not_ready_cannot_be_picked() -> None:
     slot.lose([2])
     for index in (0, 2, 9):
         with pytest.raises(ValueError, match="not"):
-            slot.pick(index)
+            slot.pick([index])
     assert slot.ready == 2
     slot.take(1)
     slot.put_back([0])
     with pytest.raises(ValueError, match="not"):
-        slot.pick(1)
+        slot.pick([1])
     assert slot.ready == 2
 
 
