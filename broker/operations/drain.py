@@ -15,7 +15,7 @@ from broker.operations.request import Asker, OperationRefused, Range, parameters
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["DRAIN_OPERATIONS"]
+__all__ = ["DRAIN_OPERATIONS", "TIMEOUT_MAX_S", "TIMEOUT_S", "Drain", "drain"]
 
 TIMEOUT_S: Final = 60
 TIMEOUT_MAX_S: Final = 86_400
@@ -113,7 +113,7 @@ async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> 
     while (left := unacked()) and loop.time() < begun + timeout_s:
         if loop.time() >= told:
             told += TOLD_S
-            await asker.say({"step": "draining", "unacked": left})
+            await asker.say({"waits_for": "acknowledgements", "count": left})
         await asyncio.sleep(LOOK_S)
     return left
 
