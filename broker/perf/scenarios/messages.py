@@ -33,6 +33,15 @@ from broker.perf.topology import Addressing, RunTopology, add_addressing, addres
 
 _SECONDS: Final = 10.0
 _KEYS: Final = 10_000
+_RATE: Final = 1000.0  # of latency
+_CONSUMERS: Final = 50  # of fanout
+_MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
+_BINDINGS: Final = 10_000  # of routing
+_QUEUES: Final = 10  # of routing
+_WINDOW: Final = 1000
+_SEED: Final = 20_240_229
+_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
+_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_throughput(commands: Any) -> None:
@@ -63,9 +72,6 @@ def addressed(options: argparse.Namespace) -> tuple[Addressing, Load]:
     return found, load_of(options, material, found.topology.queues, copies=found.copies, default_s=_SECONDS)
 
 
-_RATE: Final = 1000.0
-
-
 def add_latency(commands: Any) -> None:
     """Add the parser of latency."""
     parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
@@ -93,10 +99,6 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
         return here.result(outcome, figures)
 
 
-_CONSUMERS: Final = 50
-_MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
-
-
 def add_fanout(commands: Any) -> None:
     """Add the parser of fanout."""
     parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {_CONSUMERS} queues (-y)")
@@ -121,14 +123,6 @@ def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
     load = load_of(options, material, queues, copies=copies, default_s=_SECONDS)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
-
-
-_BINDINGS: Final = 10_000
-_QUEUES: Final = 10
-_WINDOW: Final = 1000
-_SEED: Final = 20_240_229
-_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
-_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_routing(commands: Any) -> None:
