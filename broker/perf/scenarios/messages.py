@@ -29,7 +29,7 @@ from broker.perf.quantities import count, share
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import DUE_BYTES, PASS_DIGITS
-from broker.perf.topology import Addressing, RunTopology, add_addressing, addressing_of, numbered, own_name
+from broker.perf.topology import RunTopology, add_addressing, addressing_of, numbered, own_name
 
 _SECONDS: Final = 10.0
 _KEYS: Final = 10_000
@@ -56,20 +56,20 @@ def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
-    addressing, load = addressed(options)
-    with stage(options, addressing.topology, progress) as here:
+    topology, load = addressed(options)
+    with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
 
 
-def addressed(options: argparse.Namespace) -> tuple[Addressing, Load]:
-    """Resolve the options of throughput or latency into the addressing and the load.
+def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
+    """Resolve the options of throughput or latency into the topology and the load.
 
     Raises: BadOptions.
     """
     check_sides(options)
-    found = addressing_of(options)
-    material = material_of(options, found.topology.exchange, found.keys)
-    return found, load_of(options, material, found.topology.queues, copies=found.copies, default_s=_SECONDS)
+    topology, keys, copies = addressing_of(options)
+    material = material_of(options, topology.exchange, keys)
+    return topology, load_of(options, material, topology.queues, copies=copies, default_s=_SECONDS)
 
 
 def add_latency(commands: Any) -> None:
@@ -92,8 +92,8 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
     if options.size < DUE_BYTES:
         raise BadOptions(f"--size {options.size}: the time that is measured from takes {DUE_BYTES} bytes of the body")
     check_sides(options, both="latency needs a publisher and a consumer")
-    addressing, load = addressed(options)
-    with stage(options, addressing.topology, progress) as here:
+    topology, load = addressed(options)
+    with stage(options, topology, progress) as here:
         outcome = here.run(load, count_queued=True)
         figures = time_figures("from_send", outcome.sent_times) | time_figures("sent_late", outcome.late_times)
         return here.result(outcome, figures)
