@@ -17,7 +17,7 @@ from bench.stage import Stage, WrongResult
 from bench.topics import workload
 from broker.perf.machine import ProcessTree
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:

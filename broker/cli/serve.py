@@ -16,7 +16,7 @@ from broker.cli.standard_streams import leave
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
-from broker.net.descriptors import ENOUGH
+from broker.net.strangers import ENOUGH
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.signals import Signals
