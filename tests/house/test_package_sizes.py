@@ -24,7 +24,7 @@ MOST = {
     "broker/overlay": (44, 7_350),
     "broker/overlay_node": (15, 2_750),
     "broker/parts": (10, 950),
-    "broker/perf": (35, 5_600),
+    "broker/perf": (35, 5_550),
     "broker/pipeline": (70, 12_500),
     "broker/routing": (54, 6_350),
     "broker/settings": (10, 1_550),
