@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.definitions.export import operator_policy, policy_fields
+from broker.core.definitions.export import operator_policy, policy_row
 from broker.core.policy.policy import Policies, Policy
 
 if TYPE_CHECKING:
@@ -101,11 +101,7 @@ class Definitions(ABC):
             "vhosts": [self.vhost_fields(name) for name in names],
             "permissions": self.permissions.to_json(),
             "topic_permissions": self.permissions.topics.to_json(),
-            "policies": [
-                {"vhost": name, **policy_fields(policy)}
-                for name in names
-                for policy in self.policies(name).list()
-            ],
+            "policies": [policy_row(name, policy) for name in names for policy in self.policies(name).list()],
             "parameters": [
                 *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
                   for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
-__all__ = ["json_table", "operator_policy", "policy_fields", "topology_of", "user_fields"]
+__all__ = ["json_table", "operator_policy", "policy_row", "topology_of", "user_fields"]
 
 HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
 
@@ -68,6 +68,11 @@ def policy_fields(policy: Policy) -> dict[str, Any]:
         "definition": dict(policy.definition),
         "priority": policy.priority,
     }
+
+
+def policy_row(vhost: str, policy: Policy) -> dict[str, Any]:
+    """Return a policy with its vhost."""
+    return {"vhost": vhost, **policy_fields(policy)}
 
 
 def operator_policy(policy: Policy) -> dict[str, Any]:
