@@ -8,7 +8,7 @@ other's changes as the difference between what they have and what is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,11 +19,12 @@ from broker.administration.definitions import (
     Definitions,
     Draft,
     Key,
-    rows_by_key,
+    keying_rows,
     same_row,
 )
+from broker.administration.slices import finished
 from broker.core.auth.users import User, Users, user_of
-from broker.core.definitions.reading import OPERATOR_POLICY, read_document
+from broker.core.definitions.reading import OPERATOR_POLICY, reading_document
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
@@ -33,7 +34,7 @@ from broker.tasks import Tasks
 if TYPE_CHECKING:
     from broker.administration.definitions_store import DefinitionsStore
     from broker.core.auth.permissions import Permissions
-    from broker.core.definitions.document import UserEntry
+    from broker.core.definitions.document import Document, UserEntry
     from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost
     from broker.settings import Settings
@@ -161,6 +162,7 @@ class Administration(Definitions):
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Store and apply what `edit` does to a draft, log the event, and return what `edit` returned.
 
+        What returns a generator changes the draft in its steps.
         Every broker follows the change then.
         """
         return await self.alone(lambda: self.store(edit, event, **fields))
@@ -185,6 +187,8 @@ class Administration(Definitions):
             async with self._applying:
                 draft = Draft(self, self.vhosts.offline)
                 result = edit(draft)
+                if isinstance(result, Generator):
+                    await finished(result)
                 if (swept := await self._try(draft)) is not None:
                     break
                 await self._take_stored()  # another broker was first: `edit` decides again
@@ -200,7 +204,7 @@ class Administration(Definitions):
 
         Return None when the stored definitions are others than those in force.
         """
-        wanted = draft.to_store()
+        wanted = await finished(draft.storing())
         made = await self._make_vhosts(entry["name"] for entry in wanted["vhosts"])
         try:
             version = await self._store.write(wanted, self.version)
@@ -291,7 +295,8 @@ class Administration(Definitions):
 
         Return the vhosts that have other policies now.
         """
-        known, wanted = rows_by_key(self.document()), rows_by_key(stored)
+        known = await finished(keying_rows(await finished(self.documenting())))
+        wanted = await finished(keying_rows(stored))
         gone = [key for key in known if key not in wanted]
         for part, name, *_ in gone:
             if part == "vhosts":
@@ -301,22 +306,22 @@ class Administration(Definitions):
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
         swept = self._discard(gone) if gone else set()
-        rows: dict[str, list[Any]] = {}
-        for key, row in wanted.items():
-            if not same_row(known.get(key), row):
-                rows.setdefault(key[0], []).append(row)
-        changed = read_document(rows)
+        changed = await finished(_reading_changes(known, wanted))
         for vhost in changed.vhosts:
             if vhost.name not in self.vhosts and not self.vhosts.is_down(vhost.name):
                 await self.vhosts.add(vhost.name)
                 _log.info("vhost.created", vhost=vhost.name)
-        for user in changed.users:
-            self.users.put(_stored_user(user))
-        self.take(changed)
+        await finished(self._taking(changed))
         self.importing = stored.get(IMPORTING)
         self.version = version
         self._store.applied(version)
         return swept.union(policy.vhost for policy in changed.policies)
+
+    def _taking(self, changed: Document) -> Generator[None, None, None]:
+        for user in changed.users:
+            self.users.put(_stored_user(user))
+            yield
+        yield from self.taking(changed)
 
     def _discard(self, gone: Iterable[Key]) -> set[str]:
         """Remove definitions, users first: their connections are told why. Return the vhosts with fewer policies."""
@@ -357,6 +362,16 @@ class Administration(Definitions):
         except Exception as error:
             self._fail(error)
             raise
+
+
+def _reading_changes(known: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> Generator[None, None, Document]:
+    """Return the entries of the rows that are new or others, in steps of one row."""
+    rows: dict[str, list[Any]] = {}
+    for key, row in wanted.items():
+        if not same_row(known.get(key), row):
+            rows.setdefault(key[0], []).append(row)
+        yield
+    return (yield from reading_document(rows))
 
 
 def _stored_user(entry: UserEntry) -> User:

@@ -17,10 +17,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of, rows_by_key, same_row
+from broker.administration.definitions import VHOST_LIMITS, Definitions, Draft, Key, keying_rows, policy_of, same_row
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Rehearsal, Touched
-from broker.administration.slices import emptied, finished
+from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
@@ -131,14 +131,14 @@ class DefinitionsImport:
         self._document = replace(self._document, queues=tuple(await finished(self._typing_queues())))
         await self._check()
         administration = self._administration
-        self._tally = ImportTally(self._document, administration.document())
+        self._tally = ImportTally(self._document, await finished(_rows(administration)))
         await finished(self._comparing(self._tally))
-        changed = any(self._absent.values()) or self._changes_definitions()
+        changed = any(self._absent.values()) or await finished(self._changing_definitions())
         if changed:
             await self._rehearsed()
             await self._apply(self._tally)
         self.skipped = [*self._ignored(), *self._refused.values(), *self.skipped]
-        self._tally.compare(administration.document())
+        await finished(self._tally.comparing(await finished(_rows(administration))))
         return changed
 
     async def _apply(self, tally: ImportTally) -> None:
@@ -173,7 +173,7 @@ class DefinitionsImport:
                     _touch(self._touched.setdefault(entry.vhost, Touched()), entry)
                 yield
 
-    def _changes_definitions(self) -> bool:
+    def _changing_definitions(self) -> Generator[None, None, bool]:
         """Return whether the broker-wide definitions of the document are others than those in force."""
         administration = self._administration
         if administration.importing is not None or any(
@@ -181,9 +181,16 @@ class DefinitionsImport:
         ):
             return True
         draft = Draft(administration, administration.vhosts.offline)
-        draft.take_import(self._document, self._users)
-        wanted, known = rows_by_key(draft.document()), rows_by_key(administration.document())
-        return wanted.keys() != known.keys() or not all(same_row(row, known[key]) for key, row in wanted.items())
+        yield from draft.taking_import(self._document, self._users)
+        wanted = yield from _rows(draft)
+        known = yield from _rows(administration)
+        if wanted.keys() != known.keys():
+            return True
+        for key, row in wanted.items():
+            if not same_row(row, known[key]):
+                return True
+            yield
+        return False
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
         """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
@@ -198,9 +205,9 @@ class DefinitionsImport:
         for name in set(draft.vhost_names).intersection(self._made):
             draft.drop_vhost(name)
 
-    def _finish(self, draft: Draft) -> None:
+    def _finish(self, draft: Draft) -> Generator[None, None, None]:
         draft.importing = None
-        draft.take_import(self._document, self._users)
+        return draft.taking_import(self._document, self._users)
 
     def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
         """Return the queues; one without a type gets the default type that its vhost will have."""
@@ -266,6 +273,8 @@ class DefinitionsImport:
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
+            if number % STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
             with _placed(f"users[{number}]"):
                 # Hashing is slow on purpose.
@@ -286,10 +295,9 @@ class DefinitionsImport:
                 yield
 
     def _checking_policies(self) -> Generator[None, None, None]:
-        nowhere = Policies(lambda: None)
         for number, entry in enumerate(self._document.policies):
             with _placed(_place("policies", number, entry)):
-                nowhere.set(policy_of(entry), operator=entry.operator)
+                Policies(lambda: None).set(policy_of(entry), operator=entry.operator)
             yield
 
     def _checking_limits(self) -> Generator[None, None, None]:
@@ -374,6 +382,12 @@ class DefinitionsImport:
         for part, entries in self._topology():
             kept[part] += [entry for _, entry in entries]
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
+
+
+def _rows(definitions: Definitions) -> Generator[None, None, dict[Key, Any]]:
+    """Return the rows of definitions by their keys, in steps of one row."""
+    document = yield from definitions.documenting()
+    return (yield from keying_rows(document))
 
 
 @contextmanager

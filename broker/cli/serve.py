@@ -9,10 +9,9 @@ from typing import Any
 
 from broker.amqp.errors import BrokerError
 from broker.cli.client_variables import INTERPRETED_VARIABLE
-from broker.cli.cluster_url import with_cluster_url
 from broker.cli.exit_codes import FAILED, code_of_start
 from broker.cli.rabbitmq_variables import ignored_variables
-from broker.cli.settings_layers import load
+from broker.cli.settings_layers import load, with_cluster_url
 from broker.cli.standard_streams import leave
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect

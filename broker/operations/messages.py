@@ -78,7 +78,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
             message: Message | None = slot.contents[index]
             if message is None or walk.expired(message, clock.now_ms):
                 continue
-            level.manager.pick(slot, index)
+            level.manager.pick(slot, [index])
             fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
             left_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:
@@ -95,7 +95,7 @@ def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
 def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
     """Put messages back in their places, redelivered."""
     for (level, slot), indexes in _by_slot(fetched).items():
-        level.requeue(slot, indexes)
+        level.requeue(slot, indexes, failed=False)
     engine.log_settled()
 
 

@@ -45,7 +45,7 @@ class QueueCounters(NamedTuple):
     @classmethod
     def of(cls, queue: Queue, at_s: float) -> QueueCounters:
         """Return the counters of a queue. Cost: O(levels)."""
-        published = sum([level.manager.next_id for level in queue.levels])
+        published = sum([level.manager.next_id - 1 for level in queue.levels])
         ready, unacked = queue.ready, queue.unacked
         return cls(at_s, published, published - ready, published - ready - unacked)
 

@@ -102,15 +102,18 @@ def queue_state(queue: Queue) -> str:
     return "paused" if queue.paused else "running"
 
 
-def queue_lengths(queue: Queue) -> dict[str, int]:
+def queue_lengths(queue: Queue) -> Row:
     """Return how many messages and consumers a queue has; in a cluster, as they were counted last on all nodes."""
     (ready, consumers), unacked = queue.counts(), queue.held()
-    return {
+    row: dict[str, Any] = {
         "messages": ready + unacked,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "consumers": consumers,
     }
+    if queue.strict:
+        row["messages_by_priority"] = {str(priority): count for priority, count in queue.ready_by_priority().items()}
+    return row
 
 
 def active_tag(queue: Queue) -> str | None:
@@ -274,7 +277,7 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
-        "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
+        "messages_unacknowledged": len(basic.unacked) + basic.unacked.aside_count,
         "messages_uncommitted": 0 if transactions is None else transactions.kept_publishes,
         "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": channel_name(channel),

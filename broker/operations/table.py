@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.operations.definitions import DEFINITION_OPERATIONS
+from broker.operations.drain import DRAIN_OPERATIONS
 from broker.operations.exchanges import EXCHANGE_OPERATIONS
 from broker.operations.listing import LISTINGS
 from broker.operations.messages import MESSAGE_OPERATIONS
@@ -27,6 +28,7 @@ __all__ = ["OPERATIONS", "control_verbs"]
 
 OPERATIONS: Final[dict[str, Operation[Any]]] = {
     **PROCESS_OPERATIONS,
+    **DRAIN_OPERATIONS,
     **LISTINGS,
     **TOP_OPERATIONS,
     **QUEUE_OPERATIONS,

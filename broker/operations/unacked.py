@@ -98,7 +98,7 @@ def _held_by(session: SessionOfConnection, queue: Queue) -> Iterator[_Held]:
 def _rows(held: Sequence[_Held], count: int, now_ms: int, body_bytes: int) -> Iterator[dict[str, Any]]:
     left = count
     for one in held:
-        for tag in one.run.tags():
+        for tag in one.run.tags(one.run.last):
             if not left:
                 return
             left -= 1

@@ -30,6 +30,9 @@ INDEXES: Final = {
     "fanout": "all bindings",
     "headers": "headers, one by one",
     "x-consistent-hash": "hash ring",
+    "x-modulus-hash": "hash of the key",
+    "x-random": "all bindings",
+    "x-local-random": "all bindings",
 }
 """What finds the bindings of an exchange that is no topic exchange."""
 

@@ -71,7 +71,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
             gauge(
                 "channel_acks_uncommitted",
                 "Acknowledgements in a transaction that is not committed",
-                lambda r: len(r.inner.basic.unacked.aside),
+                lambda r: r.inner.basic.unacked.aside_count,
             ),
             _of_row("consumer_prefetch", "Limit of unacknowledged messages of each consumer", "prefetch_count"),
             _of_row(
