@@ -17,7 +17,7 @@ MOST = {
     "broker/delivery": (18, 3_500),
     "broker/doctor": (6, 550),
     "broker/figures": (7, 700),
-    "broker/manage": (60, 8_500),
+    "broker/manage": (60, 8_450),
     "broker/migrate": (7, 850),
     "broker/net": (16, 2_400),
     "broker/operations": (23, 3_800),
