@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
 from broker.core.arguments import queue_type
-from broker.core.definitions.export import json_table
+from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.queue import Queue
 
 if TYPE_CHECKING:
+    from broker.core.auth.users import User, Users
     from broker.core.queue.consumer import Consumer
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
@@ -52,6 +53,7 @@ __all__ = [
     "queue_state",
     "slot_count",
     "user_name",
+    "user_row",
     "vhost_name",
 ]
 
@@ -182,6 +184,14 @@ def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[Bin
     """Yield the binding of a queue to the default exchange; those of taps and of the overlay have none."""
     if isinstance(destination, Queue) and not (destination.is_tap or destination.is_overlay):
         yield vhost, "", destination, destination.name, {}
+
+
+# -- users ------------------------------------------------------------------------------------------------------------
+
+
+def user_row(users: Users, user: User) -> Row:
+    """Return the row of a user. The plain password of a user of the settings is never shown."""
+    return {**user_fields(user.to_json()), "of_settings": users.is_configured(user.name)}
 
 
 # -- clients ----------------------------------------------------------------------------------------------------------
