@@ -89,14 +89,14 @@ def test_a_client_finishes_what_it_holds_and_is_closed_with_320(
     wait_until(lambda: is_draining(process), "the drain")
     worker.method(1, commands.Basic.Ack(delivery_tag=1))
     worker.call(1, commands.Basic.Qos(prefetch_count=100), commands.Basic.QosOk)
-    assert (queue(process)["ready"], queue(process)["unacked"]) == (MESSAGES - HELD, 1)
+    assert (queue(process)["messages_ready"], queue(process)["messages_unacknowledged"]) == (MESSAGES - HELD, 1)
     assert command.poll() is None
     worker.method(1, commands.Basic.Ack(delivery_tag=2))
     assert worker.expect(commands.Basic.Cancel, 1).consumer_tag == "c"
     close = worker.expect_connection_close(320)
     assert close.reply_text == "CONNECTION_FORCED - the broker is being drained"
     assert ended(command) == (0, "1 client closed, 1 consumer cancelled, 0 messages not settled in time\n")
-    assert (queue(process)["ready"], queue(process)["unacked"]) == (MESSAGES - HELD, 0)
+    assert (queue(process)["messages_ready"], queue(process)["messages_unacknowledged"]) == (MESSAGES - HELD, 0)
 
 
 def test_what_is_held_for_too_long_goes_back(process: BrokerProcess, worker: RawClient) -> None:
@@ -105,7 +105,7 @@ def test_what_is_held_for_too_long_goes_back(process: BrokerProcess, worker: Raw
     assert (outcome[0], json.loads(outcome[1])) == (0, {"closed": 1, "cancelled": 1, "unacked": HELD})
     worker.expect(commands.Basic.Cancel, 1)
     worker.expect_connection_close(320)
-    wait_until(lambda: queue(process)["ready"] == MESSAGES, "the messages of the closed client")
+    wait_until(lambda: queue(process)["messages_ready"] == MESSAGES, "the messages of the closed client")
 
 
 def test_the_consumers_of_a_queue_hand_over_to_those_that_come(process: BrokerProcess, worker: RawClient) -> None:
@@ -148,7 +148,7 @@ def test_a_stop_with_a_drain_waits_for_what_clients_hold(process: BrokerProcess,
     assert process.wait() == 0
     process.process = None
     process.start()
-    assert (queue(process)["ready"], queue(process)["unacked"]) == (MESSAGES - HELD, 0)
+    assert (queue(process)["messages_ready"], queue(process)["messages_unacknowledged"]) == (MESSAGES - HELD, 0)
 
 
 def test_what_cannot_be_drained_is_one_line(process: BrokerProcess) -> None:
