@@ -12,7 +12,6 @@ from broker.pipeline.faults import restated
 from broker.pipeline.routes.topology import PREDECLARED, Topology
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.hash_exchange import HashExchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
@@ -39,7 +38,7 @@ class Match(NamedTuple):
 
 
 class Path(int):
-    """The number of a binding, as the destination that a hash exchange selects by its name."""
+    """The number of a binding, as a destination that an exchange chooses by its name."""
 
     name: str
 
@@ -110,7 +109,7 @@ class Matcher:
             else:
                 queue = (binding.vhost, binding.destination)
                 self.queue_of.append(self._places.setdefault(queue, len(self._places)))
-            if isinstance(exchange, HashExchange):  # it selects among destinations by name, not by binding
+            if exchange.chooses:  # among destinations by name, not by binding
                 if onward is not None:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
