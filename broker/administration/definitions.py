@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
@@ -18,20 +19,36 @@ if TYPE_CHECKING:
     from broker.vhosts.offline import OfflineVhost
 
 __all__ = [
+    "IDENTITIES",
     "IMPORTING",
     "PAUSED_QUEUE",
     "VHOST_LIMITS",
     "Definitions",
     "Draft",
+    "Key",
     "event_fields",
+    "keying_rows",
     "limits_key",
     "policy_of",
+    "same_row",
 ]
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues
 IMPORTING: Final = "importing"  # the key of an import that the next start has to finish
 
+IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "users": ("name",),
+    "vhosts": ("name",),
+    "permissions": ("user", "vhost"),
+    "topic_permissions": ("user", "vhost", "exchange"),
+    "policies": ("vhost", "name"),
+    "parameters": ("vhost", "component", "name"),
+    "global_parameters": ("name",),
+}
+"""The fields that identify an entry, in a document and in the stored definitions."""
+
+Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -216,3 +233,23 @@ def event_fields(limits: Mapping[str, int]) -> dict[str, int]:
 def policy_of(entry: PolicyEntry) -> Policy:
     """Return the policy of a document's entry."""
     return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)
+
+
+def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, Any]]:
+    """Return the rows of stored definitions by their keys, in steps of one row."""
+    rows: dict[Key, Any] = {}
+    for part, names in IDENTITIES.items():
+        for row in document.get(part, ()):
+            rows[part, *(str(row.get(name, "")) for name in names)] = row
+            yield
+    return rows
+
+
+def same_row(one: Any, other: Any) -> bool:
+    """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0.
+
+    Most rows are written alike, which is cheaper to find out.
+    """
+    if one != other:
+        return False
+    return repr(one) == repr(other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

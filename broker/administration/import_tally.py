@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.administration.definition_rows import IDENTITIES, Key, same_row
-from broker.administration.definitions import PAUSED_QUEUE, VHOST_LIMITS
+from broker.administration.definitions import IDENTITIES, PAUSED_QUEUE, VHOST_LIMITS, Key, same_row
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
 

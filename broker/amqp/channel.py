@@ -36,7 +36,7 @@ from broker.amqp.framing import (
     Octets,
     PublishRun,
 )
-from broker.amqp.header_facts import plain_facts
+from broker.amqp.header_facts import NO_PRIORITY, plain_facts
 from broker.amqp.output import UNDECIDED, ConnectionOutput, Withheld
 from broker.amqp.wire import PROPERTIES_AT
 
@@ -52,7 +52,7 @@ TO_SESSION: Final = ChannelVerdict.SESSION
 OPEN_OK: Final = commands.Channel.OpenOk()
 CLOSE_OK: Final = commands.Channel.CloseOk()
 # The facts of a channel before its first publish.
-NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
+NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 
 __all__ = ["Channel"]
 

@@ -15,6 +15,7 @@ from broker.amqp.header_facts import (
     MEASURED_DEPTH_MAX,
     MEASURED_ENTRIES_MAX,
     MISSING,
+    NO_PRIORITY,
     HeaderFacts,
     gather_facts,
 )
@@ -138,7 +139,8 @@ def measure_header(
     at = PROPERTIES_AT + 2
     limit = len(header)
     delivery_mode: int | None = None
-    priority = table_at = 0
+    priority = NO_PRIORITY
+    table_at = 0
     texts: dict[str, bytes] = {}
     for flag, name, kind in KINDS:
         if not flags & flag:

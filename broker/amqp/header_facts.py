@@ -25,6 +25,7 @@ CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
 CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
 READ: Final = frozenset((CC, BCC, DELAY, PRODUCER, SEQUENCE))
 MISSING: Final = object()
+NO_PRIORITY: Final = -1
 
 
 class HeaderFacts:
@@ -32,6 +33,7 @@ class HeaderFacts:
 
     `special` sends a publish to the detailed check: only then do the attributes after it hold anything. Header values
     are as decoded, MISSING where there are none; `fault` is the text of the 406 that RabbitMQ has for the properties.
+    ``plain`` says that a publish needs no detailed check unless its queues do.
     Invariant: immutable. Facts without anything special are shared by all headers with equal facts.
     """
 
@@ -44,6 +46,7 @@ class HeaderFacts:
         "fault",
         "mark",
         "persistent",
+        "plain",
         "priority",
         "reply_to",
         "special",
@@ -66,10 +69,11 @@ class HeaderFacts:
         fault: str | None = None,
         mark: ProducerMark | None = None,
     ) -> None:
-        """Shapes: priority is 0 when absent, expiration_ms None when absent or no time."""
+        """Shapes: priority is NO_PRIORITY when absent, expiration_ms None when absent or no time."""
         self.persistent = persistent
         self.priority = priority
         self.expiration_ms = expiration_ms
+        self.plain = not special and expiration_ms is None
         self.special = special
         self.expiration = expiration
         self.reply_to = reply_to
@@ -100,7 +104,7 @@ class ProducerMark:
         self.sequence_at = sequence_at
         self.bare = bare
         self.facts = facts
-        self.plain = not facts.special and facts.expiration_ms is None
+        self.plain = facts.plain
         self.before = header[PROPERTIES_AT:sequence_at]
         self.after = header[sequence_at + layout.size :]
         self.header_bytes = len(header)

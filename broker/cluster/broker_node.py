@@ -112,7 +112,7 @@ class BrokerNode:
         give_up = self.member.give_up
         data = self.data = DataPath(database, loop, failed=give_up)
         self.topology = SharedTopology(database, flushed=data.drain, fail=give_up)
-        self.inquiries = QueueInquiries(database, data.drain, data.fetch, give_up)
+        self.inquiries = QueueInquiries(database, data.drain, data.fetch, data.find_levels, give_up)
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
         self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)

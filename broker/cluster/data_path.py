@@ -74,6 +74,15 @@ class DataPath:
             if isinstance(stream, SharedLevel) and stream.demand.free:
                 self.streams.touch(stream)
 
+    async def find_levels(self, queue: Queue) -> None:
+        """Make the levels of a queue that have messages, and that another node was the first to use.
+
+        Raises: Unreachable.
+        """
+        if queue.strict:
+            for row in await self.database.function("read", "levels_of", queue.number):
+                queue.use_level(row[0])
+
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
         """Lease one message for basic.get, and call `then` in a later step of the loop, also if there is none."""
         shared = [stream for stream in reversed(queue.levels) if isinstance(stream, SharedLevel)]

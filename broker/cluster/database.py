@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bitarray import bitarray
@@ -261,10 +261,14 @@ class Database:
         numbers: Sequence[int],
         bits: Sequence[bitarray],
         seen: Sequence[bitarray | None],
-        counts: Sequence[dict[str, int] | None],
+        counts: Sequence[Mapping[str, Sequence[int]] | None],
     ) -> None:
         """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries."""
         await self.acting("lease", "give_back", streams, numbers, pack_rows(bits), pack_rows(seen), counts)
+
+    async def levels_in_use(self) -> list[int]:
+        """Return the streams of quorum queues that were made at their first use and have messages."""
+        return [row[0] for row in await self.function("read", "levels_in_use")]
 
     async def purge(self, streams: Sequence[int]) -> dict[int, int]:
         """Delete the free messages of streams, and return how many each had."""

@@ -151,7 +151,7 @@ class LeasedRow:
     count: int
     bits: bitarray
     seen: bitarray | None
-    counts: dict[str, int] | None
+    counts: dict[str, Sequence[int]] | None
     more: bool = False
     began: int = 0
     finished: int = 0

@@ -89,7 +89,7 @@ class Keeper:
         if self._soon.is_set:
             return
         for number in streams:
-            stream = self._data.streams.by_number.get(number)
+            stream = self._data.streams.find(number)
             if stream is not None and _needs_keeper(stream):
                 self._soon.set()
                 return
@@ -131,7 +131,7 @@ class Keeper:
         returned: list[Rest] = []
         delayed: list[tuple[int, SharedLevel, SharedSlot, int, Message]] = []
         for kind, row in leased:
-            stream = self._data.streams.by_number.get(row.stream)
+            stream = self._data.streams.find(row.stream)
             messages = None if stream is None else self._load(row, chunks[row.number or 0])
             if stream is None or messages is None:  # its queue is being made or deleted here, or it cannot be read
                 returned.append((row, row.bits, now_ms + int(LOOK_S * 1000)))

@@ -61,7 +61,7 @@ class Arrivals:
         return counts
 
     def _adopt(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> int:
-        stream = self._streams.by_number.get(row.stream)
+        stream = self._streams.find(row.stream)
         if stream is None or row.number is None:
             return 0
         indexes = list(row.bits.search(1))

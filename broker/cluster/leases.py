@@ -70,6 +70,7 @@ class Leases:
         self._fetches: dict[SharedLevel, list[Callable[[], None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []  # who wait until nothing is to go back
         self._works = False
+        self._finds = False
         self._ticker: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
         self._epoch = 0  # grows when everything is forgotten
@@ -91,7 +92,7 @@ class Leases:
             self._look_at_all()
             return
         for number in hint.streams:
-            stream = self._streams.by_number.get(number)
+            stream = self._streams.find(number)
             if stream is None:
                 continue
             if hint.kind == FREE:
@@ -268,15 +269,35 @@ class Leases:
         self._looker = None
         if self._consuming and not self._closed:
             self._looker = self._loop.call_later(LOOK_S, self._look)
+            strict = False
             for stream in self._consuming:
+                strict = strict or stream.queue.strict
                 if not stream.queue.ready and not stream.demand.asked:
                     stream.demand.look()
                     self._streams.touch(stream)
+            if strict:
+                self._find_levels()
 
     def _look_at_all(self) -> None:
         for stream in self._streams.by_number.values():
             stream.demand.note_free(0)
             self._streams.touch(stream)
+        self._find_levels()
+
+    def _find_levels(self) -> None:
+        """Find the levels that other nodes were the first to use."""
+        if not (self._finds or self._paused or self._closed):
+            self._finds = True
+            self._tasks.start(self._ask_for_levels())
+
+    async def _ask_for_levels(self) -> None:
+        try:
+            for number in await self._database.levels_in_use():
+                self._streams.find(number)
+        except Unreachable:
+            pass  # the next look finds them
+        finally:
+            self._finds = False
 
     def _forget(self, stream: SharedLevel) -> None:
         self._consuming.pop(stream, None)

@@ -38,15 +38,17 @@ class QueueInquiries:
         database: Database,
         drain: Callable[[], Coroutine[Any, Any, None]],
         lease: Callable[[Queue, Callable[[], None]], None],
+        find_levels: Callable[[Queue], Coroutine[Any, Any, None]],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`drain` returns when everything that was published so far is committed; `fail` ends the broker.
 
-        `lease` leases one message of a queue, and then calls.
+        `lease` leases one message of a queue, and then calls. `find_levels` makes the levels that have messages.
         """
         self._database = database
         self._drain = drain
         self._lease = lease
+        self._find_levels = find_levels
         self._counting: list[tuple[Queue, Callable[[tuple[int, int, int] | StatementRefused], None]]] = []
         self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
@@ -83,7 +85,7 @@ class QueueInquiries:
         counting, self._counting = self._counting, []
         await self._drain()
         node = self._database.node  # the consumers of this node are known here, also those that have just left
-        numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.levels]))
+        numbers = list(dict.fromkeys([number for queue, _ in counting for number in queue.numbers]))
         try:
             rows = await patiently(
                 lambda: self._database.function("read", "queue_counts", node, numbers), gives_up=True
@@ -95,21 +97,30 @@ class QueueInquiries:
         found: dict[int, tuple[int, int, int]] = {row[0]: (row[1], row[2], row[3]) for row in rows}
         for queue, answered in counting:
             ready = unacked = 0
-            for stream in queue.levels:
-                messages, _, held = found[stream.number]
-                elsewhere = min(self.elsewhere.get(stream.number, 0), held)
-                ready += messages + elsewhere
-                unacked += held - elsewhere
+            by_priority: dict[int, int] = {}
+            for number in queue.numbers:
+                messages, _, held = found[number]
+                if messages or held:
+                    queue.use_level(number)
+                    elsewhere = min(self.elsewhere.get(number, 0), held)
+                    by_priority[number] = messages + elsewhere
+                    ready += messages + elsewhere
+                    unacked += held - elsewhere
+            if queue.strict:
+                for level in queue.levels:
+                    by_priority[level.number] = by_priority.get(level.number, 0) + level.manager.ready
+                queue.note_ready({level.priority: by_priority[level.number] for level in queue.levels})
             consumers = found[queue.number][1] + len(queue.consumers)
             answered((ready + queue.ready, consumers, unacked + queue.unacked))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         await self._drain()  # what the client published before it can be fetched
+        await patiently(lambda: self._find_levels(queue))
         self._lease(queue, answered)
 
     async def _purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
         await self._drain()
-        numbers = [stream.number for stream in queue.levels]
+        numbers = queue.numbers
         try:
             purged = await patiently(lambda: self._database.purge(numbers), gives_up=True)
         except StatementRefused as error:

@@ -105,7 +105,7 @@ class SharedDefinitions:
 
     def dropped(self, vhost: Vhost) -> None:
         """Note what the queues of a deleted vhost have stored."""
-        streams = [stream.number for queue in vhost.queues.values() for stream in queue.levels]
+        streams = [number for queue in vhost.queues.values() for number in queue.numbers]
         self._dropped.setdefault(vhost.name, []).extend(streams)
 
     def applied(self, version: int) -> None:

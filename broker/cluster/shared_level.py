@@ -14,12 +14,13 @@ from bitarray import bitarray
 
 from broker.cluster.batch import GatheringBatch, Share
 from broker.cluster.demand import Demand
-from broker.cluster.shared_slot import Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
+from broker.cluster.shared_slot import NEVER, Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
+from broker.store.record import QUEUE_NUMBERS
 
 if TYPE_CHECKING:
     from broker.core.queue.level_owner import LevelOwner
@@ -59,6 +60,14 @@ class SharedLevels:
             yield
         finally:
             self.ahead = before
+
+    def find(self, number: int) -> SharedLevel | None:
+        """Return a stream by its number; that of a level which another node was the first to use is made now."""
+        stream = self.by_number.get(number)
+        if stream is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
+            lowest.queue.use_level(number)
+            stream = self.by_number.get(number)
+        return stream
 
     def schedule(self) -> None:
         """Schedule a look: something was gathered."""
@@ -121,6 +130,7 @@ class SharedLevel(Level):
 
     __slots__ = (
         "_accepted",
+        "_counter",
         "_indexes",
         "_opening",
         "_places",
@@ -147,6 +157,7 @@ class SharedLevel(Level):
         self.lasting = self.durable
         self.durable = False  # the database has its messages; the log of this node has nothing of them
         self.persists_all = False
+        self._counter = number & QUEUE_NUMBERS if queue.strict else number - level
         self._streams = streams
         self._places: dict[int, SlotPlace] = {}  # by the first id of the local slot
         self._opening: SharedSlot | None = None  # where the messages come from that are being appended
@@ -182,7 +193,7 @@ class SharedLevel(Level):
         With `ahead` as many as the node's own consumers have room for are leased to it from the start and delivered at
         once, if no other message of the stream can be ahead of them.
         """
-        share = batch.share(self.number, self.number - self.priority)
+        share = batch.share(self.number, self._counter)
         count = len(messages)
         self._accepted += count
         mine = 0
@@ -232,12 +243,12 @@ class SharedLevel(Level):
         slot: SharedSlot,
         indexes: list[int],
         messages: list[Message],
-        counts: Mapping[int, int],
+        counts: Mapping[int, Sequence[int]],
         seen: bitarray | None,
     ) -> None:
         """Take messages that were leased to this node, at least one.
 
-        Shapes: `messages` are those of the `indexes`, which ascend. `counts` are delivery counts by index, `seen` marks
+        Shapes: `messages` are those of the `indexes`, which ascend. `counts` are `Counts` by index, `seen` marks
             the messages of the slot that may have been delivered before.
         """
         if self.deleted:
@@ -252,12 +263,14 @@ class SharedLevel(Level):
         if counts or seen is not None:
             for place, index in enumerate(indexes):
                 if index in counts or (seen is not None and seen[index]):
-                    count = counts.get(index, 0)
-                    returns.append(ReturnRun(place, place + 1, count, count))
+                    acquired, delivered = counts.get(index, NEVER)
+                    returns.append(ReturnRun(place, place + 1, acquired, delivered))
         charge_bytes = sum([message.charge for message in messages])
         self.demand.arrived(charge_bytes)
-        manager.adopt(messages, charge_bytes, returns)
         queue = self.queue
+        adopted = manager.adopt(messages, charge_bytes, returns)
+        if returns and (again := adopted.ready_again()):
+            queue.note_returned(self.priority, adopted, again)
         if queue.consumers.present and not queue.awake:
             queue.wake_worker()
 
@@ -301,14 +314,14 @@ class SharedLevel(Level):
         """Dead-letter a message that is not leased to the stream: refused by a full queue, or dropped by the keeper."""
         self._ports.dead_letter(self.queue, message, reason)
 
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+    def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Put messages back in their place; they go to another node if this one has no room for them."""
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if slot.first not in self._places:  # it is no longer leased to this node
             self.manager.settle(slot, indexes)
             return
-        super().requeue(slot, indexes)
+        super().requeue(slot, indexes, failed=failed)
         self._streams.touch(self)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
@@ -356,8 +369,8 @@ class SharedLevel(Level):
                     one.bits[known] = 1
                     if slot.redelivered(index):
                         one.seen[known] = 1
-                        if count_of_returns := slot.delivery_count(index):
-                            one.counts[known] = count_of_returns
+                        if acquired := slot.acquired_count(index):
+                            one.counts[known] = (acquired, slot.delivery_count(index))
                 returned.append(one)
             self.manager.lose(slot, indexes)
         return returned

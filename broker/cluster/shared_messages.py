@@ -67,7 +67,7 @@ class SharedMessages(LocalMessages):
         self._data = data
         self._database = data.database
         self._loader = ChunkLoader()
-        self._levels = [stream for stream in reversed(queue.levels) if isinstance(stream, SharedLevel)]
+        self._levels: list[SharedLevel] = []
         self._next = (0, 0)  # number and index of the next message of the first level
         self._last: int | None = None  # the number up to which the walk goes; None before it begins
         self._epoch = 0
@@ -99,6 +99,8 @@ class SharedMessages(LocalMessages):
         """Begin the walk, once what was published, settled or returned on this node is committed."""
         await self._data.drain()
         await self._data.leases.returned()
+        await self._data.find_levels(self.queue)
+        self._levels = [stream for stream in reversed(self.queue.levels) if isinstance(stream, SharedLevel)]
         self._last = int((await self._database.function("read", "newest_number"))[0][0])
         self._epoch = self._database.epoch
 

@@ -110,7 +110,7 @@ class SharedQueue(Queue):
         is too much; so limits have no effect here.
     """
 
-    __slots__ = ("_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
+    __slots__ = ("_by_priority", "_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue], *, parts: QueueParts, vhost_name: str
@@ -118,6 +118,7 @@ class SharedQueue(Queue):
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the method that runs
+        self._by_priority: dict[int, int] | None = None
         self._purged = 0
         self._noted: Asked | None = None
         self._noted_until_ms = math.inf
@@ -133,7 +134,8 @@ class SharedQueue(Queue):
             case "get":
                 # The message with the highest priority may be free. What came back to a full queue is too much.
                 returned = self.rules.limited and not self.consumers
-                if asked is None and not self.paused and (not self.ready or len(self.levels) > 1 or returned):
+                ranks = self.strict or self.prioritized
+                if asked is None and not self.paused and (not self.ready or ranks or returned):
                     raise Asked(self, verb, session, partial(self._parts.inquiries.fetch, self))
             case "consume":
                 if asked is None:
@@ -173,6 +175,23 @@ class SharedQueue(Queue):
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
         return super().counts() if self._counted is None else self._counted[:2]
+
+    def ready_by_priority(self) -> dict[int, int]:
+        """Return how many messages each level has ready on all nodes, as `before` asked."""
+        return super().ready_by_priority() if self._by_priority is None else self._by_priority
+
+    def note_ready(self, by_priority: dict[int, int]) -> None:
+        """Note how many messages each level has ready on all nodes."""
+        self._by_priority = {priority: count for priority, count in by_priority.items() if count}
+
+    def level_at(self, priority: int) -> Level:
+        """Return the level of a priority, made now or before; other nodes may have messages of it already."""
+        known = len(self.levels)
+        level = super().level_at(priority)
+        if len(self.levels) > known and isinstance(level, SharedLevel) and isinstance(self.level, SharedLevel):
+            level.set_elsewhere(self.level.elsewhere)
+            self._parts.data.touch(self)
+        return level
 
     def held(self) -> int:
         """Return how many messages are unacked on all nodes, as `before` asked."""

@@ -10,10 +10,14 @@ from bitarray import bitarray
 if TYPE_CHECKING:
     from broker.slots.slot import Slot
 
-__all__ = ["Returned", "SharedSlot", "SlotPlace", "UnsavedSettlements", "message_id"]
+__all__ = ["NEVER", "Counts", "Returned", "SharedSlot", "SlotPlace", "UnsavedSettlements", "message_id"]
 
 INDEX_BITS: Final = 20  # a browser knows integers of 53 bits
+NEVER: Final = (0, 0)
 KEPT_S: Final = 2.0  # PostgreSQL writes an asynchronous commit within three times wal_writer_delay, 0.6 s by default
+
+Counts = tuple[int, int]
+"""How often a message came back, and how many of these returns count towards the delivery limit."""
 
 
 class SharedSlot:
@@ -72,7 +76,7 @@ def message_id(number: int, index: int) -> int:
 class Returned:
     """Messages of one shared slot that go back to the free ones.
 
-    Shapes: ``seen`` marks those that may have been delivered; ``counts`` are delivery counts by index.
+    Shapes: ``seen`` marks those that may have been delivered; ``counts`` are `Counts` by index.
     """
 
     __slots__ = ("bits", "counts", "seen", "slot")
@@ -81,7 +85,7 @@ class Returned:
         self.slot = slot
         self.bits = bitarray(slot.count, "big")
         self.seen = bitarray(slot.count, "big")
-        self.counts: dict[int, int] = {}
+        self.counts: dict[int, Counts] = {}
 
 
 Settlement = tuple[SharedSlot, bitarray]

@@ -148,7 +148,7 @@ class SharedTopology:
         limits: list[Limits] = []
         for queue in queues:
             if not queue.kept:
-                limits += _limits(name, [stream.number for stream in queue.levels], queue.rules)
+                limits += _limits(name, queue.numbers, queue.rules)
         await replace_limits(self._database, name, limits)
 
     async def _take_numbers(self, count: int) -> int:
@@ -205,12 +205,12 @@ class SharedTopology:
         """Note the streams of a queue that is deleted by a change which is being applied."""
         self._dropped += self._streams(self._vhosts[vhost], name)
 
-    def _streams(self, vhost: Vhost, name: str, number: int | None = None) -> list[int]:
+    def _streams(self, vhost: Vhost, name: str, number: int | None = None) -> Sequence[int]:
         """Return the numbers of the streams of a queue, if it is the queue with that number."""
         queue = vhost.queues.get(name)
         if queue is None or number not in (None, queue.number):
             return []
-        return [stream.number for stream in queue.levels]
+        return queue.numbers
 
     def _unopened_streams(self, deleted: QueueDeleted) -> Sequence[int]:
         """Return the numbers of the streams of a queue whose vhost is not open here."""

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from broker.core.arguments import queue_type
 from broker.core.names import is_predeclared
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.holding_queue import holding_name
-from broker.core.queue.rules import queue_rules
+from broker.core.queue.queue import numbers_of
+from broker.core.queue.rules import QUORUM, queue_rules
 from broker.core.topology import changes
 from broker.core.topology.changes import arguments_from_json
 
@@ -167,12 +169,14 @@ class QueueDeclared(TopologyChange):
 
     @property
     def levels(self) -> int:
-        """How many streams it has."""
+        """How many numbers in a row its streams take."""
         return queue_rules(arguments_from_json(self.arguments)).max_priority + 1
 
     @property
     def streams(self) -> Sequence[int]:
-        """The numbers of its streams."""
+        """The numbers of its streams, also of those that it may get."""
+        if queue_type(arguments_from_json(self.arguments)) == QUORUM:
+            return numbers_of(self.number)
         return range(self.number, self.number + self.levels)
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:

@@ -10,10 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.errors import ChannelError
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
+from broker.core.postponed import carry_out
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.poisoned import POISONED_ARGUMENTS
 from broker.core.queue.ports import QueuePorts
 from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
@@ -26,6 +29,7 @@ from broker.delivery.turn import Turn, TurnEngine
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
+from broker.store.record import QUEUE_NUMBERS
 from broker.store.segment import OFFSET_BITS
 from broker.tasks import Tasks
 
@@ -105,6 +109,8 @@ class Engine(TurnEngine):
             clock=turn,
             deadlines=self.deadlines,
             dead_letter=self._dead_letter,
+            with_poisoned=self._with_poisoned,
+            keep_poisoned=settings.amqp.keep_poisoned,
             unused=self._unused,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
@@ -134,6 +140,7 @@ class Engine(TurnEngine):
         """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
+        self.vhost.ports.keep_poisoned = settings.amqp.keep_poisoned
         self.vhost.limits.take_settings(limits_of(settings))
 
     @property
@@ -164,10 +171,15 @@ class Engine(TurnEngine):
         lost: list[QueueState] = []
         levels = {level.number: level for queue in vhost.queues.values() for level in queue.levels}
         for number, state in recovered.queues.items():
-            if number in levels:
-                levels[number].restore(state, redelivered=not recovered.clean)
-            else:
+            level = levels.get(number)
+            if level is None and (lowest := levels.get(number & QUEUE_NUMBERS)) is not None:
+                level = vhost.queues[lowest.queue.name].level_numbered(number)
+            if level is None:
                 lost.append(state)
+            else:
+                level.restore(state, redelivered=not recovered.clean)
+        for queue in vhost.queues.values():
+            queue.find_returned()
         if lost:
             self._restore_lost(lost, deleted_numbers(recovered.topology), redelivered=not recovered.clean)
         for queue in vhost.queues.taps.values():
@@ -181,7 +193,7 @@ class Engine(TurnEngine):
         """Restore the messages of queues without a declaration, except those of deleted queues."""
         for state in states:
             messages = sum(slot.unsettled for slot in state.slots)
-            if state.number in deleted or not messages:
+            if not deleted.isdisjoint((state.number, state.number & QUEUE_NUMBERS)) or not messages:
                 self.store.discard(state)
                 continue
             reason = f"the declaration of queue number {state.number}, which holds {messages} messages, cannot be read"
@@ -380,6 +392,19 @@ class Engine(TurnEngine):
 
     def _dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.dead_letter(queue, message, reason)
+
+    def _with_poisoned(self, name: str, then: Callable[[], None]) -> None:
+        """Call when the queue of this name is there, which takes a while in a cluster."""
+        if name in self.vhost.queues:
+            then()
+        else:
+            carry_out(partial(self._declare_poisoned, name), then)
+
+    def _declare_poisoned(self, name: str) -> None:
+        try:
+            self.vhost.queues.declare(name, durable=True, arguments=POISONED_ARGUMENTS)
+        except ChannelError as error:
+            _log.error("poisoned.dropped", vhost=self.vhost.name, queue=name, reason=str(error))
 
     def _unused(self, queue: Queue) -> None:
         self.vhost.queues.unused(queue)

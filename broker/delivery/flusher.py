@@ -137,7 +137,8 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
                 if not alike:
                     octets = LAST_OCTETS_AGAIN if slot.redelivered(indexes[taken]) else LAST_OCTETS
                     if counted:
-                        header = with_delivery_count(header, slot.delivery_count(indexes[taken]))
+                        index = indexes[taken]
+                        header = with_delivery_count(header, slot.acquired_count(index), slot.delivery_count(index))
                 large_bytes = consumer.append(message, header, tag + taken, octets)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1

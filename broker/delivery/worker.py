@@ -187,7 +187,7 @@ class Worker(QueueWorker["Queue"]):
         try:
             consumer.deliver_one(level, slot, index)
         except Exception:
-            _put_back(level, slot, (index,), [consumer])
+            _put_back(queue, level, slot, (index,), [consumer])
             raise
         return True  # a publish wakes it
 
@@ -215,7 +215,8 @@ class Worker(QueueWorker["Queue"]):
             else:
                 rooms = rooms_of(consumers, BATCH_MESSAGES)
                 room = sum(rooms)
-            indexes = manager.take(slot, min(room, BATCH_MESSAGES))
+            limit = min(room, BATCH_MESSAGES)
+            indexes = queue.take(level, slot, limit) if queue.strict else manager.take(slot, limit)
             budget -= len(indexes)
             if queue.timed:
                 taken, indexes = len(indexes), queue.drop_expired(level, slot, indexes)
@@ -232,10 +233,10 @@ class Worker(QueueWorker["Queue"]):
                 else:
                     left = self._deliver(level, slot, indexes, consumers, rooms)
             except Exception:
-                _put_back(level, slot, indexes, consumers)
+                _put_back(queue, level, slot, indexes, consumers)
                 raise
             if left:
-                manager.put_back(slot, left)
+                queue.put_back(level, slot, left)
             elif not manager.ready and not queue.prioritized:
                 return False  # a publish wakes it
         return True
@@ -278,10 +279,10 @@ class Worker(QueueWorker["Queue"]):
         return left
 
 
-def _put_back(level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
+def _put_back(queue: Queue, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
     """Take back those of the taken messages that no consumer has, after an error."""
     held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
-    level.manager.put_back(slot, [index for index in indexes if index not in held and index not in slot.acks])
+    queue.put_back(level, slot, [index for index in indexes if index not in held and index not in slot.acks])
 
 
 class Workers:

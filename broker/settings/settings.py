@@ -158,6 +158,12 @@ class Amqp(SettingsSection):
         "RabbitMQ consumer_timeout",
         reload=AT_ONCE,
     )
+    keep_poisoned: bool = Field(
+        default=False,
+        description="Whether a message that exceeds the delivery limit of a queue without a dead letter exchange goes "
+        "to the queue NAME.poisoned instead of being dropped. A policy with keep-poisoned decides it for its queues.",
+        json_schema_extra={"reload": AT_ONCE},
+    )
     table_depth_max: int = number(
         16, 1, 64, "levels", "How deep tables and arrays can be nested.", reload=NEXT_CONNECTION
     )

@@ -238,6 +238,14 @@ class SlotManager:
             heappush(offers, offer)
         return found
 
+    def lease(self, slot: Slot, owner: Owner) -> bool:
+        """Lease a certain slot to `owner`, and return whether they have it now."""
+        if slot.owner is None:
+            self._epoch += 1
+            slot.lease_to(owner, self._epoch)
+            return True
+        return slot.owner is owner or slot.owner == owner
+
     def after(self, slot: Slot) -> Slot | None:
         """Return the sealed slot that starts where `slot` ends, if there is one: it will be needed next."""
         following = self.slots.get(slot.end)
@@ -274,20 +282,20 @@ class SlotManager:
                 slot.offered = False  # hot: written here
         return None
 
-    def pick(self, slot: Slot, index: int) -> None:
-        """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready."""
-        slot.pick(index)
-        self._less_ready(slot, (index,))
-        self.unacked += 1
+    def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Hand out certain messages of a slot, which ascend, wherever they are. Raises: ValueError as `Slot.pick`."""
+        slot.pick(indexes)
+        self._less_ready(slot, indexes)
+        self.unacked += len(indexes)
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Take back messages that were taken and not sent."""
         slot.put_back(indexes)
         self._again_ready(slot, indexes)
 
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+    def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Take back messages that a consumer had; they come before all fresh messages, in their old order."""
-        slot.requeue(indexes)
+        slot.requeue(indexes, failed=failed)
         self._again_ready(slot, indexes)
 
     def give_back(self, slot: Slot) -> None:

@@ -36,26 +36,34 @@ class Redeliveries:
 
     Shapes: a bit is set once its message may have been delivered before; beyond the last bit none is set. ``_acquired``
         and ``_delivered`` are as in `ReturnRun`, one for each bit; they are None while each of these messages came back
-        once.
+        once, and all of them ``_failed`` or none did.
     """
 
-    __slots__ = ("_acquired", "_bits", "_delivered")
+    __slots__ = ("_acquired", "_bits", "_delivered", "_failed")
 
     def __init__(self) -> None:
         self._bits = bitarray(endian="little")
         self._acquired: array[int] | None = None
         self._delivered: array[int] | None = None
+        self._failed = True
 
     def __contains__(self, index: int) -> bool:
         bits = self._bits
         return index < len(bits) and bool(bits[index])
+
+    def acquired(self, index: int) -> int:
+        """Return how often a message came back."""
+        if index not in self:
+            return 0
+        acquired = self._acquired
+        return 1 if acquired is None else acquired[index]
 
     def delivered(self, index: int) -> int:
         """Return how many returns of a message count towards the delivery limit."""
         if index not in self:
             return 0
         delivered = self._delivered
-        return 1 if delivered is None else delivered[index]
+        return int(self._failed) if delivered is None else delivered[index]
 
     def among(self, indexes: Sequence[int]) -> int:
         """Return how many of some messages may have been delivered before."""
@@ -71,25 +79,32 @@ class Redeliveries:
             return []
         return [index for index in indexes if self.delivered(index) >= limit]
 
-    def add(self, indexes: Sequence[int]) -> None:
-        """Count one more return of some messages, at least one, which ascend.
+    def add(self, indexes: Sequence[int], *, failed: bool) -> None:
+        """Count one more return of some messages, at least one, which ascend; it counts for the limit if it `failed`.
 
         Cost: a few slice assignments for a range of messages that came back equally often.
         """
         self._grow(indexes[-1] + 1)
-        if self._acquired is None and self.among(indexes):
-            self._count()
+        if self._acquired is None:
+            if not self._bits.any():
+                self._failed = failed
+            elif failed != self._failed or self.among(indexes):
+                self._count()
         if self._acquired is not None and self._delivered is not None:
             count_up(self._acquired, indexes)
-            count_up(self._delivered, indexes)
+            if failed:
+                count_up(self._delivered, indexes)
         put_bits(self._bits, indexes, 1)
 
     def put(self, run: ReturnRun) -> None:
         """Take the counts of a run, whatever they were before."""
         first, end, acquired, delivered = run
         self._grow(end)
-        if self._acquired is None and (acquired != 1 or delivered != 1):
-            self._count()
+        if self._acquired is None:
+            if not self._bits.any() and delivered in (0, 1):
+                self._failed = delivered == 1
+            if acquired != 1 or delivered != int(self._failed):
+                self._count()
         if self._acquired is not None and self._delivered is not None:
             self._acquired[first:end] = array("I", (acquired,)) * (end - first)
             self._delivered[first:end] = array("I", (delivered,)) * (end - first)
@@ -121,7 +136,7 @@ class Redeliveries:
         """Split neighbours that came back into runs of equal counts."""
         acquired, delivered = self._acquired, self._delivered
         if acquired is None or delivered is None:
-            return [ReturnRun(start, stop, 1, 1)]
+            return [ReturnRun(start, stop, 1, int(self._failed))]
         if are_equal(acquired[start:stop]) and are_equal(delivered[start:stop]):
             return [ReturnRun(start, stop, acquired[start], delivered[start])]
         found: list[ReturnRun] = []
@@ -136,7 +151,7 @@ class Redeliveries:
         """Keep a number for each message from now on."""
         if self._acquired is None:
             self._acquired = array("I", self._bits.tolist())
-            self._delivered = array("I", self._acquired)
+            self._delivered = array("I", self._acquired) if self._failed else array("I", (0,)) * len(self._bits)
 
     def _grow(self, length: int) -> None:
         """Have a bit, and counts if there are any, for each of the first `length` messages."""

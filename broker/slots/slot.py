@@ -304,23 +304,32 @@ class Slot:
             return self._first_returned(limit)
         return list(islice(self.acks.unsettled(self.cursor, self.length), limit))
 
-    def pick(self, index: int) -> None:
-        """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready.
-
-        Cost: the ready messages before it when it is fresh.
-        """
+    def is_ready(self, index: int) -> bool:
+        """Return whether a message may be handed out."""
         if index < self.cursor:
             returned = self.returned
-            if returned is None or index >= len(returned) or not returned[index]:
+            return returned is not None and index < len(returned) and bool(returned[index])
+        return index < self.length and index not in self.acks
+
+    def pick(self, indexes: Sequence[int]) -> None:
+        """Hand out certain messages, at least one, wherever they are. Raises: ValueError when one is not ready.
+
+        Shapes: they ascend.
+        Cost: the ready messages before the last one, if that is fresh.
+        """
+        for index in indexes:
+            if not self.is_ready(index):
                 raise ValueError(f"message {index} of slot {self.first} is not ready")
-            self._unreturn(single(index))
-            return
-        before = list(self.acks.unsettled(self.cursor, index))
-        if index >= self.length or index in self.acks:
-            raise ValueError(f"message {index} of slot {self.first} is not ready")
-        self.holes -= self.acks.settled_between(self.cursor, index)
-        self.cursor = index + 1
-        self._return(before)
+        below = bisect_left(indexes, self.cursor)
+        if below:
+            self._unreturn(indexes[:below])
+        if below < len(indexes):
+            chosen = indexes[below:]
+            end = chosen[-1] + 1
+            before = [index for index in self.acks.unsettled(self.cursor, end) if index not in chosen]
+            self.holes -= self.acks.settled_between(self.cursor, end)
+            self.cursor = end
+            self._return(before)
 
     def size_of(self, indexes: Sequence[int]) -> int:
         """Return the size of messages for a limit in bytes; 0 as long as their sizes are not known."""
@@ -335,11 +344,11 @@ class Slot:
         """Take back messages that were handed out and not sent: they are fresh again."""
         self._return(indexes)
 
-    def requeue(self, indexes: Sequence[int]) -> None:
+    def requeue(self, indexes: Sequence[int], *, failed: bool) -> None:
         """Take back messages that a consumer had: each keeps its place and counts one more return."""
         if indexes:
             self._return(indexes)
-            self._redeliveries().add(indexes)
+            self._redeliveries().add(indexes, failed=failed)
 
     def settle(self, indexes: Sequence[int]) -> None:
         """Mark handed-out messages settled and release their contents."""
@@ -407,15 +416,36 @@ class Slot:
         """Return whether the message may have been delivered before."""
         return self.recovered or (self.redeliveries is not None and index in self.redeliveries)
 
+    def acquired_count(self, index: int) -> int:
+        """Return how often a message came back."""
+        return 0 if self.redeliveries is None else self.redeliveries.acquired(index)
+
     def delivery_count(self, index: int) -> int:
         """Return how many returns of a message count towards the delivery limit."""
         return 0 if self.redeliveries is None else self.redeliveries.delivered(index)
 
     def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List those of some messages that came back `limit` times or more."""
+        """List those of some messages that came back `limit` times or more, as far as a delivery limit counts."""
         if self.redeliveries is None:
             return [] if limit > 0 else list(indexes)
         return self.redeliveries.worn(indexes, limit)
+
+    def ready_again(self) -> Sequence[int]:
+        """Return the ready messages that came back, as far as their returns were counted."""
+        runs = self.returns_of(self.ready_indexes())
+        return [index for run in runs if run.acquired for index in range(run.first, run.end)]
+
+    def first_fresh(self, limit: int) -> list[int]:
+        """Return up to `limit` of the first ready messages that never came back."""
+        if self.redeliveries is None:
+            return list(self.front(limit))
+        found: list[int] = []
+        for index in self.ready_indexes():
+            if not self.acquired_count(index):
+                found.append(index)
+                if len(found) == limit:
+                    break
+        return found
 
     def returns_of(self, indexes: Sequence[int]) -> list[ReturnRun]:
         """Return how often messages came back, for those that did."""

@@ -54,6 +54,7 @@ __all__ = [
     "KINDS",
     "KIND_AT",
     "LENGTH_MIN",
+    "LEVEL_SHIFT",
     "MARK",
     "MARK_BYTES",
     "MARK_TAIL",
@@ -63,6 +64,7 @@ __all__ = [
     "PREFIX_BYTES",
     "PRODUCER",
     "QUEUE_DELETED",
+    "QUEUE_NUMBERS",
     "REQUEUED",
     "RETURNS",
     "RUN",
@@ -102,6 +104,10 @@ INNER: Final = 0x80  # so that none of its records is taken for one that stands 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
 PRODUCER: Final = 1 << 63  # tells the number of a producer from that of a queue
+LEVEL_SHIFT: Final = (
+    46  # a level that a queue gets by its use has the queue's number, and above these bits one of its own
+)
+QUEUE_NUMBERS: Final = (1 << LEVEL_SHIFT) - 1
 DUE: Final = 1 << 62  # stands where the number of a queue would, in front of a moment
 
 HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets

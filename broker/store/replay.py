@@ -29,6 +29,7 @@ from broker.store.record import (
     PREFIX_BYTES,
     PRODUCER,
     QUEUE_DELETED,
+    QUEUE_NUMBERS,
     REQUEUED,
     RETURNS,
     RUN,
@@ -211,7 +212,7 @@ class Replay:
         if number in self._deleted:
             self._due_ms = 0
             return None
-        self.next_queue_number = max(self.next_queue_number, number + 1)
+        self._reserve(number)
         queue = self.queues[number] = QueueReplay(QueueState(number, 1), self._logs, *self._window)
         return queue
 
@@ -240,14 +241,18 @@ class Replay:
         (number,) = _numbers(record)
         self._deleted.add(number)
         self.queues.pop(number, None)
-        self.next_queue_number = max(self.next_queue_number, number + 1)
+        self._reserve(number)
+
+    def _reserve(self, number: int) -> None:
+        """Give no new queue the number of one that was met, nor that of one whose level was."""
+        self.next_queue_number = max(self.next_queue_number, (number & QUEUE_NUMBERS) + 1)
 
     def topology(self, record: bytes, flags: int, position: int) -> None:
         change = decode_topology(record)
         self.changes.append(change)
         number = change.get("number")
         if isinstance(number, int):
-            self.next_queue_number = max(self.next_queue_number, number + 1)
+            self._reserve(number)
 
     def moved(self, record: bytes, flags: int, position: int) -> None:
         targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bitarray import bitarray
@@ -27,7 +27,7 @@ class ModelRow:
     count: int
     bits: bitarray
     seen: bitarray
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Sequence[int]] = field(default_factory=dict)
 
 
 class SharedTables:
@@ -199,13 +199,17 @@ class ModelDatabase:
         await self._leave()
         return rows
 
+    async def levels_in_use(self) -> list[int]:
+        """Return none: no queue of a model is a quorum queue."""
+        return []
+
     async def give_back(
         self,
         streams: Sequence[int],
         numbers: Sequence[int],
         bits: Sequence[bitarray],
         seen: Sequence[bitarray | None],
-        counts: Sequence[dict[str, int] | None],
+        counts: Sequence[Mapping[str, Sequence[int]] | None],
     ) -> None:
         """Move bits to the free rows."""
         await self._enter("give_back")

@@ -79,7 +79,7 @@ class PathQueue(LevelOwner):
         self.node = node
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
-        self.awake = self.lags = self.prioritized = False
+        self.awake = self.lags = self.prioritized = self.strict = False
         self.level: SharedLevel = node.path.level_of(cast("Any", self), 0, number, node.ports, False)
         self.levels = (self.level,)
 
@@ -119,7 +119,7 @@ class PathQueue(LevelOwner):
         held, consumer.held = consumer.held, []
         self.node.path.touch(cast("Any", self))
         for slot, index in held:
-            self.level.requeue(slot, [index])
+            self.level.requeue(slot, [index], failed=True)
 
     def settle(self, consumer: TestConsumer, count: int = 1 << 30) -> None:
         """Ack the oldest deliveries."""

@@ -27,7 +27,7 @@ async def test_a_lost_epoch_drops_everything(pair: ModelPair) -> None:
         pair.tables.move(key, "", moved)
     for slot, index in held:
         pair.queue_a.level.settle(slot, [index])
-        pair.queue_a.level.requeue(slot, [index])
+        pair.queue_a.level.requeue(slot, [index], failed=True)
     consumer.held.clear()
     consumer.got.clear()
     pair.queue_a.wake()
@@ -49,7 +49,7 @@ async def test_a_node_reconciles_what_it_holds(pair: ModelPair) -> None:
     assert pair.tables.rows[key].seen.any()
     pair.tables.rows.clear()
     slot, index = consumer.held[0]
-    pair.queue_a.level.requeue(slot, [index])
+    pair.queue_a.level.requeue(slot, [index], failed=True)
     consumer.held.clear()
     pair.queue_a.consumers.remove(consumer)
     pair.node_a.path.reconcile([])

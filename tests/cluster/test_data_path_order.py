@@ -89,7 +89,7 @@ class Course:
         if consumer.held:
             slot, index = consumer.held.pop(0)
             self.requeued.add(body_of((slot, index)))
-            queue.level.requeue(slot, [index])
+            queue.level.requeue(slot, [index], failed=True)
             queue.credit(consumer)
 
     async def finish(self) -> None:

@@ -114,10 +114,41 @@ def test_message_that_comes_back_too_often_is_dead_lettered(nodes: Nodes) -> Non
         frame, _, _ = channel.basic_get("worn")  # empty for as long as the other node has the message
         if frame is not None:
             deliveries += 1
-            channel.basic_nack(frame.delivery_tag)
+            channel.basic_reject(frame.delivery_tag)
     assert deliveries == 4
     ((_, headers),) = taken(b, "dead")
     assert headers["x-death"][0]["reason"] == "delivery_limit"
+
+
+def test_a_poisoned_message_is_kept_by_the_node_that_had_it(nodes: Nodes) -> None:
+    """Its queue is made on all nodes first, and the message goes there with its story."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b")
+    ask(nodes.by_name["a"].folder, "set_policy", name="k", pattern="^worn$", definition={"keep-poisoned": True})
+    declare(a, "worn", **{"x-queue-type": "quorum", "x-delivery-limit": 0})
+    for _ in range(2):
+        a.basic_publish("", "worn", b"m", pika.BasicProperties(priority=9))
+        frame, _, _ = b.basic_get("worn")
+        assert frame is not None
+        b.basic_reject(frame.delivery_tag)
+    found: list[tuple[bytes, Any]] = []
+
+    def all_found() -> bool:
+        found.extend(poisoned(a))
+        return len(found) == 2
+
+    wait_until(all_found, "the poisoned messages")
+    assert [(body, headers["x-death"][0]["reason"]) for body, headers in found] == [(b"m", "delivery_limit")] * 2
+    assert count(b, "worn") == 0
+    ask(nodes.by_name["a"].folder, "delete_policy", name="k")
+
+
+def poisoned(channel: BlockingChannel) -> list[tuple[bytes, Any]]:
+    """Fetch what is in the queue of poisoned messages, nothing while there is none."""
+    other = channel.connection.channel()
+    try:
+        return taken(other, "worn.poisoned")
+    except pika.exceptions.ChannelClosedByBroker:
+        return []
 
 
 def test_queue_expires_when_no_node_uses_it(nodes: Nodes) -> None:

@@ -83,6 +83,23 @@ async def test_the_highest_level_of_a_queue_loses_first(sessions: Sessions) -> N
     assert await ready(a) == ["11"]
 
 
+async def test_the_levels_of_a_quorum_queue_are_found_and_lose_in_their_order(sessions: Sessions) -> None:
+    """Their numbers do not follow that of the default level, which is the one of priority 4."""
+    a = await sessions("a")
+    low, default, high = 1 << 46 | 5, 5, 10 << 46 | 5
+    for stream in (low, default, high):
+        await limit(a, "4, NULL", stream=stream, counter="5", overflow="drop-head")
+    await a.commit(Share(low, free="1"), Share(default, free="1"), Share(high, free="1"), Share(6, free="1"))
+    assert await a.value("SELECT array_agg(l) FROM levels_of(5) l") == [low, high]
+    assert await a.value("SELECT array_agg(l) FROM levels_in_use() l") == [low, high]
+    assert await a.value("SELECT count(*) FROM levels_of(6)") == 0
+    await a.commit(Share(low, free="11"))
+    assert await ready(a, high) == []
+    await a.commit(Share(low, free="1"))
+    assert await ready(a, default) == []
+    assert await a.value("SELECT array_agg(l) FROM levels_in_use() l") == [low]
+
+
 async def test_what_is_dead_lettered_waits_for_the_keeper(sessions: Sessions) -> None:
     """Only a broker can route a dead letter."""
     a = await sessions("a")

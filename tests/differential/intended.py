@@ -19,7 +19,6 @@ _NOT_IMPLEMENTED: Final = (
     "class_id={} method_id={}"
 )
 _CLAIMED: Final = "{'count': 6, 'exchange': '', 'queue': '~q', 'reason': 'rejected', 'routing-keys': ['~q']}"
-_LIMIT_LAST: Final = "'x-last-death-exchange': '', 'x-last-death-queue': '~q', 'x-last-death-reason': 'delivery_limit'"
 _CONSUMED: Final = (
     "A2 basic.consume-ok consumer_tag='c'\n"
     "A2 basic.deliver consumer_tag='c' redelivered=False exchange='' routing_key='~q' 'one'"
@@ -184,30 +183,6 @@ INTENDED: Final[tuple[Difference, ...]] = (
     ),
     Difference("extension/reply-to-asked-for-by-name", "a direct reply-to name that was made up", older=True),
     Difference("settling/tx-queue-deleted-meanwhile", "a commit of a message whose queue was deleted", older=True),
-    Difference(
-        "extension/delivery-count",
-        "what counts as a delivery of a quorum queue",
-        tuple(
-            (
-                rf"(.*)headers:\{{'x-acquired-count': {count}(?:, 'x-delivery-count': \d)?\}}(.*)",
-                rf"\1headers:{{'x-acquired-count': {count}, 'x-delivery-count': {count}}}\2",
-            )
-            for count in range(1, 5)
-        ),
-    ),
-    Difference(
-        "extension/delivery-limit extension/delivery-limit-zero",
-        "what counts as a delivery of a quorum queue",
-        (
-            (r"(.*) headers:\{'x-delivery-count': 0\}(.*)", r"\1\2"),
-            (
-                r"(.*)headers:\{'x-delivery-count': (\d)\}(.*)",
-                r"\1headers:{'x-acquired-count': \2, 'x-delivery-count': \2}\3",
-            ),
-            (r"(.*'x-first-death-reason': 'delivery_limit')\}(.*)", rf"\1, {_LIMIT_LAST}}}\2"),
-        ),
-        older=True,
-    ),
     Difference(
         "extension/quorum-global-qos",
         "`x-queue-type: quorum`",

@@ -181,29 +181,6 @@ def test_a_number_of_a_transient_message_is_kept_with_it(broker_process: BrokerP
         broker_process.restart()
 
 
-def test_delivery_counts_of_transient_messages_are_kept(broker_process: BrokerProcess) -> None:
-    """After a kill, messages keep their delivery counts, and acked messages stay away."""
-    broker_process.start()
-    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        channel.queue_declare("q", durable=True, arguments=QUORUM)
-        channel.basic_publish("", "q", b"acked")
-        channel.basic_publish("", "q", b"returned")
-        method, _, _ = channel.basic_get("q")
-        channel.basic_ack(method.delivery_tag)
-        for _ in range(2):
-            method, _, _ = channel.basic_get("q")
-            channel.basic_nack(method.delivery_tag, requeue=True)
-        barrier(connection)
-    broker_process.restart()
-    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
-        channel = connection.channel()
-        method, properties, body = channel.basic_get("q", auto_ack=True)
-        assert (method.redelivered, properties.headers["x-delivery-count"], body) == (True, 2, b"returned")
-        assert drain(channel, "q") == []
-
-
 def test_a_slot_of_kept_and_forgotten_messages(broker_process: BrokerProcess) -> None:
     """A classic queue beside a quorum queue settles, pages and restarts normally, through many slots and segments."""
     broker_process.environment |= {

@@ -124,7 +124,7 @@ async def test_a_turn_touches_a_slice_of_many_users_and_policies(
         (definitions_import, "same_row"), (definitions_import, "user_of"), (import_tally, "same_row"),
     ):  # fmt: skip
         touches.watch(module, name)
-    document: dict[str, list[Any]] = {
+    document: dict[str, list[dict[str, object]]] = {
         "users": [{"name": f"u{n}", "password_hash": "", "tags": []} for n in range(MANY)],
         "permissions": [
             {"user": f"u{n}", "vhost": "/", "configure": "", "write": f"u{n}", "read": ".*"} for n in range(MANY)
@@ -134,7 +134,7 @@ async def test_a_turn_touches_a_slice_of_many_users_and_policies(
             for n in range(MANY // 3)
         ],
     }
-    rows = sum(map(len, document.values()))
+    rows = sum(len(part) for part in document.values())
     async with running_broker(tmp_path) as broker:
         async with touches.counting():
             await told(broker, "import_definitions", definitions=document)

@@ -40,7 +40,7 @@ LIMITS: Final[dict[str, Any]] = {
     "x-expires": 100_000,
     "x-dead-letter-exchange": "amq.fanout",
 }
-KINDS: Final = ("topic", "direct", "fanout", "headers", "x-consistent-hash")
+KINDS: Final = ("topic", "direct", "fanout", "headers", "x-consistent-hash", "x-modulus-hash", "x-random")
 
 
 def call(client: RawClient, channel: int, method: Any, answer: type) -> None:

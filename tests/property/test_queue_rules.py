@@ -187,7 +187,7 @@ def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, 
                 if rules.dead_letter_exchange is not None:
                     model.buried.append((entry[1], "rejected"))
             else:
-                stream.requeue(slot, [index])
+                stream.requeue(slot, [index], failed=True)
                 model.waiting.append(entry)
                 model.tidy()
         elif verb == "pass":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.slots.manager import SlotManager
-from broker.slots.redeliveries import ReturnRun
+from broker.slots.redeliveries import Redeliveries
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 
@@ -23,7 +23,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.deleted: list[Slot] = []
         self.manager = SlotManager(3, 50, on_delete=self.deleted.append)
         self.ready: set[int] = set()
-        self.returns: dict[int, int] = {}
+        self.returns: dict[int, tuple[int, int]] = {}
         self.unacked: dict[int, tuple[Owner, Slot]] = {}
         self.last = 0
 
@@ -63,7 +63,7 @@ class SlotMachine(RuleBasedStateMachine):
             self.ready.remove(message_id)
             self.unacked[message_id] = (owner, slot)
 
-    @rule(data=st.data(), what=st.sampled_from(["settle", "requeue", "put_back"]))
+    @rule(data=st.data(), what=st.sampled_from(["settle", "return", "fail", "put_back"]))
     def answer(self, data: st.DataObject, what: str) -> None:
         """Settle, requeue or unsend messages, as consumers do."""
         if not self.unacked:
@@ -74,13 +74,18 @@ class SlotMachine(RuleBasedStateMachine):
         some = held[held.index(first) : held.index(first) + data.draw(st.integers(1, 3))]
         indexes = [message_id - slot.first for message_id in some]
         is_dense = indexes[-1] - indexes[0] == len(indexes) - 1
-        getattr(self.manager, what)(slot, range(indexes[0], indexes[-1] + 1) if is_dense else indexes)
+        span = range(indexes[0], indexes[-1] + 1) if is_dense else indexes
+        if what in ("return", "fail"):
+            self.manager.requeue(slot, span, failed=what == "fail")
+        else:
+            getattr(self.manager, what)(slot, span)
         for message_id in some:
             del self.unacked[message_id]
             if what != "settle":
                 self.ready.add(message_id)
-            if what == "requeue":
-                self.returns[message_id] = self.returns.get(message_id, 0) + 1
+            if what in ("return", "fail"):
+                acquired, delivered = self.returns.get(message_id, (0, 0))
+                self.returns[message_id] = (acquired + 1, delivered + (what == "fail"))
 
     @rule(data=st.data())
     def pick(self, data: st.DataObject) -> None:
@@ -88,7 +93,7 @@ class SlotMachine(RuleBasedStateMachine):
         if self.ready:
             message_id = data.draw(st.sampled_from(sorted(self.ready)))
             slot = next(one for one in self.manager.slots.values() if one.first <= message_id < one.end)
-            self.manager.pick(slot, message_id - slot.first)
+            self.manager.pick(slot, [message_id - slot.first])
             self.ready.remove(message_id)
             self.unacked[message_id] = (OWNERS[0], slot)
 
@@ -140,14 +145,16 @@ class SlotMachine(RuleBasedStateMachine):
             ids = range(slot.first, slot.end)
             assert [slot.first + index for index in slot.ready_indexes()] == [i for i in ids if i in self.ready]
             assert [slot.first + index for index in slot.unacked()] == [i for i in ids if i in self.unacked]
-            counts = {slot.first + i: run.delivered for run in slot.returns_of(range(slot.length)) for i in span(run)}
+            runs = slot.returns_of(range(slot.length))
+            counts = {slot.first + i: (run.acquired, run.delivered) for run in runs for i in range(run.first, run.end)}
             assert counts == {i: self.returns[i] for i in ids if i in self.returns}
-            assert counts == {i: slot.delivery_count(i - slot.first) for i in counts}
-
-
-def span(run: ReturnRun) -> range:
-    """Return the indexes of a run."""
-    return range(run.first, run.end)
+            for message_id, count in counts.items():
+                index = message_id - slot.first
+                assert count == (slot.acquired_count(index), slot.delivery_count(index))
+            read = Redeliveries()
+            for run in runs:
+                read.put(run)
+            assert read.runs(range(slot.length)) == runs
 
 
 SlotMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)

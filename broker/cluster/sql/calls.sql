@@ -232,7 +232,7 @@ BEGIN
         WHERE u.stream NOT IN (SELECT t.stream FROM unnest(v_stream) t(stream));
 END $$;
 
--- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are deliveries,
+-- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are returns,
 -- `due` is when the keeper must look at a row again.
 CREATE OR REPLACE FUNCTION give_back(
     p_node text, p_epoch bigint, p_stream bigint[], p_number bigint[], p_bits varbit[], p_seen varbit[],
@@ -398,3 +398,18 @@ BEGIN
               FROM counts(v_stream) f JOIN stream s ON s.stream = f.stream GROUP BY s.counter) d
         WHERE c.stream = d.counter;
 END $$;
+
+-- Return the levels with messages of a quorum queue, except the default one.
+CREATE OR REPLACE FUNCTION levels_of(p_stream bigint) RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
+    SELECT u.stream FROM unnest(level_numbers(p_stream)) u(stream)
+        WHERE EXISTS (SELECT FROM slot s WHERE s.stream = u.stream)
+$$;
+
+-- Return the levels with messages of all quorum queues, except the default ones. It skips from level to level.
+CREATE OR REPLACE FUNCTION levels_in_use() RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE found (stream) AS (
+        SELECT (SELECT min(s.stream) FROM slot s WHERE s.stream >= 1::bigint << 46)
+        UNION ALL SELECT (SELECT min(s.stream) FROM slot s WHERE s.stream > f.stream) FROM found f
+            WHERE f.stream IS NOT NULL
+    ) SELECT f.stream FROM found f WHERE f.stream IS NOT NULL
+$$;

@@ -1,5 +1,6 @@
 -- Queues with limits: what they take, what they drop, and the room that consumers have. The levels of a queue with
--- priorities share the counter of the lowest one, which follow it directly. Counters are locked.
+-- priorities share the counter of the lowest one, which follow it directly; those of a quorum queue share the counter of
+-- the default one, and each has its number with the level's own above 46 bits. Counters are locked.
 
 ALTER TABLE stream ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;  -- what it drops is dead-lettered
 ALTER TABLE consumer ADD COLUMN IF NOT EXISTS room bigint NOT NULL DEFAULT 0;   -- for free messages, where there are limits
@@ -95,10 +96,13 @@ BEGIN
     FOR q IN
         SELECT s.stream, c.stream AS counter, greatest(c.ready - c.max_length - waiting_room(c.stream), 0) AS messages,
             CASE WHEN c.ready > waiting_room(c.stream) THEN greatest(c.bytes - c.max_bytes, 0) END AS bytes
-        FROM stream c JOIN stream s ON s.stream BETWEEN c.stream AND c.stream + 255 AND s.counter = c.stream
+        FROM stream c CROSS JOIN LATERAL (
+            SELECT l.stream FROM stream l WHERE l.stream BETWEEN c.stream AND c.stream + 255 AND l.counter = c.stream
+            UNION ALL SELECT l.stream FROM stream l WHERE l.stream = ANY (level_numbers(c.stream))
+        ) s
         WHERE c.stream IN (SELECT n.counter FROM stream n WHERE n.stream = ANY (p_stream))
             AND NOT c.buries AND NOT starts_with(c.overflow, 'reject-publish') AND exceeds(c)
-        ORDER BY c.stream, s.stream DESC
+        ORDER BY c.stream, level_rank(s.stream) DESC, s.stream DESC
     LOOP
         IF q.counter <> v_counter THEN
             v_counter := q.counter;
@@ -188,7 +192,7 @@ BEGIN
         SELECT s.stream, s.counter, c.ready - s.max_length - waiting_room(c.stream) AS messages,
             CASE WHEN c.ready > waiting_room(c.stream) THEN c.bytes - s.max_bytes END AS bytes
         FROM stream s JOIN stream c ON c.stream = s.counter WHERE s.stream = ANY (v_streams)
-        ORDER BY s.counter, s.stream DESC
+        ORDER BY s.counter, level_rank(s.stream) DESC, s.stream DESC
     LOOP
         IF q.counter <> v_counter THEN
             v_counter := q.counter;

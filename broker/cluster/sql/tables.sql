@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of
     due_at      bigint,                             -- ms; when the keeper must look at a message
     bits        varbit NOT NULL CHECK (length(bits) = count),
     seen        varbit,                             -- bits that may have been delivered before
-    counts      jsonb,                              -- {"index": deliveries}
+    counts      jsonb,                              -- {"index": [returns, of which failed]}
     sizes       bytea,                              -- int4 each, where the stream limits bytes
     PRIMARY KEY (stream, holder, number)            -- the free rows of a stream lie side by side
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.01,

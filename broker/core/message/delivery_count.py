@@ -12,10 +12,14 @@ DELIVERY_COUNT: Final = "x-delivery-count"
 ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
-def with_delivery_count(header: bytes, count: int) -> bytes:
-    """Return a content header with the count; the first delivery has none.
+def with_delivery_count(header: bytes, acquired: int, delivered: int) -> bytes:
+    """Return a content header with how often the message came back, and how many of these deliveries failed.
 
-    Both headers are equal here: every return counts towards the delivery limit. In RabbitMQ 4.3 a return by basic.nack
-    counts as acquired only.
+    Source: RabbitMQ 4.3: a count of 0 has no header.
     """
-    return edit_header(header, set_headers={ACQUIRED_COUNT: count, DELIVERY_COUNT: count}) if count else header
+    if not acquired:
+        return header
+    counts = {ACQUIRED_COUNT: acquired}
+    if delivered:
+        counts[DELIVERY_COUNT] = delivered
+    return edit_header(header, set_headers=counts)

@@ -161,7 +161,7 @@ class Move:
     def _land(self, landing: Landing, message: Message, level: Level, slot: Slot, index: int) -> Outcome | None:
         def take() -> bool:
             try:
-                level.manager.pick(slot, index)
+                level.manager.pick(slot, [index])
             except ValueError:  # a full queue served its consumers, and they got this message
                 return False
             return True

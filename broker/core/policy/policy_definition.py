@@ -37,6 +37,10 @@ def _is_positive(value: Any) -> bool:
     return _is_integer(value) and value > 0
 
 
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_any(_value: Any) -> bool:
     return True
 
@@ -74,6 +78,8 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "dead-letter-exchange": (_is_text, "dead letter exchange name"),
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of(*_CHOICES["dead-letter-strategy"]), "dead letter strategy"),
+    "consumer-timeout": (_is_positive, "consumer timeout"),
+    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ
     # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
     "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
@@ -86,7 +92,8 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "stream-max-segment-size-bytes": (_is_natural, "segment size"),
     "stream-filter-size-bytes": (_is_natural, "filter size"),
     "max-segment-size": (_is_natural, "segment size"),
-    "consumer-timeout": (_is_positive, "consumer timeout"),
+    "consumer-disconnected-timeout": (_is_natural, "consumer disconnected timeout"),
+    "member-placement-tag": (_is_text, "member placement tag"),
     **dict.fromkeys(
         (
             "queue-master-locator",
@@ -108,7 +115,8 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 }
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
-    "dead-letter-routing-key dead-letter-strategy".split()  # no dead letter is lost, whatever the strategy
+    "dead-letter-routing-key keep-poisoned consumer-timeout "
+    "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
 _USELESS: Final[dict[str, frozenset[str]]] = {
@@ -173,6 +181,7 @@ _MEANINGS: Final[tuple[tuple[Check, str], ...]] = (
     (_is_positive, "a whole number from 1"),
     (_is_integer, "a whole number"),
     (_is_text, "text"),
+    (_is_boolean, "true or false"),
     (is_short_text, "text of at most 255 bytes"),
     (_is_age, "an age such as 7D or 12h"),
 )

@@ -21,6 +21,8 @@ from broker.core.message.message import Envelope, Message
 from broker.core.message.x_death import Death, is_cycle, past_queues, record_death
 from broker.core.publishing.posting import charge_bytes
 from broker.core.publishing.reply_to import REPLY_PREFIX
+from broker.core.queue.level import POISON
+from broker.core.queue.poisoned import poisoned_name
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -89,13 +91,13 @@ class DeadLetters:
         self._envelopes = EnvelopeCache()
 
     def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        """Publish a message of a queue to the queue's dead letter exchange; without one nothing happens.
+        """Publish a message of a queue to the queue's dead letter exchange; without one only a poisoned one is kept.
 
         The body must be in memory. A message for an exchange that does not exist, or leads nowhere, is dropped
         silently.
         Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
         """
-        if queue.rules.dead_letter_exchange is None:
+        if queue.rules.dead_letter_exchange is None and reason != POISON:
             return
         self._waiting.append((queue, message, reason))
         if self._burying:
@@ -124,9 +126,10 @@ class DeadLetters:
         changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, time_s))
         self._deadlines.spend(BURIAL_SHARE * (1 + len(changes[X_DEATH])))
         dropped = ["BCC"]
-        if rules.dead_letter_key is not None:
-            keys = (rules.dead_letter_key,)
-            if rules.dead_letter_key == source.key:
+        key = poisoned_name(queue.name) if rules.dead_letter_exchange is None else rules.dead_letter_key
+        if key is not None:
+            keys = (key,)
+            if key == source.key:
                 dropped.append("CC")  # nothing else would tell the next death that the copies are over
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_behind(message.facts, header)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.amqp.header_facts import NO_PRIORITY
 from broker.core.publishing.message_store import Targets
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["WIDE_QUEUES", "PublishEntry", "reach_of"]
 
+PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
 WIDE_QUEUES: Final = 1000  # from this number of queues on a publish counts by its queues
 
 
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
-    It has its levels, and its reach, while ``straight`` is set.
+    It has its levels, and its reach, while ``straight`` is set. They are those of messages without a priority; with
+    ``strict`` those of others are in `at_priority`.
     Units: ``reach`` is how many queues get each message, without those of taps; ``tally`` is that of the exchange.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
         the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
@@ -32,6 +35,7 @@ class PublishEntry(Targets):
     """
 
     __slots__ = (
+        "_at_priority",
         "dynamic",
         "envelope",
         "exchange",
@@ -40,6 +44,7 @@ class PublishEntry(Targets):
         "queues",
         "reach",
         "straight",
+        "strict",
         "tally",
     )
 
@@ -52,9 +57,11 @@ class PublishEntry(Targets):
         mandatory: bool,
         dynamic: bool,
         traced: bool = False,
+        priority: int = NO_PRIORITY,
     ) -> None:
         queues: tuple[Queue, ...] = route.destinations
         straight = not (exchange.delayed or dynamic or traced) and 0 < len(queues) < WIDE_QUEUES
+        strict = False
         reach = 0
         levels: list[Level] = []
         if straight:
@@ -62,7 +69,9 @@ class PublishEntry(Targets):
                 if not queue.plain:
                     straight = False
                     break
-                levels.append(queue.level)
+                if queue.strict:
+                    strict = True
+                levels.append(queue.level_at(priority) if queue.strict and priority >= 0 else queue.level)
                 if not queue.is_tap:
                     reach += 1
             if not straight or (mandatory and not reach):
@@ -79,6 +88,22 @@ class PublishEntry(Targets):
         # Reply consumers are addressed through the default exchange.
         self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != "" and not traced
         self.straight = straight
+        self.strict = strict and priority < 0
+        self._at_priority: dict[int, PublishEntry] | None = None
+
+    def at_priority(self, priority: int) -> PublishEntry:
+        """Return the route of messages of a priority. Invariant: the entry is ``straight`` and ``strict``."""
+        known = self._at_priority
+        if known is None:
+            known = self._at_priority = {}
+        entry = known.get(priority)
+        if entry is None:
+            if len(known) >= PRIORITIES_KEPT:
+                known.clear()
+            entry = known[priority] = PublishEntry(
+                self.envelope, self.exchange, self.route, mandatory=self.mandatory, dynamic=False, priority=priority
+            )
+        return entry
 
 
 def reach_of(queues: Sequence[Queue]) -> int:

@@ -1,20 +1,25 @@
-"""The head of a queue: its first ready message, the read that brings it back from disk, and what leaves there."""
+"""The head of a queue: what is delivered next, the read that brings it back from disk, and what leaves there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.core.queue.expiry import expired_first
 from broker.core.queue.level import BATCH_MESSAGES
+from broker.core.queue.return_lane import ReturnLane
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.level import Level
     from broker.core.queue.ports import LevelPorts
     from broker.slots.slot import Slot
+    from broker.slots.states import Owner
 
 __all__ = ["QueueHead"]
+
+WHOLE: Final = -2  # a place: the head of the whole queue
+RETURNED: Final = -1  # that of the messages that came back; the others are those of the levels
 
 
 def _nobody() -> None:
@@ -22,24 +27,95 @@ def _nobody() -> None:
 
 
 class QueueHead:
-    """Finds the first ready message of a queue, and drops messages from there; one slot is read at a time."""
+    """Finds the next message of a queue, and drops messages from there; one slot is read at a time.
 
-    __slots__ = ("_levels", "_ports", "_reading", "_was_read")
+    Shapes: ``lane`` orders the messages that came back to a ``strict`` queue; it is None while there are none.
+    """
 
-    def __init__(self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None]) -> None:
+    __slots__ = ("_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
+
+    def __init__(
+        self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool
+    ) -> None:
         """`was_read` hears that a slot is back in memory."""
         self._levels = levels
         self._ports = ports
         self._was_read = was_read
+        self._strict = strict
         self._reading = False
+        self.lane: ReturnLane | None = None
 
     def end(self, ended: Level) -> None:
         """Look at an ended level from now on, and tell nobody."""
         self._levels = (ended,)
+        self.lane = None
         self._was_read = _nobody
 
+    def take_levels(self, levels: Sequence[Level]) -> None:
+        """Look at these levels from now on."""
+        self._levels = levels
+
+    # -- messages that came back --------------------------------------------------------------------------------------
+
+    def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
+        """Deliver messages that came back after all others that did."""
+        if self.lane is None:
+            self.lane = ReturnLane()
+        self.lane.append(priority, slot, indexes)
+
+    def put_first(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
+        """Deliver messages next that came back and were taken again, and not sent."""
+        if self.lane is None:
+            self.lane = ReturnLane()
+        self.lane.put_back(priority, slot, indexes)
+
+    def returned(self) -> tuple[Level, Slot] | None:
+        """Return where the next message lies that came back, None without one."""
+        for level in self._levels:
+            if level.returning:
+                level.catch_up()
+        lane = self.lane
+        if lane is None:
+            return None
+        entry = lane.front()
+        if entry is None:
+            self.lane = None
+            return None
+        for level in self._levels:
+            if level.priority == entry.priority:
+                return level, entry.slot
+        raise AssertionError(f"no level has the priority {entry.priority}")
+
+    def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
+        """Hand out up to `limit` messages of a slot that is next."""
+        lane = self.lane
+        entry = None if lane is None else lane.front()
+        if lane is None or entry is None or entry.slot is not slot:
+            return level.manager.take(slot, limit)
+        indexes = lane.ready(limit)
+        lane.remove(indexes)
+        level.manager.pick(slot, indexes)
+        return indexes
+
+    def lease(self, owner: Owner) -> tuple[Level, Slot] | None:
+        """Lease the slot with the next message to a worker: of those that came back, then of the highest level."""
+        found = self.returned() if self._strict else None
+        if found is not None and found[0].manager.lease(found[1], owner):
+            return found
+        for level in reversed(self._levels):
+            if level.returning:
+                level.catch_up()
+            if level.manager.ready and (slot := level.manager.get(owner)) is not None:
+                return level, slot
+        return None
+
+    # -- what leaves --------------------------------------------------------------------------------------------------
+
     def find(self) -> tuple[Level, Slot | None]:
-        """Return the highest level that has a ready message, and the slot of its lowest id; None without a message."""
+        """Return the level and the slot of the message that is delivered next; no slot without a message."""
+        found = self.returned() if self._strict else None
+        if found is not None:
+            return found
         for level in reversed(self._levels):
             if level.returning:
                 level.catch_up()
@@ -64,7 +140,7 @@ class QueueHead:
         assert slot is not None
         if read and self.waits_for(level, slot):
             return 0
-        indexes = level.manager.take(slot, count)
+        indexes = self.take(level, slot, count)
         self._ports.deadlines.spend(len(indexes))
         level.dead_letter(slot, indexes, reason)
         return len(indexes)
@@ -72,22 +148,62 @@ class QueueHead:
     def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
         """Drop what has expired up to the first message that has not, and return when that one expires.
 
-        Return `now_ms` when the share of the turn is used up; None if the head does not expire, or is read first.
+        A strict queue has a head of what came back, and one of each level. Return the earliest moment, or `now_ms` when
+        the share of the turn is used up; None if no head expires, or they are read first.
         """
+        if not self._strict:
+            return self._drop_expired_at(WHOLE, expires_ms, now_ms)
+        found: int | None = None
+        for place in range(RETURNED, len(self._levels)):
+            at_ms = self._drop_expired_at(place, expires_ms, now_ms)
+            if at_ms is not None and (found is None or at_ms < found):
+                found = at_ms
+        return found
+
+    def _drop_expired_at(self, place: int, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
+        """Do what `drop_expired` does for one head."""
         while True:
-            level, slot = self.find()
-            if slot is None or self.waits_for(level, slot):
+            level, slot = self._at(place)
+            indexes = () if slot is None else self._first(place, slot, 1)
+            if slot is None or not indexes or self.waits_for(level, slot):
                 return None
             assert slot.contents is not None
-            message: Message | None = slot.contents[slot.front(1)[0]]
+            message: Message | None = slot.contents[indexes[0]]
             at_ms = None if message is None else expires_ms(message)
             if at_ms is None or at_ms > now_ms:
                 return at_ms
             if self._ports.deadlines.left <= 0:
                 return now_ms
-            expired = expired_first(slot.contents, slot.front(BATCH_MESSAGES), expires_ms, now_ms)
+            indexes = self._first(place, slot, BATCH_MESSAGES)
+            expired = expired_first(slot.contents, indexes, expires_ms, now_ms)
             self._ports.deadlines.spend(expired)
-            level.dead_letter(slot, level.manager.take(slot, expired), "expired")
+            if place == WHOLE:
+                indexes = level.manager.take(slot, expired)
+            elif place == RETURNED:
+                indexes = self.take(level, slot, expired)
+            else:
+                indexes = indexes[:expired]
+                level.manager.pick(slot, indexes)
+            level.dead_letter(slot, indexes, "expired")
+
+    def _at(self, place: int) -> tuple[Level, Slot | None]:
+        """Return the level and the slot of a head; no slot without a message."""
+        if place == WHOLE:
+            return self.find()
+        if place >= 0:
+            level = self._levels[place]
+            return level, level.manager.front()
+        found = self.returned()
+        return (self._levels[0], None) if found is None else found
+
+    def _first(self, place: int, slot: Slot, limit: int) -> Sequence[int]:
+        """Return up to `limit` messages at a head, which has one in this slot."""
+        if place == WHOLE:
+            return slot.front(limit)
+        if place >= 0:
+            return slot.first_fresh(limit)
+        lane = self.lane
+        return () if lane is None else lane.ready(limit)
 
     def _read(self) -> None:
         self._reading = False

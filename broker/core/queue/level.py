@@ -14,6 +14,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import Message, charge_of
+from broker.core.queue.poisoned import can_keep_poisoned, is_poisoned_name, poisoned_name
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
@@ -34,6 +35,7 @@ __all__ = ["Level"]
 
 _log = get_logger()
 
+POISON: Final = "delivery_limit"  # why a poisoned message dies
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
 CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
@@ -48,7 +50,7 @@ class Level:
     Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
         one.
         ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
-        any message after them is handed out.
+        any message after them is handed out; each entry says whether their delivery failed.
     Invariant: ``number`` is that of its message ids in the store, and of no other level ever. Every message of a
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -90,7 +92,7 @@ class Level:
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.priority = priority
-        self.returning: list[tuple[int, int, Slot, Sequence[int]]] = []
+        self.returning: list[tuple[int, int, Slot, Sequence[int], bool]] = []
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -233,7 +235,7 @@ class Level:
         """
         if self.deleted or not indexes:
             return
-        if self.queue.rules.dead_letter_exchange is not None:
+        if self._buries(reason):
             if slot.contents is None:
                 self._ports.read(self, slot, lambda: self._bury_again(slot, indexes, reason))
                 return
@@ -249,10 +251,31 @@ class Level:
 
         Messages are dead-lettered even if the queue is deleted meanwhile.
         """
-        if self.queue.rules.dead_letter_exchange is None or slot.contents is None:
+        if slot.contents is None or not self._buries(reason):
             self.dead_letter(slot, indexes, reason)
         else:
             self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
+
+    def _buries(self, reason: str) -> bool:
+        """Return whether what dies for this reason is dead-lettered, or kept as poisoned."""
+        return self.queue.rules.dead_letter_exchange is not None or (reason == POISON and self._keeps_poisoned)
+
+    @property
+    def _keeps_poisoned(self) -> bool:
+        """Whether messages that exceed the delivery limit go to the queue of poisoned ones."""
+        keep = self.queue.rules.keep_poisoned
+        return (self._ports.keep_poisoned if keep is None else keep) and can_keep_poisoned(self.queue.name)
+
+    def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
+        """Dead-letter messages whose deliveries failed too often, or keep them as poisoned ones."""
+        if self.queue.rules.dead_letter_exchange is None and self._keeps_poisoned:
+            self._ports.with_poisoned(poisoned_name(self.queue.name), partial(self._bury_poisoned, slot, worn))
+        else:
+            self.dead_letter_in_turn(slot, worn, POISON)
+
+    def _bury_poisoned(self, slot: Slot, worn: Sequence[int]) -> None:
+        if slot.tenure is not Tenure.DELETED:
+            self.dead_letter_in_turn(slot, worn, POISON)
 
     def _bury_batches(
         self, slot: Slot, indexes: Sequence[int], messages: Sequence[Message | None], reason: str
@@ -273,8 +296,8 @@ class Level:
         if slot.tenure is not Tenure.DELETED:
             self.dead_letter(slot, indexes, reason)
 
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put messages back in their place, redelivered; those that came back too often are dead-lettered.
+    def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
+        """Put messages back in their place, redelivered; those whose delivery `failed` too often are dead-lettered.
 
         What cannot be read any more is lost: its slot came back from the disk without it.
         """
@@ -289,44 +312,49 @@ class Level:
                 return
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
-        if limit is not None:
+        if failed and limit is not None and not (self._keeps_poisoned and is_poisoned_name(self.queue.name)):
             worn = slot.worn(indexes, limit)
             if worn:
                 over = set(worn)
                 indexes = [index for index in indexes if index not in over]
-        self.manager.requeue(slot, indexes)
+        self.manager.requeue(slot, indexes, failed=failed)
+        if indexes:
+            self.queue.note_returned(self.priority, slot, indexes)
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
                 runs = slot.returns_of(logged)
                 self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, runs)
-        self.dead_letter_in_turn(slot, worn, "delivery_limit")
+        if worn:
+            self._bury_worn(slot, worn)
         self.queue.returned()
 
-    def take_back(self, slot: Slot, indexes: Sequence[int]) -> None:
+    def take_back(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Keep messages, which a consumer had, for `return_next`."""
-        heappush(self.returning, (slot.first, next(_serials), slot, indexes))
+        heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
         """Requeue what is to come back to the lowest slot, and return the cost in units of the turn's share."""
         returning = self.returning
-        first, _, slot, indexes = heappop(returning)
+        first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
-        while returning and returning[0][0] == first:
+        while returning and returning[0][0] == first and returning[0][4] == failed:
             parts.append(heappop(returning)[3])
         if len(parts) > 1:
             indexes = dense(sorted(chain.from_iterable(parts)))
-        self.requeue(slot, indexes)
+        self.requeue(slot, indexes, failed=failed)
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue what comes before the first ready message.
+        """Requeue what comes before the first ready message, as all that came back does in a strict queue.
 
         Cost: one slot, if not all of its messages came back too often.
         """
         for _ in range(CATCH_UP_SLOTS):
-            front = self.manager.front()
-            if not self.returning or (front is not None and front.first < self.returning[0][0]):
+            if not self.returning:
+                return
+            front = None if self.queue.strict else self.manager.front()
+            if front is not None and front.first < self.returning[0][0]:
                 return
             self._ports.deadlines.spend(self.return_next())
 

@@ -6,6 +6,7 @@ Both are classes, not protocols: compiled code finds an attribute of a class wit
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
@@ -16,6 +17,7 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import ConsumerRing
     from broker.core.queue.rules import QueueRules
+    from broker.slots.slot import Slot
     from broker.slots.states import Owner
 
 __all__ = ["LevelOwner", "QueueWorker"]
@@ -31,7 +33,7 @@ class LevelOwner(Destination[Exchange]):
         that the consumers had room for.
     """
 
-    __slots__ = ("awake", "consumers", "durable", "lags", "name", "prioritized", "rules")
+    __slots__ = ("awake", "consumers", "durable", "lags", "name", "prioritized", "rules", "strict")
 
     consumers: ConsumerRing
     awake: bool
@@ -40,6 +42,7 @@ class LevelOwner(Destination[Exchange]):
     rules: QueueRules
     name: str
     prioritized: bool  # it has several levels, one for each priority
+    strict: bool  # it gets its levels as they are used, and delivers what came back before all of them
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property
@@ -62,6 +65,12 @@ class LevelOwner(Destination[Exchange]):
     @abstractmethod
     def returned(self) -> None:
         """Apply the rules after messages came back, and deliver them again."""
+
+    def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
+        """Note that messages of the level of a priority came back."""
+
+    def use_level(self, number: int) -> None:
+        """Make the level with a number, if it is one that the queue may have and has not."""
 
     @abstractmethod
     def enforce(self) -> None:

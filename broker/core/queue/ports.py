@@ -20,6 +20,11 @@ S = TypeVar("S")
 Q = TypeVar("Q")
 
 
+def _call(_name: str, then: Callable[[], None]) -> None:
+    """Call at once."""
+    then()
+
+
 @dataclass(slots=True, kw_only=True)
 class LevelPorts(Generic[S]):
     """What a level needs from the store, the pager, the reader and the dead letters of its vhost.
@@ -27,7 +32,8 @@ class LevelPorts(Generic[S]):
     ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
     calls. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter. ``settled``
     collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
-    ``sliced`` has what takes several turns.
+    ``sliced`` has what takes several turns. ``keep_poisoned`` is the setting of that name, and ``with_poisoned`` calls
+    once the queue for the poisoned messages of a queue is there.
     """
 
     store: VhostStore
@@ -37,6 +43,8 @@ class LevelPorts(Generic[S]):
     dead_letter: Callable[[LevelOwner, Message, str], None]
     clock: Clock
     deadlines: Deadlines
+    keep_poisoned: bool = False
+    with_poisoned: Callable[[str, Callable[[], None]], None] = _call
     window_messages: int = 1000
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)

@@ -6,6 +6,8 @@ Its messages are in slots and nowhere else; only a slot manager hands them out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
@@ -19,15 +21,20 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.slots.slot import Slot
+from broker.store.record import LEVEL_SHIFT
 
-__all__ = ["Queue"]
+__all__ = ["DEFAULT_PRIORITY", "PRIORITY_MAX", "Queue", "numbers_of"]
+
+DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
+PRIORITY_MAX: Final = 31
 
 
 class Queue(LevelOwner):
     """One queue of a vhost.
 
     Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest
-        of a ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own.
+        of a ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
+        ``level`` is that of DEFAULT_PRIORITY; the others are made at their first use.
     Invariant: ``plain`` says that a publish need not look at the queue's rules. ``serving`` is set while the worker
         delivers from the queue.
     """
@@ -82,21 +89,23 @@ class Queue(LevelOwner):
         self.policy: str | None = None
         self.operator_policy: str | None = None
         self.rules = queue_rules(arguments) if rules is None else rules
-        is_quorum = queue_type(arguments) == QUORUM
+        self.strict = is_quorum = queue_type(arguments) == QUORUM
         self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
         self.serving = False
-        persists_all = self.persists_all or is_quorum
+        lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
-            ports.level_of(self, priority, number + priority, ports, persists_all)
-            for priority in range(self.rules.max_priority + 1)
+            [
+                ports.level_of(self, lowest + place, number + place, ports, self.persists_all or is_quorum)
+                for place in range(self.rules.max_priority + 1)
+            ]
         )
         self.level = self.levels[0]
         self.prioritized = len(self.levels) > 1
-        self._head = QueueHead(self.levels, ports, self._head_was_read)
+        self._head = QueueHead(self.levels, ports, self._head_was_read, strict=is_quorum)
         self.move_to(ports.assign(self))
         self._take_rules(self.rules)
         self.used()
@@ -161,6 +170,13 @@ class Queue(LevelOwner):
         """Return how many messages are unacked, for an answer to an operator."""
         return self.unacked
 
+    def note_ready(self, by_priority: dict[int, int]) -> None:
+        """Note how many messages each level has ready on all nodes of a cluster."""
+
+    def ready_by_priority(self) -> dict[int, int]:
+        """Return how many messages each level has ready, for an answer to an operator."""
+        return {level.priority: ready for level in self.levels if (ready := level.manager.ready)}
+
     def remaining(self) -> int:
         """Return how many messages are ready, for the answer to a basic.get."""
         return self.ready
@@ -197,7 +213,7 @@ class Queue(LevelOwner):
 
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
-        self.plain = not self.prioritized and not rules.limited and rules.ttl_ms is None
+        self.plain = (self.strict or not self.prioritized) and not rules.limited and rules.ttl_ms is None
         self.timed = self.timed or rules.ttl_ms is not None
         for level in self.levels:
             level.limit_bytes(limited=rules.max_bytes is not None)
@@ -219,8 +235,45 @@ class Queue(LevelOwner):
 
     def level_for(self, message: Message) -> Level:
         """Return the level of a message's priority."""
-        levels = self.levels
-        return levels[min(message.facts.priority, len(levels) - 1)]
+        levels, priority = self.levels, message.facts.priority
+        if self.strict:
+            return self.level if priority < 0 else self.level_at(priority)
+        return levels[min(max(priority, 0), len(levels) - 1)]
+
+    def level_at(self, priority: int) -> Level:
+        """Return the level of a priority of a strict queue, made now or before.
+
+        Source: RabbitMQ 4.3, rabbit_fifo: a higher priority means the highest one.
+        """
+        priority = min(priority, PRIORITY_MAX)
+        for level in self.levels:
+            if level.priority == priority:
+                return level
+        made = self._ports.level_of(self, priority, _number_at(self.number, priority), self._ports, True)
+        made.limit_bytes(limited=self.rules.max_bytes is not None)
+        self.levels = tuple(sorted((*self.levels, made), key=attrgetter("priority")))
+        self.prioritized = True
+        self._head.take_levels(self.levels)
+        return made
+
+    def level_numbered(self, number: int) -> Level | None:
+        """Return the level with a number that is the queue's own or that of one of its levels, made now or before."""
+        priority = (number >> LEVEL_SHIFT) - 1
+        if priority < 0:
+            return self.level
+        return self.level_at(priority) if self.strict and priority <= PRIORITY_MAX else None
+
+    def use_level(self, number: int) -> None:
+        """Make the level with a number, if it is one that the queue may have and has not."""
+        if not self.deleted:
+            self.level_numbered(number)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of all levels that it has or may get."""
+        if not self.strict:
+            return [level.number for level in self.levels]
+        return numbers_of(self.number)
 
     def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
         """Return whether the queue takes a message: a full queue that rejects publishes does not.
@@ -254,6 +307,27 @@ class Queue(LevelOwner):
                 if standing_ms is None or expires_ms < standing_ms:
                     self._ports.deadlines.set(self, expires_ms, self.look)
         self.enforce()
+
+    def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
+        """Deliver messages that came back before all others, in a strict queue."""
+        if self.strict:
+            self._head.put_last(priority, slot, indexes)
+
+    def find_returned(self) -> None:
+        """Deliver what came back before a restart first: that of the highest level, then by age."""
+        if self.strict:
+            for level in reversed(self.levels):
+                for slot in level.manager.slots.values():
+                    if slot.redeliveries is not None and (indexes := slot.ready_again()):
+                        self._head.put_last(level.priority, slot, indexes)
+
+    def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
+        """Take back messages that were taken and not sent: they are next again."""
+        level.manager.put_back(slot, indexes)
+        if self.strict and slot.redeliveries is not None:
+            again = [index for index in indexes if slot.acquired_count(index)]
+            if again:
+                self._head.put_first(level.priority, slot, again)
 
     def returned(self) -> None:
         """Apply the rules after messages came back, and deliver them again."""
@@ -392,18 +466,17 @@ class Queue(LevelOwner):
     def lease(self) -> tuple[Level, Slot] | None:
         """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner
-        if not self.prioritized:
-            level = self.level
-            if level.returning:
-                level.catch_up()
-            slot = level.manager.get(owner) if level.manager.ready else None
-            return None if slot is None else (level, slot)
-        for level in reversed(self.levels):
-            if level.returning:
-                level.catch_up()
-            if level.manager.ready and (slot := level.manager.get(owner)) is not None:
-                return level, slot
-        return None
+        if self.prioritized or self.strict:
+            return self._head.lease(owner)
+        level = self.level
+        if level.returning:
+            level.catch_up()
+        slot = level.manager.get(owner) if level.manager.ready else None
+        return None if slot is None else (level, slot)
+
+    def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
+        """Hand out up to `limit` messages of the slot that `lease` returned."""
+        return self._head.take(level, slot, limit) if self.strict else level.manager.take(slot, limit)
 
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
@@ -464,3 +537,14 @@ class Queue(LevelOwner):
         self.level = ended
         self.levels = (ended,)
         self._head.end(ended)
+
+
+def _number_at(queue_number: int, priority: int) -> int:
+    """Return the number of a level of a strict queue; that of the default one is the queue's own."""
+    return queue_number if priority == DEFAULT_PRIORITY else (priority + 1) << LEVEL_SHIFT | queue_number
+
+
+def numbers_of(queue_number: int) -> list[int]:
+    """Return the numbers of the levels of a strict queue, the queue's own first."""
+    others = [priority for priority in range(PRIORITY_MAX + 1) if priority != DEFAULT_PRIORITY]
+    return [_number_at(queue_number, priority) for priority in (DEFAULT_PRIORITY, *others)]

@@ -365,9 +365,11 @@ METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
     commands.Basic.Get: SessionOfChannel.get,
     commands.Basic.Ack: lambda session, m: session.settling.ack(m.delivery_tag, multiple=m.multiple),
     commands.Basic.Nack: lambda session, m: session.settling.nack(
-        m.delivery_tag, multiple=m.multiple, requeue=m.requeue
+        m.delivery_tag, multiple=m.multiple, requeue=m.requeue, failed=False
     ),
-    commands.Basic.Reject: lambda session, m: session.settling.nack(m.delivery_tag, multiple=False, requeue=m.requeue),
+    commands.Basic.Reject: lambda session, m: session.settling.nack(
+        m.delivery_tag, multiple=False, requeue=m.requeue, failed=True
+    ),
     commands.Basic.Recover: SessionOfChannel.recover,
     commands.Basic.RecoverAsync: lambda session, method: session.basic.recover(requeue=method.requeue),
     commands.Confirm.Select: SessionOfChannel.select_confirms,

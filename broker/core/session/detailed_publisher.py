@@ -106,6 +106,8 @@ class DetailedPublisher:
             else:
                 self._tally.reached(entry.tally, 0, dropped=True)
         elif number := self._use_number(mark, header):
+            if entry.strict and mark.facts.priority >= 0:
+                entry = entry.at_priority(mark.facts.priority)
             self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
 
     # -- numbered publishes -------------------------------------------------------------------------------------------

@@ -81,8 +81,9 @@ class Publisher:
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts
-        if facts.special or facts.expiration_ms is not None:
+        if not facts.plain:
             return start
+        priority = facts.priority
         persistent = facts.persistent
         numbers = self._numbers
         now_ms = self._clock.now_ms
@@ -123,9 +124,9 @@ class Publisher:
                     if entry is not last:
                         if last is not None:
                             stops.append(len(messages))
-                        last = entry
+                        last = entry.at_priority(priority) if priority >= 0 and entry.strict else entry
                         last_payload = payload
-                        targets.append(entry)
+                        targets.append(last)
                     messages.append(Message(entry.envelope, header, bodies[place], charge, facts, now_ms))
                     if entry.durable if persistent else entry.persisting:
                         logged = place + 1 - start

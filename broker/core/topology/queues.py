@@ -20,6 +20,7 @@ from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
 from broker.core.topology.equivalence import check_same_queue
+from broker.store.record import QUEUE_NUMBERS
 
 if TYPE_CHECKING:
     from broker.core.policy.policy import Policies
@@ -242,8 +243,8 @@ class Queues(dict[str, Queue]):
             queue.resume()
 
     def reserve_numbers(self, below: int) -> None:
-        """Give no new queue a number below this one."""
-        self.next_number = max(self.next_number, below)
+        """Give no new queue a number below this one, which may be that of a level."""
+        self.next_number = max(self.next_number, ((below - 1) & QUEUE_NUMBERS) + 1)
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
         """Return a queue that this connection may delete, for `drop`; None when there is no such queue.

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.slices import finished
 from broker.core.definitions.json_text import reading_json
-from broker.manage.answers import json_answer, no_content, object_answer
+from broker.manage.answers import Response, json_answer, no_content, object_answer
 from broker.manage.api.names import COMPATIBLE_VERSION
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
-
-__all__ = ["definition_routes"]
+__all__ = ["ROUTES"]
 
 ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"
 TRUE: Final = "true"
 OUTER_LEVELS: Final = 2  # of a document: its lists, and their entries
-
-
-def definition_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    routes = []
-    for path in (ALL, OF_VHOST):
-        routes += [
-            ApiRoute("GET", path, Needs.ADMINISTRATOR, export),
-            ApiRoute("POST", path, Needs.ADMINISTRATOR, take),
-        ]
-    return routes
 
 
 def _of_vhost(call: Call) -> dict[str, str]:
@@ -86,3 +69,11 @@ def _file_of(content_type: str, body: bytes) -> bytes:
 def _plain(name: str) -> str:
     """Return the name of a file without what could end it, or lead out of a folder."""
     return "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "._-"))[:100]
+
+
+ROUTES: Final = (
+    ApiRoute("GET", ALL, Needs.ADMINISTRATOR, export),
+    ApiRoute("POST", ALL, Needs.ADMINISTRATOR, take),
+    ApiRoute("GET", OF_VHOST, Needs.ADMINISTRATOR, export),
+    ApiRoute("POST", OF_VHOST, Needs.ADMINISTRATOR, take),
+)

@@ -1,8 +1,6 @@
-"""Priorities of messages, priorities of consumers, a single active consumer, and the delivery limit."""
+"""Priorities of messages and of consumers, and a single active consumer."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pika
 import pytest
@@ -129,40 +127,3 @@ def test_one_active_consumer_excludes_an_exclusive_one(channel: BlockingChannel)
     channel.queue_declare("q-single", exclusive=True, arguments={"x-single-active-consumer": True})
     with channel_closed(403, "ACCESS_REFUSED - queue 'q-single' in vhost '/' in exclusive use"):
         channel.basic_consume("q-single", lambda *_: None, exclusive=True)
-
-
-def test_a_message_that_comes_back_too_often_is_dead_lettered(channel: BlockingChannel) -> None:
-    """A quorum queue counts returns in x-delivery-count and x-acquired-count, and dead-letters beyond its limit."""
-    channel.queue_declare("dead", exclusive=True)
-    channel.queue_declare(
-        "q-limited",
-        durable=True,
-        arguments={
-            "x-queue-type": "quorum",
-            "x-delivery-limit": 2,
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "dead",
-        },
-    )
-    try:
-        publish(channel, "q-limited", b"1", persistent=True)
-        counts: list[Any] = []
-        for _ in range(3):
-            for method, properties, _body in channel.consume("q-limited", inactivity_timeout=5):
-                assert method is not None
-                headers = properties.headers or {}
-                counts.append((headers.get("x-acquired-count"), headers.get("x-delivery-count")))
-                channel.basic_nack(method.delivery_tag, requeue=True)
-                break
-        channel.cancel()
-        assert counts == [(None, None), (1, 1), (2, 2)]
-        for _ in range(500):
-            if ready(channel, "dead"):
-                break
-            channel.connection.process_data_events(time_limit=0.01)
-        _, properties, _ = channel.basic_get("dead", auto_ack=True)
-        assert properties is not None
-        assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
-        assert ready(channel, "q-limited") == 0
-    finally:
-        channel.queue_delete("q-limited")

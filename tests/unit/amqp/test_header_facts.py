@@ -30,15 +30,15 @@ def with_header(name: bytes, value: bytes) -> HeaderFacts:
 @pytest.mark.parametrize(
     ("properties", "plain"),
     [
-        ({}, (False, 0, None)),
-        ({"delivery_mode": 1}, (False, 0, None)),
-        ({"delivery_mode": 2}, (True, 0, None)),
+        ({}, (False, -1, None)),
+        ({"delivery_mode": 1}, (False, -1, None)),
+        ({"delivery_mode": 2}, (True, -1, None)),
         ({"priority": 0}, (False, 0, None)),
         ({"priority": 255, "delivery_mode": 2}, (True, 255, None)),
-        ({"expiration": "0"}, (False, 0, 0)),
+        ({"expiration": "0"}, (False, -1, 0)),
         ({"expiration": "60000", "priority": 7}, (False, 7, 60000)),
-        ({"reply_to": "amq.rabbitmq.reply-to.g1h2.3"}, (False, 0, None)),
-        ({"headers": {"c": {"CC": ["a"], "x-delay": 5}, "cc": ["b"], "text": "\x02CC"}}, (False, 0, None)),
+        ({"reply_to": "amq.rabbitmq.reply-to.g1h2.3"}, (False, -1, None)),
+        ({"headers": {"c": {"CC": ["a"], "x-delay": 5}, "cc": ["b"], "text": "\x02CC"}}, (False, -1, None)),
     ],
 )
 def test_plain_facts(properties: dict[str, Any], plain: tuple[bool, int, int | None]) -> None:

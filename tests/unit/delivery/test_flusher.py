@@ -305,7 +305,7 @@ def test_redelivered_messages_say_so() -> None:
     """Messages that were delivered before are marked; in a slot recovered after a crash all are."""
     place = Place(b"1", b"2", b"3")
     indexes = place.take()
-    place.manager.requeue(place.slot, [1])
+    place.manager.requeue(place.slot, [1], failed=True)
     assert place.manager.take(place.slot, 1) == range(1, 2)
     place.deliver(*indexes)
     assert [redelivered for _, redelivered, _ in place.sent()] == [False, True, False]

@@ -228,7 +228,7 @@ def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
     elif prepare == "paused":
         queue.pause()
     elif prepare == "counted":
-        manager.requeue(slot, manager.take(slot, 1))
+        manager.requeue(slot, manager.take(slot, 1), failed=True)
     elif prepare == "recovered":
         slot.recovered = True
     elif prepare == "timed":

@@ -77,8 +77,8 @@ def test_one_message_goes_as_several_do() -> None:
         index = made.take_one(one)
         assert other.take(several, 1) == range(index, index + 1)
         if number % 3 == 1:
-            made.requeue(one, [index])
-            other.requeue(several, [index])
+            made.requeue(one, [index], failed=True)
+            other.requeue(several, [index], failed=True)
             index = made.take_one(one)
             assert list(other.take(several, 1)) == [index]
         made.settle_one(one, index)
@@ -120,7 +120,7 @@ def test_an_owner_goes_back_to_a_lower_slot() -> None:
     assert made.get(ONE) is lower
     taken = made.take(lower, lower.length)
     assert made.get(ONE) is higher
-    made.requeue(lower, taken[:1])
+    made.requeue(lower, taken[:1], failed=True)
     assert made.get(ONE) is lower
 
 
@@ -147,7 +147,7 @@ def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
     """
     made = manager(8)
     assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
-    made.requeue(made.slots[1], [2])
+    made.requeue(made.slots[1], [2], failed=True)
     made.append_at_border(["fresh"], [1])
     assert take_all(made, ONE) == [3, 9]
 
@@ -176,13 +176,13 @@ def test_the_bytes_of_ready_messages_follow_every_move() -> None:
     assert made.ready_bytes == 12
     made.put_back(slot, [1])
     assert made.ready_bytes == 14
-    made.requeue(slot, [0])
+    made.requeue(slot, [0], failed=True)
     assert made.ready_bytes == 15
-    made.requeue(slot, made.take(slot, 3))
+    made.requeue(slot, made.take(slot, 3), failed=True)
     assert made.ready_bytes == 15
     made.lose(slot, [2])
     assert made.ready_bytes == 12
-    made.pick(slot, 1)
+    made.pick(slot, [1])
     assert made.ready_bytes == 10
     lose_all(made)
     assert made.ready_bytes == 0

@@ -76,7 +76,7 @@ def test_returned_messages_come_before_fresh_ones_lowest_first() -> None:
     """The next message is the lower of the first returned id and the cursor."""
     slot = filled(6)
     slot.take(4)
-    slot.requeue([1, 3])
+    slot.requeue([1, 3], failed=True)
     assert list(slot.take(10)) == [1, 3]
     assert list(slot.take(10)) == [4, 5]
     assert slot.redelivered(1)
@@ -100,7 +100,7 @@ def test_purge_spares_the_unacked() -> None:
     """A purge settles all ready messages, fresh or returned, and no others."""
     slot = filled(6)
     slot.take(4)
-    slot.requeue([1])
+    slot.requeue([1], failed=True)
     assert slot.ready_indexes() == [1, 4, 5]
     slot.lose(slot.ready_indexes())
     assert slot.ready == 0
@@ -113,7 +113,7 @@ def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) ->
     """Settling any part of a slot releases exactly its messages."""
     slot = filled(6)
     slot.take(6)
-    slot.requeue([1, 3, 5])
+    slot.requeue([1, 3, 5], failed=True)
     slot.take(3)
     slot.settle(settled)
     left = [index for index in range(6) if index not in settled]
@@ -155,12 +155,12 @@ def test_a_range_of_the_newest_messages_is_fresh_again() -> None:
     """The newest messages in one piece leave nothing behind but their counts, whatever came back before them."""
     slot = filled(6)
     slot.take(6)
-    slot.requeue([1])
-    slot.requeue(range(3, 6))
+    slot.requeue([1], failed=True)
+    slot.requeue(range(3, 6), failed=True)
     assert (slot.cursor, slot.returned_count) == (3, 1)
     assert list(slot.take(9)) == [1]
     assert slot.take(9) == range(3, 6)
-    slot.requeue(range(6))
+    slot.requeue(range(6), failed=True)
     assert (slot.cursor, slot.returned, slot.ready) == (0, None, 6)
     assert slot.returns_of(range(6)) == [
         ReturnRun(0, 1, 1, 1),
@@ -177,7 +177,7 @@ def test_front_lists_what_take_would_hand_out() -> None:
     slot.contents = list("abcdef")
     slot.take(3)
     slot.settle([0])
-    slot.requeue([1])
+    slot.requeue([1], failed=True)
     assert list(slot.front(5)) == [1]
     slot.take(1)
     slot.lose([4])
@@ -192,8 +192,8 @@ def test_a_certain_message_can_be_picked(picked: int) -> None:
     slot.length = 5
     slot.contents = list("abcde")
     slot.take(1)
-    slot.requeue([0])
-    slot.pick(picked)
+    slot.requeue([0], failed=True)
+    slot.pick([picked])
     assert slot.ready == 4
     slot.settle([picked])
     rest: list[int] = []
@@ -211,12 +211,12 @@ def test_what_is_not_ready_cannot_be_picked() -> None:
     slot.lose([2])
     for index in (0, 2, 9):
         with pytest.raises(ValueError, match="not"):
-            slot.pick(index)
+            slot.pick([index])
     assert slot.ready == 2
     slot.take(1)
     slot.put_back([0])
     with pytest.raises(ValueError, match="not"):
-        slot.pick(1)
+        slot.pick([1])
     assert slot.ready == 2
 
 
@@ -225,7 +225,7 @@ def test_what_a_slot_notes_is_its_own() -> None:
     used, doubted = filled(4), filled(4)
     used.take(3)
     used.put_back([0])
-    used.requeue([1])
+    used.requeue([1], failed=True)
     used.add_segment(7)
     doubted.doubt(2)
     assert (used.ready_indexes(), used.returns_of(range(4)), used.segments) == ([0, 1, 3], [ReturnRun(1, 2, 1, 1)], {7})

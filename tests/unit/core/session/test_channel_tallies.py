@@ -50,8 +50,8 @@ def test_a_batch_with_redelivered_messages_counts_those_alone() -> None:
     stream, slot = found
     assert deliver(consumer, stream, slot, stream.manager.take(slot, 4)) == 4
     assert (tally.deliver, tally.redeliver) == (4, 0)
-    basic.nack(3, multiple=False, requeue=True)
-    basic.nack(2, multiple=False, requeue=True)
+    basic.nack(3, multiple=False, requeue=True, failed=False)
+    basic.nack(2, multiple=False, requeue=True, failed=False)
     put(queue, 2)
     assert deliver(consumer, stream, slot, [*stream.manager.take(slot, 2), *stream.manager.take(slot, 1)]) == 3
     assert (tally.deliver, tally.redeliver) == (7, 2)

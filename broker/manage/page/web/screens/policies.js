@@ -16,7 +16,7 @@ const LABELS = { all: "queues and exchanges", classic_queues: "classic queues", 
 const WAIT_MS = 250; // after the last key
 const SUGGESTED = [
   ["message-ttl", "1min"], ["max-length", 10000], ["max-length-bytes", "1GiB"], ["overflow", "reject-publish"], ["expires", "30min"],
-  ["dead-letter-exchange", "dead"], ["dead-letter-routing-key", "key"], ["delivery-limit", 20], ["alternate-exchange", "unroutable"],
+  ["dead-letter-exchange", "dead"], ["dead-letter-routing-key", "key"], ["delivery-limit", 20], ["keep-poisoned", true], ["alternate-exchange", "unroutable"],
 ];
 
 function open(view) {
