@@ -110,13 +110,14 @@ def test_drop_head_drops_what_would_be_delivered_next(channel: BlockingChannel, 
         for body, priority in ((b"low", 0), (b"high", 9), (b"default", None)):
             put(channel, name, body, priority)
         assert drain(channel, name) == [b"default", b"low"]
-        put(channel, name, b"came back", 0)
-        held = take(channel, name, 1)
+        for body in (b"back second", b"back first"):
+            put(channel, name, body, 0)
+        held = take(channel, name, 2)
+        for body in (b"back first", b"back second"):
+            channel.basic_nack(held[body])
         put(channel, name, b"high", 9)
-        channel.basic_nack(held[b"came back"])
-        put(channel, name, b"higher", 10)
         wait_until(lambda: ready(channel, name) == 2, "two messages")
-        assert drain(channel, name) == [b"higher", b"high"]
+        assert drain(channel, name) == [b"back second", b"high"]
     finally:
         channel.queue_delete(name)
 
@@ -191,10 +192,15 @@ def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *,
                     assert (properties.headers or {}).get("x-acquired-count") == acquired
                 assert ready(channel, "q") == 0
                 assert ready(channel, "other") == start
-            for queue in ("deleted", "q", "other"):
+                assert [ready(channel, f"later {past}") for past in range(start)] == [1] * start
+            for queue in ("q", "other"):
                 channel.queue_declare(queue, durable=True, arguments=QUORUM)
-            put(channel, "deleted", b"never", 7)
-            channel.queue_delete("deleted")
+            for _ in range(3):
+                channel.queue_declare("deleted", durable=True, arguments=QUORUM)
+                put(channel, "deleted", b"never", 7)
+                channel.queue_delete("deleted")
+            channel.queue_declare(f"later {start}", durable=True, arguments=QUORUM)
+            put(channel, f"later {start}", b"", 8)
             put(channel, "other", b"", 8)
             for body, priority in ((b"back 0", 0), (b"back 9", 9)):
                 put(channel, "q", body, priority)
