@@ -19,8 +19,8 @@ from bench.certificate import Certificate
 from bench.service import START_LIMIT_S, NotStarted, Service
 from bench.tenants import OTHER_VHOST, VHOST, tenant, write_definitions
 from broker.perf.faults import Refusal
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.process_tree import ProcessTree
 
 __all__ = ["PROJECT", "Broker", "NotStarted", "rabbitmq", "rabbitmq_script", "relay", "slotmq", "with_tenants"]
 

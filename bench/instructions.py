@@ -27,7 +27,7 @@ from bench.choices import choices
 from bench.perf_run import perf
 from bench.run import Figures, leave
 from bench.tables import number
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
 
 _VALGRIND: Final = "valgrind"
 _STRACE: Final = "strace"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.brokers import Broker
 from bench.run import Figures
-from broker.perf.process_tree import ProcessTree, TreeUsage
+from broker.perf.machine import ProcessTree, TreeUsage
 
 
 class Meter:

@@ -26,8 +26,7 @@ from bench.messages.rows import known_names, measure_of, rows
 from bench.run import leave
 from bench.stage import NotOffered
 from bench.tables import number
-from broker.perf.crew import RunFailed
-from broker.perf.faults import Fault
+from broker.perf.faults import Fault, RunFailed
 
 PAIRS: Final = 15
 BEFORE, NOW = "before", "now"

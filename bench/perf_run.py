@@ -11,8 +11,7 @@ from bench.brokers import PROJECT, Broker
 from bench.messages.companion import Companion
 from bench.meter import calls
 from bench.run import Figures
-from broker.perf.crew import RunFailed
-from broker.perf.document import BadDocument
+from broker.perf.faults import BadDocument, RunFailed
 from broker.perf.peer import Address
 from broker.perf.result import Result
 

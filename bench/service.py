@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.perf.faults import Refusal
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.process_tree import ProcessTree
 
 START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 20.0

@@ -17,8 +17,7 @@ from uuid import uuid4
 from bench.run import Run
 from bench.service import NotStarted
 from bench.tables import shown
-from broker.perf.crew import RunFailed
-from broker.perf.faults import Fault
+from broker.perf.faults import Fault, RunFailed
 
 COMPILED, INTERPRETED = "compiled", "interpreted"
 _TOLD_FIGURES = 4

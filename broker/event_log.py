@@ -8,9 +8,19 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-import structlog
-
 __all__ = ["EventLog", "get_logger", "redirect"]
+
+
+class Structlog:
+    """structlog's own logger, which is imported with its first event: a daemon redirects its events before that."""
+
+    __slots__ = ()
+
+    def __getattr__(self, method: str) -> Any:
+        """Return a method of the logger."""
+        import structlog  # noqa: PLC0415 - as above
+
+        return getattr(structlog.get_logger(), method)
 
 
 class EventLog:
@@ -19,11 +29,11 @@ class EventLog:
     __slots__ = ("to",)
 
     def __init__(self) -> None:
-        self.to: Any = structlog.get_logger()
+        self.to: Any = Structlog()
 
     def redirect(self, to: Any) -> None:
         """Send events to another logger of structlog's kind, or to structlog's own again."""
-        self.to = structlog.get_logger() if to is None else to
+        self.to = Structlog() if to is None else to
 
     # Of the current logger. A property costs a third of __getattr__(), which Python tries last.
     debug = property(attrgetter("to.debug"))

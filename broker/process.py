@@ -57,7 +57,7 @@ async def _serve(settings: Settings, source: SettingsSource, signals: Signals) -
 async def _serve_until_stopped(
     broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, signals: Signals
 ) -> int:
-    collector = Collector(broker, loop)
+    collector = Collector(loop)
     heap = Heap(loop, lambda: broker.turn.count)
     stop = asyncio.Event()
     recovered = False
@@ -89,9 +89,9 @@ async def _serve_until_stopped(
 
     signals.listen(lambda: loop.call_soon_threadsafe(reload), signal.SIGHUP)
     collector.start()
-    heap.start()
     print(ready_line(broker), flush=True)
     systemd.ready(_status(broker))
+    heap.start()
     await first_ended(broker.wait_failed(), stop.wait())
     signals.listen(_ignore, signal.SIGHUP)
     collector.close()

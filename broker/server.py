@@ -15,8 +15,8 @@ from broker.compiled import kind
 from broker.delivery.clock import SteadyClock
 from broker.delivery.timers import Timers
 from broker.event_log import get_logger
-from broker.net.descriptors import descriptors_max
 from broker.net.listener import STEPS
+from broker.net.strangers import descriptors_max
 from broker.parts.clients import Clients
 from broker.parts.data import Data
 from broker.parts.definitions import Definitions

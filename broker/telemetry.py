@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final, TextIO
 
-from structlog.dev import ConsoleRenderer
-from structlog.processors import format_exc_info
-
 from broker.log_writer import LogWriter
 
 __all__ = ["LineLogger", "RepeatedWarnings", "redact"]
@@ -97,6 +94,8 @@ class LineLogger:
             line["suppressed"] = held_back
         line["timestamp"] = self._stamp.now()
         if exc_info:
+            from structlog.processors import format_exc_info  # noqa: PLC0415 - tracebacks are rare
+
             line |= redact(format_exc_info(None, level, {"exc_info": exc_info}))
         self._write(self._form(line) + "\n")
 
@@ -164,6 +163,8 @@ def text_form(terminal: bool) -> Callable[[dict[str, Any]], str]:
 
     An event's name is short, and a file or a pipe has no use for columns.
     """
+    from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - JSON lines need none of it
+
     render = ConsoleRenderer(colors=terminal, pad_event_to=28 if terminal else 0)
     return lambda event: str(render(None, str(event["level"]), spell_out(event)))
 

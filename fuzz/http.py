@@ -20,11 +20,9 @@ from uvicorn.server import ServerState
 from broker.core.auth.logins import Logins
 from broker.core.auth.users import User, Users
 from broker.manage.answers import json_answer
-from broker.manage.api_route import ApiRoute
 from broker.manage.app import application
-from broker.manage.call import Call
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.client_protocol import ClientProtocol
-from broker.manage.needs import Needs
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import asked_bytes, is_known
 from broker.settings import Settings

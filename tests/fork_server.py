@@ -164,9 +164,9 @@ def serve() -> NoReturn:
     """Import what a start imports; then serve, and be a broker in each child."""
     import uvloop  # noqa: F401
 
+    import broker.cli.parser
     import broker.cli.running
     import broker.cli.serve
-    import broker.cli.version
     import broker.cluster.broker_node
     import broker.manage.listener
     import broker.process  # noqa: F401

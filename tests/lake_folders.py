@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.parquet_file import DayFiles
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch

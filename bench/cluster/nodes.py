@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.brokers import Broker, slotmq
 from broker.perf import wire
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import PeerConnection
-from broker.perf.process_tree import ProcessTree
 from tools.postgres_server import PostgresServer
 
 _MESSAGES = 100

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from broker.perf.conductor import Conductor
-from broker.perf.crew import RunFailed
-from broker.perf.load import ConsumeShare, Load, PublishShare
+from broker.perf.faults import RunFailed
+from broker.perf.load import Load, Share
 from broker.perf.peer import Address
 from broker.perf.performance import stage
 from broker.perf.progress import RunProgress
 from broker.perf.result import Latency
-from broker.perf.scenarios.throughput import add_throughput, load_of
+from broker.perf.scenarios.messages import add_throughput, addressed
 
 _WINDOW = 1000  # unconfirmed messages of a publisher, and unacked ones of a consumer
 _ACK_EVERY = 100
@@ -27,19 +26,19 @@ class SpreadLoad(Load):
     publish_at: tuple[Address, ...] = ()
     consume_at: tuple[Address, ...] = ()
 
-    def publish_shares(self) -> list[PublishShare]:
+    def publish_shares(self) -> list[Share]:
         """Return the share of each publishing process."""
-        shares = Load.publish_shares(self)
-        return [replace(share, address=_turn(self.publish_at, number)) for number, share in enumerate(shares)]
+        return _placed(Load.publish_shares(self), self.publish_at)
 
-    def consume_shares(self) -> list[ConsumeShare]:
+    def consume_shares(self) -> list[Share]:
         """Return the share of each consuming process."""
-        shares = Load.consume_shares(self)
-        return [replace(share, address=_turn(self.consume_at, number)) for number, share in enumerate(shares)]
+        return _placed(Load.consume_shares(self), self.consume_at)
 
 
-def _turn(addresses: Sequence[Address], number: int) -> Address:
-    return addresses[number % len(addresses)]
+def _placed(shares: Sequence[Share], addresses: Sequence[Address]) -> list[Share]:
+    """Return the shares with these addresses in turn."""
+    at = [addresses[number % len(addresses)] for number in range(len(shares))]
+    return [Share(replace(one.load, address=address), one.numbers) for one, address in zip(shares, at, strict=True)]
 
 
 def run(
@@ -60,7 +59,8 @@ def run(
     words += ["-q", str(_WINDOW), "-A", str(_ACK_EVERY) if per_s is None else "1"]
     words += ["-x", str(len(publish_at)), "-y", str(max(len(consume_at), 1))]
     words += [] if per_s is None else ["-r", str(per_s / len(publish_at))]
-    addressing, load = load_of(_options(words), 0)
+    options = _options(words)
+    addressing, load = addressed(options)
     spread = SpreadLoad(
         **{field.name: getattr(load, field.name) for field in fields(Load)},
         publish_at=tuple(publish_at),
@@ -68,9 +68,9 @@ def run(
     )
     processes = max(len(publish_at), len(consume_at))
     spread = replace(spread, address=publish_at[0], processes=processes, seconds=None)
-    progress = RunProgress(quiet=True)
-    with stage(spread.address, addressing.topology, progress) as here:
-        outcome = Conductor(spread, progress, here.interruption).run()
+    options.uri = spread.address
+    with stage(options, addressing.topology, RunProgress(quiet=True)) as here:
+        outcome = here.run(spread)
     if outcome.failures:
         raise RunFailed(outcome.failures[0])
     totals = outcome.totals(size_bytes)

@@ -1,4 +1,4 @@
-"""Whether the cost of a message stays flat in a large broker, and whether every client gets its share."""
+"""Whether a message costs the same in a large broker, whether each client gets its share, and how long others wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bench.growth import curves, sharing
+from bench.growth import curves, pauses, sharing
 from bench.growth.curves import PANELS
 from bench.picture import BLUE, ORANGE, plain, spreads
 from bench.run import Row, Run
@@ -37,6 +37,7 @@ class Plan:
     consumers: tuple[int, ...] = (1, 10, 100, 1_000)
     bindings: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000)
     backlog: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000, 10_000_000)
+    group: int = 1_000_000
     crowd: int = 100
     width: int = 20_000
     rounds: int = 4
@@ -50,6 +51,7 @@ QUICK: Final = Plan(
     consumers=(1, 100),
     bindings=(10, 10_000),
     backlog=(0, 100_000),
+    group=50_000,
     crowd=20,
     width=2_000,
     rounds=2,
@@ -101,6 +103,17 @@ def _light(run: Run) -> str:
     return table_of(run.rows("light"), columns)
 
 
+def _pauses(run: Run) -> str:
+    """Return the longest wait beside each verb, how long the verb took, and where its longest turn went."""
+    columns = [
+        Column("", "title", str),
+        Column("longest wait", "max_ms", "{:.1f} ms".format),
+        Column("took", "took_ms", "{:,.0f} ms".format),
+        Column("longest turn", lambda row: run.row("turns", title=row["title"])["function"]),
+    ]
+    return table_of(run.rows("pauses"), columns)
+
+
 def _silent(run: Run) -> str:
     row = run.row("silent")
     if not row.runs:
@@ -135,12 +148,16 @@ def _draw(figure: Any, run: Run) -> bool:
 SUITE: Final = Suite(
     name="growth",
     about=__doc__,
-    parts={"fairness": sharing.measure, **{panel: partial(curves.measure, panel=panel) for panel in PANELS}},
+    parts={
+        "fairness": sharing.measure,
+        "pauses": pauses.measure,
+        **{panel: partial(curves.measure, panel=panel) for panel in PANELS},
+    },
     full=Plan(),
     quick=QUICK,
-    limit_s=660.0,  # a measurement that runs then may finish: under twelve minutes in all
-    tables={"cost": _costs, "light": _light, "silent": _silent},
-    printed=("cost", "light", "silent"),
+    limit_s=900.0,  # a measurement that runs then may finish: under sixteen minutes in all
+    tables={"cost": _costs, "light": _light, "silent": _silent, "pauses": _pauses},
+    printed=("cost", "light", "silent", "pauses"),
     mark="growth",
     pictures={"growth": ((11, 8), _draw)},
 )

@@ -10,7 +10,7 @@ from bench.messages.limits import Limits
 from bench.meter import Meter
 from bench.perf_run import perf
 from bench.run import Figures
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
 from broker.perf.peer import PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 

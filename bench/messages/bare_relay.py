@@ -5,8 +5,8 @@ from __future__ import annotations
 from bench.brokers import relay
 from bench.run import Figures
 from broker.perf.conductor import Conductor
-from broker.perf.crew import RunFailed
-from broker.perf.interruption import Interruption
+from broker.perf.crew import Interruption
+from broker.perf.faults import RunFailed
 from broker.perf.load import Load
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace

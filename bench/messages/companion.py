@@ -9,8 +9,7 @@ from typing import Self
 
 from bench.brokers import Broker
 from bench.light import QUEUE, LightClient
-from broker.perf.crew import RunFailed
-from broker.perf.faults import Fault
+from broker.perf.faults import Fault, RunFailed
 from broker.perf.peer import Address, PeerConnection
 
 _EVERY_S = 0.05

@@ -15,8 +15,8 @@ from bench.messages.limits import Limits
 from bench.meter import threads_s
 from bench.run import Figures
 from broker.perf import wire
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.process_tree import ProcessTree
 
 _QUEUE = "bench-lone"
 _BODY = bytes(16)

@@ -22,8 +22,8 @@ from bench.stage import COMPILED as COMPILED_FORM
 from bench.stage import INTERPRETED as INTERPRETED_FORM
 from bench.stage import Stage, tell
 from bench.suites import Suite
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address
-from broker.perf.process_tree import ProcessTree
 
 _CEILING_SECONDS: Final = 0.5
 _REST_SECONDS: Final = 3.0

@@ -13,8 +13,8 @@ from typing import Self
 
 from bench.brokers import Broker, NotStarted, slotmq
 from bench.meter import threads_s
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address
-from broker.perf.process_tree import ProcessTree
 
 _LINK_LIMIT_S = 30.0
 _LOOK_S = 0.02

@@ -24,8 +24,8 @@ from bench.pipeline.ground import Ground
 from bench.run import Figures
 from bench.stage import WrongResult
 from broker.cli.control_client import ask
+from broker.perf.machine import ProcessTree
 from broker.perf.peer import PeerConnection
-from broker.perf.process_tree import ProcessTree
 from broker.perf.wire import PUBLISH_CHANNEL
 
 QUERY_ROWS: Final = 1_000_000

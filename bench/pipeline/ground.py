@@ -15,9 +15,9 @@ from bench.pipeline.slot_store import SlotStore
 from bench.run import Figures
 from bench.stage import Stage, WrongResult
 from bench.topics import workload
-from broker.perf.process_tree import ProcessTree
+from broker.perf.machine import ProcessTree
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.brokers import PROJECT
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
 
 ANSWER_LIMIT_S = 120.0
 

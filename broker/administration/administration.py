@@ -8,13 +8,23 @@ other's changes as the difference between what they have and what is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.administration.definition_rows import Key, rows_by_key, same_row
-from broker.administration.definitions import IMPORTING, PAUSED_QUEUE, VHOST_LIMITS, Definitions, Draft
-from broker.core.auth.users import user_of
-from broker.core.definitions.reading import OPERATOR_POLICY, read_document
+from broker.administration.definitions import (
+    IMPORTING,
+    PAUSED_QUEUE,
+    VHOST_LIMITS,
+    Definitions,
+    Draft,
+    Key,
+    keying_rows,
+    same_row,
+)
+from broker.administration.slices import finished
+from broker.core.auth.users import User, Users, user_of
+from broker.core.definitions.reading import OPERATOR_POLICY, reading_document
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
@@ -24,14 +34,18 @@ from broker.tasks import Tasks
 if TYPE_CHECKING:
     from broker.administration.definitions_store import DefinitionsStore
     from broker.core.auth.permissions import Permissions
-    from broker.core.auth.users import User, Users
-    from broker.core.definitions.document import UserEntry
+    from broker.core.definitions.document import Document, UserEntry
     from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost
     from broker.settings import Settings
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Administration"]
+__all__ = ["Administration", "Tell"]
+
+TELL_S: Final = 1.0  # between two reports of progress
+
+Tell = Callable[[Mapping[str, Any]], None]
+T = TypeVar("T")
 
 _log = get_logger()
 
@@ -130,26 +144,39 @@ class Administration(Definitions):
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    async def alone(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run some work while no other change of this broker runs."""
-        await self._changes.finish(self._alone(work))
+    async def alone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run some work while no other change of this broker runs, and return its result."""
+        return await self._changes.finish(self._alone(work))
 
-    async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self._lock:
             if self._closed:
                 raise ValueError("the broker is stopping")
-            await work()
+            return await work()
 
     async def close(self) -> None:
         """Refuse further changes, and return when the last one is written."""
         self._closed = True
         await self._changes.ended()
 
-    async def change(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
-        """Store and apply what `edit` does to a draft, and log the event. Return when every broker follows it."""
-        await self.alone(lambda: self.store(edit, event, **fields))
+    async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
+        """Store and apply what `edit` does to a draft, log the event, and return what `edit` returned.
 
-    async def store(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
+        What returns a generator changes the draft in its steps.
+        Every broker follows the change then.
+        """
+        return await self.alone(lambda: self.store(edit, event, **fields))
+
+    async def change_in(self, vhost: str, edit: Callable[[Draft], T], event: str, /, **fields: Any) -> T:
+        """Do what `change` does to a part of a vhost, which exists and is not offline."""
+
+        def edit_in(draft: Draft) -> T:
+            draft.check_vhost(vhost)
+            return edit(draft)
+
+        return await self.change(edit_in, event, vhost=vhost, **fields)
+
+    async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Do what `change` does, within `alone`.
 
         A change begins when every broker follows the one before it, so none of them can miss that a vhost was deleted
@@ -158,7 +185,11 @@ class Administration(Definitions):
         while True:
             await self._store.settled(self.version)
             async with self._applying:
-                if (swept := await self._try(edit)) is not None:
+                draft = Draft(self, self.vhosts.offline)
+                result = edit(draft)
+                if isinstance(result, Generator):
+                    await finished(result)
+                if (swept := await self._try(draft)) is not None:
                     break
                 await self._take_stored()  # another broker was first: `edit` decides again
         if event:
@@ -166,16 +197,15 @@ class Administration(Definitions):
         await self._store.settled(self.version)
         if swept:
             await self._store.swept(name for name in swept if name in self.vhosts)
+        return result
 
-    async def _try(self, edit: Callable[[Draft], None]) -> set[str] | None:
-        """Store and apply a change, and return the vhosts that have other policies now.
+    async def _try(self, draft: Draft) -> set[str] | None:
+        """Store and apply a draft, and return the vhosts that have other policies now.
 
         Return None when the stored definitions are others than those in force.
         """
-        draft = Draft(self, self.vhosts.offline)
-        edit(draft)
-        made = await self._make_vhosts(draft.vhost_names)
-        wanted = draft.to_store()
+        wanted = await finished(draft.storing())
+        made = await self._make_vhosts(entry["name"] for entry in wanted["vhosts"])
         try:
             version = await self._store.write(wanted, self.version)
         except (ValueError, TypeError):
@@ -188,6 +218,15 @@ class Administration(Definitions):
             await self._unmake(made)
             return None
         return await self._apply_or_fail(version, wanted)
+
+    def check_new_vhosts(self, definitions: Definitions, names: Iterable[str]) -> None:
+        """Check the names of vhosts that do not exist yet. Raises: ValueError."""
+        names = list(names)
+        for name in names:
+            if not self.vhosts.fits(name):
+                raise ValueError(f"cannot create vhost '{name}': the name is empty or longer than 255 bytes")
+        if names and len(definitions.vhost_names) + len(names) > self.vhosts_max:
+            raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
 
     async def _make_vhosts(self, names: Iterable[str]) -> list[str]:
         """Make the vhosts that do not exist yet, and return their names. Raises: ValueError, having made none."""
@@ -222,12 +261,18 @@ class Administration(Definitions):
         async with self._applying:
             await self._take_stored(anew=anew)
 
-    async def swept(self) -> None:
-        """Return when the policies are applied to all queues and exchanges."""
-        for vhost in list(self.vhosts.values()):
+    async def swept(self, *names: str, tell: Tell = lambda _progress: None) -> None:
+        """Return when the policies of these vhosts, or of all, are applied; call `tell` with the progress."""
+        for vhost in [self.vhosts[name] for name in names or self.vhosts if name in self.vhosts]:
             done = asyncio.Event()
+            total = len(vhost.sweep)
             vhost.sweep.follow(done.set)
-            await done.wait()
+            while not done.is_set():
+                total = max(total, len(vhost.sweep))  # the sweep may have begun again
+                tell({"step": "applying policies", "done": total - len(vhost.sweep), "total": total})
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TELL_S):
+                        await done.wait()
 
     async def _take_stored(self, *, anew: bool = False) -> None:
         version, stored = await self._store.read()
@@ -250,7 +295,8 @@ class Administration(Definitions):
 
         Return the vhosts that have other policies now.
         """
-        known, wanted = rows_by_key(self.document()), rows_by_key(stored)
+        known = await finished(keying_rows(await finished(self.documenting())))
+        wanted = await finished(keying_rows(stored))
         gone = [key for key in known if key not in wanted]
         for part, name, *_ in gone:
             if part == "vhosts":
@@ -259,23 +305,23 @@ class Administration(Definitions):
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
-        swept = self._discard(gone)
-        rows: dict[str, list[Any]] = {}
-        for key, row in wanted.items():
-            if not same_row(known.get(key), row):
-                rows.setdefault(key[0], []).append(row)
-        changed = read_document(rows)
+        swept = self._discard(gone) if gone else set()
+        changed = await finished(_reading_changes(known, wanted))
         for vhost in changed.vhosts:
             if vhost.name not in self.vhosts and not self.vhosts.is_down(vhost.name):
                 await self.vhosts.add(vhost.name)
                 _log.info("vhost.created", vhost=vhost.name)
-        for user in changed.users:
-            self.users.put(_stored_user(user))
-        self.take(changed)
+        await finished(self._taking(changed))
         self.importing = stored.get(IMPORTING)
         self.version = version
         self._store.applied(version)
         return swept.union(policy.vhost for policy in changed.policies)
+
+    def _taking(self, changed: Document) -> Generator[None, None, None]:
+        for user in changed.users:
+            self.users.put(_stored_user(user))
+            yield
+        yield from self.taking(changed)
 
     def _discard(self, gone: Iterable[Key]) -> set[str]:
         """Remove definitions, users first: their connections are told why. Return the vhosts with fewer policies."""
@@ -316,6 +362,16 @@ class Administration(Definitions):
         except Exception as error:
             self._fail(error)
             raise
+
+
+def _reading_changes(known: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> Generator[None, None, Document]:
+    """Return the entries of the rows that are new or others, in steps of one row."""
+    rows: dict[str, list[Any]] = {}
+    for key, row in wanted.items():
+        if not same_row(known.get(key), row):
+            rows.setdefault(key[0], []).append(row)
+        yield
+    return (yield from reading_document(rows))
 
 
 def _stored_user(entry: UserEntry) -> User:

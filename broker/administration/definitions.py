@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.slices import done
 from broker.core.definitions.export import operator_policy, policy_fields
 from broker.core.policy.policy import Policies, Policy
 
@@ -17,20 +19,36 @@ if TYPE_CHECKING:
     from broker.vhosts.offline import OfflineVhost
 
 __all__ = [
+    "IDENTITIES",
     "IMPORTING",
     "PAUSED_QUEUE",
     "VHOST_LIMITS",
     "Definitions",
     "Draft",
+    "Key",
     "event_fields",
+    "keying_rows",
     "limits_key",
     "policy_of",
+    "same_row",
 ]
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues
 IMPORTING: Final = "importing"  # the key of an import that the next start has to finish
 
+IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "users": ("name",),
+    "vhosts": ("name",),
+    "permissions": ("user", "vhost"),
+    "topic_permissions": ("user", "vhost", "exchange"),
+    "policies": ("vhost", "name"),
+    "parameters": ("vhost", "component", "name"),
+    "global_parameters": ("name",),
+}
+"""The fields that identify an entry, in a document and in the stored definitions."""
+
+Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -78,17 +96,29 @@ class Definitions(ABC):
 
     def document(self) -> dict[str, Any]:
         """Return everything as a definitions document. Cost: O(definitions)."""
+        return done(self.documenting())
+
+    def documenting(self) -> Generator[None, None, dict[str, Any]]:
+        """Do what `document` does, in steps of one user, vhost or policy."""
         names = self.vhost_names
+        users: list[dict[str, Any]] = []
+        for user in self.users.stored():
+            users.append(user.to_json())
+            yield
+        policies: list[dict[str, Any]] = []
+        vhosts: list[dict[str, Any]] = []
+        for name in names:
+            vhosts.append(self.vhost_fields(name))
+            for policy in self.policies(name).list():
+                policies.append({"vhost": name, **policy_fields(policy)})
+                yield
+            yield
         return {
-            "users": self.users.to_json(),
-            "vhosts": [self.vhost_fields(name) for name in names],
+            "users": users,
+            "vhosts": vhosts,
             "permissions": self.permissions.to_json(),
             "topic_permissions": self.permissions.topics.to_json(),
-            "policies": [
-                {"vhost": name, **policy_fields(policy)}
-                for name in names
-                for policy in self.policies(name).list()
-            ],
+            "policies": policies,
             "parameters": [
                 *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
                   for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
@@ -101,32 +131,30 @@ class Definitions(ABC):
 
     def take(self, document: Document) -> None:
         """Apply all parts of a document except its users; its vhosts exist. Raises: ValueError."""
+        done(self.taking(document))
+
+    def taking(self, document: Document) -> Generator[None, None, None]:
+        """Do what `take` does, in steps of one entry."""
         for found in document.vhosts:
+            yield
             self.take_facts(found.name, found.facts)
             if found.facts.get("limits"):
                 self.set_parameter(limits_key(found.name), found.facts["limits"])
         for right in document.permissions:
+            yield
             if not self.users.is_configured(right.user):  # these may do everything
                 self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
         for topic in document.topic_permissions:
+            yield
             if not self.users.is_configured(topic.user):
                 self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
         for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
-            self._take_policies(vhost, document)
+            ours = ((policy_of(found), found.operator) for found in document.policies if found.vhost == vhost)
+            yield from self.policies(vhost).setting(ours)  # all at once, because each change sweeps all queues
         for parameter in document.parameters:
+            yield
             self.set_parameter((parameter.vhost, parameter.component, parameter.name), parameter.value)
         self.global_parameters.update({one.name: one.value for one in document.global_parameters})
-
-    def _take_policies(self, vhost: str, document: Document) -> None:
-        """Set all policies of a vhost at once, because each change sweeps all queues."""
-        policies = self.policies(vhost)
-        ours = [found for found in document.policies if found.vhost == vhost]
-        kept = {
-            key: {policy.name: policy.to_json() for policy in policies.list(operator=operator)}
-            | {found.name: policy_of(found).to_json() for found in ours if found.operator is operator}
-            for key, operator in (("policies", False), ("operator_policies", True))
-        }
-        policies.from_json({key: list(by_name.values()) for key, by_name in kept.items()})
 
 
 class Draft(Definitions):
@@ -177,17 +205,19 @@ class Draft(Definitions):
         for key in [key for key in self.parameters if key[0] == name]:
             self.drop_parameter(key)
 
-    def take_import(self, document: Document, users: Iterable[User]) -> None:
-        """Apply the broker-wide parts of a document that is imported."""
+    def taking_import(self, document: Document, users: Iterable[User]) -> Generator[None, None, None]:
+        """Apply the broker-wide parts of a document that is imported, in steps of one entry."""
         for user in users:
             known = self.users.get(user.name)  # limits that the document does not name stay, as in RabbitMQ
             limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
             self.users.put(replace(user, limits=limits))
-        self.take(document)
+            yield
+        yield from self.taking(document)
 
-    def to_store(self) -> dict[str, Any]:
-        """Return what is stored: the document, and the import that is under way."""
-        return self.document() if self.importing is None else {**self.document(), IMPORTING: self.importing}
+    def storing(self) -> Generator[None, None, dict[str, Any]]:
+        """Return what is stored, in steps of one entry: the document, and the import that is under way."""
+        document = yield from self.documenting()
+        return document if self.importing is None else {**document, IMPORTING: self.importing}
 
 
 def limits_key(vhost: str) -> ParameterKey:
@@ -203,3 +233,23 @@ def event_fields(limits: Mapping[str, int]) -> dict[str, int]:
 def policy_of(entry: PolicyEntry) -> Policy:
     """Return the policy of a document's entry."""
     return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)
+
+
+def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, Any]]:
+    """Return the rows of stored definitions by their keys, in steps of one row."""
+    rows: dict[Key, Any] = {}
+    for part, names in IDENTITIES.items():
+        for row in document.get(part, ()):
+            rows[part, *(str(row.get(name, "")) for name in names)] = row
+            yield
+    return rows
+
+
+def same_row(one: Any, other: Any) -> bool:
+    """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0.
+
+    Most rows are written alike, which is cheaper to find out.
+    """
+    if one != other:
+        return False
+    return repr(one) == repr(other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

@@ -9,19 +9,18 @@ start finishes it. All of this goes in slices, between which the loop turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definition_rows import rows_by_key, same_row
-from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of
+from broker.administration.definitions import VHOST_LIMITS, Definitions, Draft, Key, keying_rows, policy_of, same_row
 from broker.administration.import_tally import ImportTally
-from broker.administration.rehearsal import Touched
-from broker.administration.slices import emptied, finished
-from broker.administration.vhost_changes import VhostChanges
+from broker.administration.rehearsal import Rehearsal, Touched
+from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
@@ -31,6 +30,7 @@ from broker.core.definitions.document import (
     Document,
     ExchangeEntry,
     ParameterEntry,
+    PermissionEntry,
     PolicyEntry,
     QueueEntry,
 )
@@ -45,15 +45,13 @@ from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.administration.rehearsal import Rehearsal
+    from broker.administration.administration import Administration, Tell
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
 __all__ = ["MADE", "DefinitionsImport"]
 
-Tell = Callable[[Mapping[str, Any]], None]
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
@@ -89,7 +87,6 @@ class DefinitionsImport:
         """
         self._document = document
         self._administration = administration
-        self._vhosts = VhostChanges(administration)
         self._rehearse = rehearse
         self._tell = tell
         self._users: list[User] = []
@@ -107,13 +104,7 @@ class DefinitionsImport:
 
         ``skipped`` then names the skipped entries, and `outcome` counts the others.
         """
-        changed = False
-
-        async def take() -> None:
-            nonlocal changed
-            changed = await self._take()
-
-        await self._administration.alone(take)
+        changed = await self._administration.alone(self._take)
         document = self._document
         counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
         for part, _number in self._refused:
@@ -140,14 +131,14 @@ class DefinitionsImport:
         self._document = replace(self._document, queues=tuple(await finished(self._typing_queues())))
         await self._check()
         administration = self._administration
-        self._tally = ImportTally(self._document, administration.document())
+        self._tally = ImportTally(self._document, await finished(_rows(administration)))
         await finished(self._comparing(self._tally))
-        changed = any(self._absent.values()) or self._changes_definitions()
+        changed = any(self._absent.values()) or await finished(self._changing_definitions())
         if changed:
             await self._rehearsed()
             await self._apply(self._tally)
         self.skipped = [*self._ignored(), *self._refused.values(), *self.skipped]
-        self._tally.compare(administration.document())
+        await finished(self._tally.comparing(await finished(_rows(administration))))
         return changed
 
     async def _apply(self, tally: ImportTally) -> None:
@@ -182,7 +173,7 @@ class DefinitionsImport:
                     _touch(self._touched.setdefault(entry.vhost, Touched()), entry)
                 yield
 
-    def _changes_definitions(self) -> bool:
+    def _changing_definitions(self) -> Generator[None, None, bool]:
         """Return whether the broker-wide definitions of the document are others than those in force."""
         administration = self._administration
         if administration.importing is not None or any(
@@ -190,9 +181,16 @@ class DefinitionsImport:
         ):
             return True
         draft = Draft(administration, administration.vhosts.offline)
-        draft.take_import(self._document, self._users)
-        wanted, known = rows_by_key(draft.document()), rows_by_key(administration.document())
-        return wanted.keys() != known.keys() or not all(same_row(row, known[key]) for key, row in wanted.items())
+        yield from draft.taking_import(self._document, self._users)
+        wanted = yield from _rows(draft)
+        known = yield from _rows(administration)
+        if wanted.keys() != known.keys():
+            return True
+        for key, row in wanted.items():
+            if not same_row(row, known[key]):
+                return True
+            yield
+        return False
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
         """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
@@ -207,9 +205,9 @@ class DefinitionsImport:
         for name in set(draft.vhost_names).intersection(self._made):
             draft.drop_vhost(name)
 
-    def _finish(self, draft: Draft) -> None:
+    def _finish(self, draft: Draft) -> Generator[None, None, None]:
         draft.importing = None
-        draft.take_import(self._document, self._users)
+        return draft.taking_import(self._document, self._users)
 
     def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
         """Return the queues; one without a type gets the default type that its vhost will have."""
@@ -246,10 +244,8 @@ class DefinitionsImport:
                 raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
         await finished(self._checking_vhosts())
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
-        try:
-            self._vhosts.check_new(administration, names)
-        except ValueError as error:
-            raise BadDefinitions(f"vhosts: {error}") from None
+        with _placed("vhosts"):
+            administration.check_new_vhosts(administration, names)
         await self._check_users()
         await finished(self._checking_rights())
         await finished(self._checking_policies())
@@ -265,56 +261,43 @@ class DefinitionsImport:
 
     def _checking_vhosts(self) -> Generator[None, None, None]:
         administration, document = self._administration, self._document
-        known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
+        offline, known = administration.vhosts.offline, {*administration.vhosts, *(one.name for one in document.vhosts)}
         for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
-                if entry.vhost in administration.vhosts.offline:
-                    reason = administration.vhosts.offline[entry.vhost].reason
-                    raise BadDefinitions(
-                        f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' is down: {reason}"
-                    )
-                if entry.vhost not in known:
-                    raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
+                with _placed(_place(part, number, entry)):
+                    if entry.vhost in offline:
+                        raise ValueError(f"Virtual host '{entry.vhost}' is down: {offline[entry.vhost].reason}")
+                    if entry.vhost not in known:
+                        raise ValueError(f"Virtual host '{entry.vhost}' does not exist")
                 yield
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
+            if number % STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
-            try:
-                if entry.password:  # hashing is slow on purpose
-                    self._users.append(await asyncio.to_thread(user_of, fields))
-                else:
-                    self._users.append(user_of(fields))
-            except ValueError as error:
-                raise BadDefinitions(f"users[{number}]: {error}") from None
+            with _placed(f"users[{number}]"):
+                # Hashing is slow on purpose.
+                user = await asyncio.to_thread(user_of, fields) if entry.password else user_of(fields)
+                self._users.append(user)
 
     def _checking_rights(self) -> Generator[None, None, None]:
         known = {*self._administration.users, *(user.name for user in self._users)}
-        document = self._document
-        for number, right in enumerate(document.permissions):
-            try:
-                if right.user not in known:
-                    raise ValueError(f"User '{right.user}' does not exist")
-                patterns(right.configure, right.write, right.read)
-            except ValueError as error:
-                raise BadDefinitions(f"permissions[{number}]: {error}") from None
-            yield
-        for number, topic in enumerate(document.topic_permissions):
-            try:
-                if topic.user not in known:
-                    raise ValueError(f"User '{topic.user}' does not exist")
-                topic_permission_of({name: getattr(topic, name) for name in topic.__slots__})
-            except ValueError as error:
-                raise BadDefinitions(f"topic_permissions[{number}]: {error}") from None
-            yield
+        for part in ("permissions", "topic_permissions"):
+            for number, right in enumerate(getattr(self._document, part)):
+                with _placed(f"{part}[{number}]"):
+                    if right.user not in known:
+                        raise ValueError(f"User '{right.user}' does not exist")
+                    if isinstance(right, PermissionEntry):
+                        patterns(right.configure, right.write, right.read)
+                    else:
+                        topic_permission_of({name: getattr(right, name) for name in right.__slots__})
+                yield
 
     def _checking_policies(self) -> Generator[None, None, None]:
-        nowhere = Policies(lambda: None)
         for number, entry in enumerate(self._document.policies):
-            try:
-                nowhere.set(policy_of(entry), operator=entry.operator)
-            except ValueError as error:
-                raise BadDefinitions(f"{_place('policies', number, entry)}: {error}") from None
+            with _placed(_place("policies", number, entry)):
+                Policies(lambda: None).set(policy_of(entry), operator=entry.operator)
             yield
 
     def _checking_limits(self) -> Generator[None, None, None]:
@@ -326,10 +309,8 @@ class DefinitionsImport:
             if entry.component == VHOST_LIMITS
         ]
         for place, table in tables:
-            try:
+            with _placed(place):
                 vhost_limits_table(table)
-            except ValueError as error:
-                raise BadDefinitions(f"{place}: {error}") from None
             yield
 
     # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
@@ -403,6 +384,21 @@ class DefinitionsImport:
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
+def _rows(definitions: Definitions) -> Generator[None, None, dict[Key, Any]]:
+    """Return the rows of definitions by their keys, in steps of one row."""
+    document = yield from definitions.documenting()
+    return (yield from keying_rows(document))
+
+
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Name the place of an entry that is refused. Raises: BadDefinitions."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadDefinitions(f"{place}: {error}") from None
+
+
 def _place(part: str, number: int, entry: Any) -> str:
     """Return the place of an entry. Operator policies are listed among the parameters, so their numbers say nothing."""
     if isinstance(entry, ParameterEntry):
@@ -440,15 +436,7 @@ def _has_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
     exchange = vhost.exchanges.get(entry.name)
     if exchange is None:
         return False
-    check_same_exchange(
-        Resource("exchange", entry.vhost, entry.name),
-        exchange,
-        entry.type,
-        durable=entry.durable,
-        auto_delete=entry.auto_delete,
-        internal=entry.internal,
-        arguments=entry.arguments,
-    )
+    check_same_exchange(Resource("exchange", entry.vhost, entry.name), exchange, **_declaration(entry))
     return True
 
 
@@ -456,14 +444,14 @@ def _has_queue(vhost: Vhost, entry: QueueEntry) -> bool:
     queue = vhost.queues.get(entry.name)
     if queue is None or queue.exclusive_owner is not None:
         return False
-    check_same_queue(
-        Resource("queue", entry.vhost, entry.name),
-        queue,
-        durable=entry.durable,
-        auto_delete=entry.auto_delete,
-        arguments=entry.arguments,
-    )
+    check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
     return True
+
+
+def _declaration(entry: ExchangeEntry | QueueEntry) -> dict[str, Any]:
+    """Return what an exchange or a queue is declared with, beside its name."""
+    flags = {"durable": entry.durable, "auto_delete": entry.auto_delete, "arguments": dict(entry.arguments)}
+    return flags | ({"type": entry.type, "internal": entry.internal} if isinstance(entry, ExchangeEntry) else {})
 
 
 def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
@@ -481,33 +469,13 @@ def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
 
 def _declare(vhost: Vhost, entry: Entry) -> bool:
     """Declare an entry, and return whether it was made now."""
-    if isinstance(entry, ExchangeEntry):
-        return _declare_exchange(vhost, entry)
-    return _declare_queue(vhost, entry) if isinstance(entry, QueueEntry) else _bind(vhost, entry)
-
-
-def _declare_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
+    if isinstance(entry, BindingEntry):
+        return _bind(vhost, entry)
     if not entry.name or entry.name.startswith(BROKERS_OWN):
         return False
-    is_new = entry.name not in vhost.exchanges
-    vhost.exchanges.declare(
-        entry.name,
-        entry.type,
-        durable=entry.durable,
-        auto_delete=entry.auto_delete,
-        internal=entry.internal,
-        arguments=dict(entry.arguments),
-    )
-    return is_new
-
-
-def _declare_queue(vhost: Vhost, entry: QueueEntry) -> bool:
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return False
-    is_new = entry.name not in vhost.queues
-    vhost.queues.declare(
-        entry.name, durable=entry.durable, auto_delete=entry.auto_delete, arguments=dict(entry.arguments)
-    )
+    declared = vhost.exchanges if isinstance(entry, ExchangeEntry) else vhost.queues
+    is_new = entry.name not in declared
+    declared.declare(entry.name, **_declaration(entry))
     return is_new
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.administration.definition_rows import IDENTITIES, Key, rows_by_key, same_row
-from broker.administration.definitions import PAUSED_QUEUE, VHOST_LIMITS
+from broker.administration.definitions import IDENTITIES, PAUSED_QUEUE, VHOST_LIMITS, Key, same_row
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
 
@@ -20,12 +19,12 @@ __all__ = ["ImportTally"]
 class ImportTally:
     """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
 
-    Shapes: `before` is `Administration.document()` as it was before the import.
+    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
     """
 
-    def __init__(self, document: Document, before: Mapping[str, Any]) -> None:
+    def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
         self._document = document
-        self._before = rows_by_key(before)
+        self._before = before
         self.made: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
         self.present: Counter[str] = Counter()
@@ -35,11 +34,11 @@ class ImportTally:
         """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
         (self.made if new else self.present)[part] += 1
 
-    def compare(self, after: Mapping[str, Any]) -> None:
-        """Count the broker-wide entries, and name those without effect. Cost: O(stored definitions)."""
-        rows = rows_by_key(after)
+    def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
+        """Count the broker-wide entries, in steps of one, and name those without effect."""
         for part, key in _keys(self._document):
-            row, old = rows.get(key), self._before.get(key)
+            yield
+            row, old = after.get(key), self._before.get(key)
             if row is None:  # it was not stored
                 self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {', '.join(key[1:])}")
             elif old is None:

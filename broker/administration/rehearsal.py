@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.administration.slices import finished
-from broker.core.deadlines import Deadlines
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.level import Level
@@ -24,7 +24,6 @@ from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
-    from broker.core.deadlines import Clock
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
     from broker.settings import Settings

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
-__all__ = ["STEPS_AT_ONCE", "emptied", "finished"]
+__all__ = ["STEPS_AT_ONCE", "done", "emptied", "finished"]
 
 STEPS_AT_ONCE: Final = 100  # objects that are compared, copied, declared or encoded between two turns of the loop
 EMPTIED_AT_ONCE: Final = 1000  # objects that are freed between two turns of the loop
@@ -24,6 +24,16 @@ async def finished(steps: Generator[None, None, T]) -> T:
                 result: T = end.value
                 return result
         await asyncio.sleep(0)
+
+
+def done(steps: Generator[None, None, T]) -> T:
+    """Take all steps of some short work at once, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 async def emptied(*lists: list[Any]) -> None:

@@ -1,20 +1,23 @@
-"""The broker that a command talks to: by its data folder, or over its HTTP API on another machine."""
+"""The broker that a command talks to: by its data folder, or over its HTTP API elsewhere; and the passwords of URLs."""
 
 from __future__ import annotations
 
+import getpass
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.client_variables import CA_FILE_VARIABLE, LOGIN, URL_VARIABLE
-from broker.cli.login_url import with_password
 from broker.cli.parser import BadUsage
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["AnyBroker", "BrokerUrl", "broker_of", "called"]
+__all__ = ["AnyBroker", "BrokerUrl", "broker_of", "called", "with_password"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +59,34 @@ def broker_of(arguments: argparse.Namespace) -> AnyBroker:
 def called(broker: AnyBroker) -> str:
     """Return what error texts call a broker."""
     return f"the broker at {broker.shown}" if isinstance(broker, BrokerUrl) else f"the broker on data folder {broker}"
+
+
+def with_password(url: str, variable: str) -> str:
+    """Return a URL that has a password if it has a user; no password need be in the history of the shell.
+
+    The password is that of the URL, of a variable, of the file that the variable with _FILE names, or typed at the
+    terminal. Raises: BadUsage.
+    """
+    parts = urlsplit(url)
+    if parts.username is None or parts.password is not None:
+        return url
+    secret = _password(variable, f"{parts.username}@{parts.hostname}")
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:{quote(secret, safe='')}@{host}"))
+
+
+def _password(variable: str, whose: str) -> str:
+    if variable in os.environ:
+        return os.environ[variable]
+    file = os.environ.get(f"{variable}_FILE")
+    if file is not None:
+        try:
+            return Path(file).read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadUsage(f"{variable}_FILE: {file}: cannot be read: {error}") from None
+    if not sys.stdin.isatty():
+        raise BadUsage(f"no password for {whose}: set {variable} or {variable}_FILE, or write it into the URL")
+    try:
+        return getpass.getpass(f"Password for {whose}: ")
+    except EOFError:
+        raise BadUsage(f"no password for {whose}") from None

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
-from broker.cli.parser import add_broker, add_command, add_group, add_json
-from broker.cli.table import cell, print_json, print_rows
+from broker.cli.control_client import ask_for
+from broker.cli.parser import add_command, add_group, add_switch, add_value, finish
+from broker.cli.table import cell, print_facts, print_json, print_rows
 
 __all__ = ["add_cluster", "cluster_text"]
 
@@ -26,25 +26,18 @@ def add_cluster(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(commands, "cluster", "show the cluster of the running broker; back up and restore a cluster")
     command = add_command(kinds, "status", "show this node, its database and how many nodes there are")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_status)
+    finish(command, _status, json=True)
 
     command = add_command(kinds, "nodes", f"list the nodes; columns: {', '.join(COLUMNS)}")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_nodes)
+    finish(command, _nodes, json=True)
 
     command = add_command(
         kinds,
         "leave",
         "stop the running broker, which then leaves; or let the others take over from a dead node at once",
     )
-    command.add_argument(
-        "node", metavar="NODE", nargs="?", help="a node whose process has ended; default: stop the running broker"
-    )
-    add_broker(command)
-    command.set_defaults(run=_leave)
+    add_value(command, "node", "NODE", "a node whose process has ended; default: stop the running broker", nargs="?")
+    finish(command, _leave)
 
     command = add_command(kinds, "backup", "write the cluster's schema in PostgreSQL into a file, while the nodes run")
     _add_copy(command, "a new file, which only its owner can read: it has the messages and the hashes of passwords")
@@ -57,11 +50,11 @@ def add_cluster(commands: Any) -> None:
 
 def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
     """Add the arguments of a command that needs the database, and no broker."""
-    command.add_argument("file", metavar="FILE", type=Path, help=meaning)
-    command.add_argument("--cluster", metavar="URL", help="the PostgreSQL of the cluster (postgresql://...)")
-    command.add_argument("--cluster-file", metavar="FILE", help="a file that holds the URL")
-    command.add_argument("--config", metavar="FILE", type=Path, help="settings file (TOML) of a node, with the URL")
-    command.add_argument("--quiet", action="store_true", help="show no progress")
+    add_value(command, "file", "FILE", meaning, type=Path)
+    add_value(command, "--cluster", "URL", "the PostgreSQL of the cluster (postgresql://...)")
+    add_value(command, "--cluster-file", "FILE", "a file that holds the URL")
+    add_value(command, "--config", "FILE", "settings file (TOML) of a node, with the URL", type=Path)
+    add_switch(command, "--quiet", "show no progress")
 
 
 def _copy(arguments: argparse.Namespace, *, verb: str) -> int:
@@ -88,7 +81,7 @@ def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    facts = ask(broker_of(arguments), "cluster")
+    facts = ask_for(arguments, "cluster")
     if arguments.json:
         print_json(facts)
         return 0
@@ -104,26 +97,22 @@ def _status(arguments: argparse.Namespace) -> int:
         "nodes": ", ".join(f"{row['node']} {row['state']}" for row in nodes) or "none",
         "held": f"{sum(row.get('held') or 0 for row in nodes)} messages by all nodes",
     }
-    width = max(map(len, lines))
-    for name, text in lines.items():
-        if text:
-            print(f"{name.ljust(width)}  {cell(text)}")
+    print_facts({name: cell(text) for name, text in lines.items() if text})
     return 0
 
 
 def _nodes(arguments: argparse.Namespace) -> int:
-    print_rows(rows_of(ask(broker_of(arguments), "cluster")), COLUMNS, as_json=arguments.json)
+    print_rows(rows_of(ask_for(arguments, "cluster")), COLUMNS, as_json=arguments.json)
     return 0
 
 
 def _leave(arguments: argparse.Namespace) -> int:
-    broker = broker_of(arguments)
     if arguments.node is None:
         from broker.cli.stop import stop
 
-        ask(broker, "cluster")  # refused by a broker that is no node
-        return stop(broker, None)
-    gone = ask(broker, "cluster_leave", node=arguments.node, silence_s=LEAVE_SILENCE_S)
+        ask_for(arguments, "cluster")  # refused by a broker that is no node
+        return stop(broker_of(arguments), None)
+    gone = ask_for(arguments, "cluster_leave", "node", silence_s=LEAVE_SILENCE_S)
     print(f"node {cell(gone['node'])} is counted out: the other nodes have what it held")
     return 0
 

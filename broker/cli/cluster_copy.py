@@ -9,11 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, BinaryIO
 
 from broker.cli.broker_folder import BadFile
-from broker.cli.cluster_url import with_cluster_url
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.progress_line import ProgressLine, share_of
-from broker.cli.settings_layers import SettingsError, load
+from broker.cli.settings_layers import SettingsError, load, with_cluster_url
 from broker.cli.table import cell, counted
 from broker.settings import Settings
 

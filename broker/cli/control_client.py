@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from types import FrameType
 from typing import Any, Final, Protocol
 
 from broker.cli.broker_folder import shown
-from broker.cli.broker_url import AnyBroker, BrokerUrl, called
-from broker.cli.interrupt import first_interrupt
-from broker.cli.parser import BadUsage
+from broker.cli.broker_url import AnyBroker, BrokerUrl, broker_of, called
+from broker.cli.parser import BadUsage, Run
 from broker.net.control_address import socket_address
 
-__all__ = ["ControlStream", "Unanswered", "ask", "conversation", "read_line"]
+__all__ = ["ControlStream", "Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "read_line", "request"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
@@ -39,15 +41,29 @@ class Unanswered(Exception):
     """The broker could not be reached, or refused; the text is one line for the user."""
 
 
-def _nobody(_progress: Mapping[str, Any]) -> None:
-    """Ignore progress."""
+def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any) -> Any:
+    """Return what `ask` returns of the chosen broker; `names` are arguments of the command line, passed on as such.
+
+    Raises: BadFile, BadUsage, Unanswered.
+    """
+    return ask(broker_of(command), verb, **{name: getattr(command, name) for name in names}, **more)
+
+
+def request(verb: str, *names: str) -> Run:
+    """Return what runs a command that asks for a verb, with these arguments of the command line, and prints nothing."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        ask_for(arguments, verb, *names)
+        return 0
+
+    return run
 
 
 def ask(
     broker: AnyBroker,
     verb: str,
     *,
-    told: Callable[[Mapping[str, Any]], None] = _nobody,
+    told: Callable[[Mapping[str, Any]], None] | None = None,
     silence_s: float | None = TIMEOUT_S,
     accepts: bool = False,
     interruptible: bool = False,
@@ -64,7 +80,7 @@ def ask(
         conversation(broker, verb, silence_s=silence_s, **arguments) as client,
         first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext(),
     ):
-        return _result(client, called(broker), partial(_tell, told, client) if accepts else told)
+        return _result(client, called(broker), told, accepts=accepts)
 
 
 @contextmanager
@@ -126,19 +142,19 @@ def _local(folder: os.PathLike[str] | str, silence_s: float | None) -> Iterator[
             os.close(descriptor)
 
 
-def _tell(told: Callable[[Mapping[str, Any]], None], client: ControlStream, progress: Mapping[str, Any]) -> None:
-    told(progress)
-    client.sendall(b"\n")
-
-
-def _result(client: ControlStream, name: str, told: Callable[[Mapping[str, Any]], None]) -> Any:
+def _result(
+    client: ControlStream, name: str, told: Callable[[Mapping[str, Any]], None] | None, *, accepts: bool
+) -> Any:
     buffer = bytearray()
     while True:
         line = read_line(client, buffer)
         try:
             answer = json.loads(line)
             if "progress" in answer:
-                told(answer["progress"])
+                if told is not None:
+                    told(answer["progress"])
+                if accepts:
+                    client.sendall(b"\n")
                 continue
             if answer["ok"]:
                 return answer["result"]
@@ -163,3 +179,21 @@ def read_line(client: ControlStream, buffer: bytearray) -> bytes:
             break
         buffer += piece
     return bytes(buffer)
+
+
+@contextmanager
+def first_interrupt(action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` at the first interrupt instead of raising KeyboardInterrupt; a second one raises it."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield
+        return
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        action()
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import Unanswered, ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json
-from broker.cli.progress_line import ProgressLine, share_of
-from broker.cli.table import cell, counted, print_json
+from broker.cli.control_client import Unanswered, ask_for
+from broker.cli.parser import BadUsage, add_command, add_group, add_switch, add_value, finish
+from broker.cli.progress_line import ProgressLine
+from broker.cli.table import cell, counted, print_json, warn
 from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_definitions", "import_document", "print_imported", "read_document"]
@@ -27,21 +26,14 @@ def add_definitions(commands: Any) -> None:
         commands, "definitions", "import or export users, vhosts, permissions, policies, queues and bindings"
     )
     command = add_command(kinds, "import", "import a definitions file of RabbitMQ or SlotMQ, as a whole or not at all")
-    command.add_argument("file", metavar="FILE", help="- is standard input")
-    command.add_argument("--vhost", metavar="V", help="the vhost to import a single vhost's file into")
-    command.add_argument(
-        "--skip-refused",
-        action="store_true",
-        help="skip exchanges, queues and bindings that are refused, and name them",
-    )
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_import)
+    add_value(command, "file", "FILE", "- is standard input")
+    add_value(command, "--vhost", "V", "the vhost to import a single vhost's file into")
+    add_switch(command, "--skip-refused", "skip exchanges, queues and bindings that are refused, and name them")
+    finish(command, _import, json=True)
     command = add_command(kinds, "export", "write a definitions file, which RabbitMQ can read")
-    command.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard output")
-    command.add_argument("--vhost", metavar="V", help="only this vhost, as a single vhost's file")
-    add_broker(command)
-    command.set_defaults(run=_export)
+    add_value(command, "file", "FILE", "default: standard output", nargs="?", default="-")
+    add_value(command, "--vhost", "V", "only this vhost, as a single vhost's file")
+    finish(command, _export)
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -65,13 +57,8 @@ def import_document(arguments: argparse.Namespace, document: Any, name: str, vho
     """Import definitions into the broker and return its answer. Raises: Unanswered."""
     with ProgressLine() as line:
         try:
-            return ask(
-                broker_of(arguments),
-                "import_definitions",
-                told=lambda so_far: line.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}"),
-                definitions=document,
-                vhost=vhost,
-                skip_refused=arguments.skip_refused,
+            return ask_for(
+                arguments, "import_definitions", "skip_refused", told=line.step, definitions=document, vhost=vhost
             )
         except Unanswered as refused:
             raise Unanswered(f"{name}: {refused}") from None
@@ -80,7 +67,7 @@ def import_document(arguments: argparse.Namespace, document: Any, name: str, vho
 def print_imported(answer: Mapping[str, Any]) -> None:
     """Print what an import changed."""
     for reason in answer["skipped"]:
-        print(f"slotmq: passed over {cell(reason)}", file=sys.stderr)
+        warn(f"passed over {reason}")
     for said, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):
         if any(answer[key].values()):
             print(f"{said}: {', '.join(counted(n, part.replace('_', ' ')) for part, n in answer[key].items() if n)}")
@@ -91,7 +78,7 @@ def print_imported(answer: Mapping[str, Any]) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    document = ask(broker_of(arguments), "export_definitions", vhost=arguments.vhost)
+    document = ask_for(arguments, "export_definitions", "vhost")
     if arguments.file == "-":
         print_json(document)
         return 0

@@ -1,14 +1,16 @@
-"""`slotmq reload` and `slotmq stop`: make the running broker read its settings again, or stop."""
+"""`slotmq reload`, `stop` and `backup`: the running broker reads its settings again, stops, or copies its data."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any, Final
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json, time_s
-from broker.cli.table import cell, print_json
+from broker.cli.broker_url import BrokerUrl, broker_of
+from broker.cli.control_client import ask, ask_for
+from broker.cli.parser import BadUsage, add_command, add_value, finish, time_s
+from broker.cli.progress_line import ProgressLine
+from broker.cli.table import cell, counted, print_json
 
 __all__ = ["add_lifecycle"]
 
@@ -19,20 +21,21 @@ TIMEOUT_MAX_S: Final = 1e6
 def add_lifecycle(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_reload)
+    finish(command, _reload, json=True)
 
     command = add_command(commands, "stop", "stop the running broker in order, and wait until its process has ended")
-    command.add_argument(
-        "--timeout", metavar="S", type=time_s, help="stop waiting after S seconds, or a time such as 5m (exit code 1)"
+    add_value(
+        command, "--timeout", "S", "stop waiting after S seconds, or a time such as 5m (exit code 1)", type=time_s
     )
-    add_broker(command)
-    command.set_defaults(run=_stop)
+    finish(command, _stop)
+
+    command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")
+    add_value(command, "folder", "DIR", "a new or empty folder on the broker's machine, which its user can write")
+    finish(command, _backup)
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    outcome = ask(broker_of(arguments), "reload")
+    outcome = ask_for(arguments, "reload")
     if arguments.json:
         print_json(outcome)
         return 0
@@ -54,3 +57,14 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _value(value: Any) -> str:
     return cell(value) or '""'
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    broker = broker_of(arguments)
+    if isinstance(broker, BrokerUrl) and not Path(arguments.folder).is_absolute():
+        raise BadUsage("the folder is on the broker's machine: give its absolute path")
+    target = arguments.folder if isinstance(broker, BrokerUrl) else str(Path(arguments.folder).resolve())
+    with ProgressLine() as line:
+        made = ask(broker, "backup", told=line.step, target=target)
+    print(f"{target}: {counted(made['files'], 'files')}, {counted(made['bytes'], 'bytes')}")
+    return 0

@@ -1,4 +1,4 @@
-"""`slotmq status` and `slotmq list`: show the objects of the running broker."""
+"""`slotmq status`, `list` and `zmq`: show the objects of the running broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.broker_url import broker_of
 from broker.cli.cluster import cluster_text
-from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json
-from broker.cli.table import cell, print_json, print_rows
+from broker.cli.control_client import ask_for
+from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, finish
+from broker.cli.table import cell, print_facts, print_json, print_rows
 from broker.cli.taps import cursor_text
 
 __all__ = ["COLUMNS", "add_listing", "print_list"]
@@ -44,12 +43,20 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+ZMQ_COLUMNS: Final = (
+    "kind", "endpoint", "exchange", "state", "peers", "subscriptions", "messages", "full", "lost", "problem",
+)  # fmt: skip
+
+
 def add_listing(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "status", "show the state of the running broker")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_status)
+    finish(command, _status, json=True)
+
+    command = add_command(
+        commands, "zmq", f"list the ØMQ endpoints of the running broker; columns: {', '.join(ZMQ_COLUMNS)}"
+    )
+    finish(command, _zmq, json=True)
 
     command = add_command(
         commands,
@@ -59,11 +66,14 @@ def add_listing(commands: Any) -> None:
     kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
     for kind, columns in COLUMNS.items():
         one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
-        one.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-        one.add_argument("--columns", metavar="A,B", help="show these columns; --json shows all columns")
-        add_json(one)
-        add_broker(one)
-        one.set_defaults(run=_list, kind=kind)
+        add_any_vhost(one)
+        add_value(one, "--columns", "A,B", "show these columns; --json shows all columns")
+        finish(one, _list, json=True, kind=kind)
+
+
+def _zmq(arguments: argparse.Namespace) -> int:
+    print_rows(ask_for(arguments, "zmq"), ZMQ_COLUMNS, as_json=arguments.json)
+    return 0
 
 
 def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
@@ -73,7 +83,7 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
     if kind == "queues":  # expensive columns are requested only when they are shown
         parts = {"rates": "_rate", "bytes": "message_bytes"}
         filters |= {part: True for part, name in parts.items() if arguments.json or name in ",".join(wanted)}
-    rows = ask(broker_of(arguments), f"list_{kind.replace('-', '_')}", **filters)
+    rows = ask_for(arguments, f"list_{kind.replace('-', '_')}", **filters)
     columns = COLUMNS[kind] if chosen is None else _chosen(wanted, kind, rows)
     print_rows(rows, columns, as_json=arguments.json)
     return 0
@@ -93,13 +103,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    answer = ask(broker_of(arguments), "status")
+    answer = ask_for(arguments, "status")
     if arguments.json:
         print_json(answer)
         return 0
-    width = max(map(len, answer))
-    for name, value in answer.items():
-        print(f"{name.ljust(width)}  {_shown(name, value)}")
+    print_facts({name: _shown(name, value) for name, value in answer.items()})
     return 0
 
 

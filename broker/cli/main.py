@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+MODULES: Final = (  # in the order of `slotmq --help`; each has add_<name>(commands)
+    "lifecycle", "doctor", "listing", "top", "slots", "taps", "trace", "resources", "users", "vhosts", "topology",
+    "messages", "moving", "definitions", "migrate", "perf", "pipeline", "cluster", "overlay",
+)  # fmt: skip
 REMOTE: Final = ("--url", "--cafile", "--insecure")
 NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux container"
 
@@ -24,9 +28,8 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 
     When the first word is `serve`, only its own group of commands is added, so that a broker starts sooner.
     """
-    from broker.cli.parser import OneLineParser
+    from broker.cli.parser import OneLineParser, ShowVersion
     from broker.cli.running import add_running
-    from broker.cli.version import ShowVersion
 
     parser = OneLineParser(prog="slotmq", description="SlotMQ, an AMQP 0-9-1 topic broker.", allow_abbrev=False)
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
@@ -38,57 +41,13 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def _add_others(commands: Any) -> None:
-    from broker.cli.backup import add_backup
-    from broker.cli.cluster import add_cluster
+    from importlib import import_module
+
     from broker.cli.completion import add_completion
-    from broker.cli.definitions import add_definitions
-    from broker.cli.doctor import add_doctor
-    from broker.cli.lifecycle import add_lifecycle
-    from broker.cli.listing import add_listing
-    from broker.cli.messages import add_messages
-    from broker.cli.migrate import add_migrate
-    from broker.cli.moving import add_moving
-    from broker.cli.overlay import add_overlay
-    from broker.cli.perf import add_perf
-    from broker.cli.pipeline import add_pipeline
-    from broker.cli.resources import add_resources
-    from broker.cli.slots import add_slots
-    from broker.cli.taps import add_taps
-    from broker.cli.top import add_top
-    from broker.cli.topology import add_topology
-    from broker.cli.trace import add_trace
-    from broker.cli.users import add_users
-    from broker.cli.vhosts import add_vhosts
-    from broker.cli.zmq import add_zmq
 
     add_completion(commands, build_parser)
-    for add in (
-        add_lifecycle,
-        add_doctor,
-        add_listing,
-        add_top,
-        add_slots,
-        add_taps,
-        add_trace,
-        add_resources,
-        add_users,
-        add_vhosts,
-    ):
-        add(commands)
-    for add in (
-        add_topology,
-        add_messages,
-        add_moving,
-        add_definitions,
-        add_backup,
-        add_migrate,
-        add_perf,
-        add_pipeline,
-        add_cluster,
-        add_overlay,
-        add_zmq,
-    ):
-        add(commands)
+    for name in MODULES:
+        getattr(import_module(f"broker.cli.{name}"), f"add_{name}")(commands)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,6 +86,7 @@ def _run(words: Sequence[str]) -> int:
     from broker.cli.control_client import Unanswered
     from broker.cli.parser import BadUsage
     from broker.cli.standard_streams import leave, take_standard_streams
+    from broker.cli.table import failed
 
     take_standard_streams()
     try:
@@ -136,19 +96,12 @@ def _run(words: Sequence[str]) -> int:
         finally:
             sys.stdout.flush()  # a failure at the end of the interpreter could not be reported
     except (BadUsage, BadFile) as error:
-        return _say(str(error), 2)
+        return failed(str(error), 2)
     except Unanswered as error:
-        return _say(str(error), 1)
+        return failed(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
         leave(1)
     except OSError as error:  # a full disk after `>`; commands report their own files themselves
-        _say(f"cannot write: {error.strerror or error}", 1)
+        failed(f"cannot write: {error.strerror or error}", 1)
         leave(1)
-    return code
-
-
-def _say(problem: str, code: int) -> int:
-    from broker.cli.table import cell
-
-    print(f"slotmq: {cell(problem)}", file=sys.stderr)
     return code

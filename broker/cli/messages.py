@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
+from broker.cli.control_client import ask_for, first_interrupt
 from broker.cli.exit_codes import INTERRUPTED_CODE
-from broker.cli.interrupt import first_interrupt
-from broker.cli.message_text import message_lines
 from broker.cli.moving import destination_text
 from broker.cli.name_values import name_and_text, name_and_value, table_of
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine
-from broker.cli.table import counted, print_json
+from broker.cli.table import cell, counted, print_json, warn
 
-__all__ = ["GET_MAX", "add_messages", "message_count"]
+__all__ = ["GET_MAX", "add_messages", "message_count", "print_messages"]
 
 PROPERTIES: Final = (
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
@@ -36,45 +33,38 @@ GET_MAX: Final = 1000
 def add_messages(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "publish", "publish a message, or one per line; with exit code 0 it is on disk")
-    command.add_argument(
-        "to", metavar="QUEUE|EXCHANGE[:KEY]",
-        help="the destination; 'queue:NAME' or 'exchange:NAME[:KEY]' if both exist",
-    )  # fmt: skip
-    command.add_argument("body", metavar="BODY", nargs="?", help="default: standard input")
-    command.add_argument("--file", metavar="FILE", help="read the body from a file; - is standard input")
-    command.add_argument("--lines", action="store_true", help="each line of the file or of standard input is a message")
-    command.add_argument(
-        "--property", metavar="NAME=VALUE", action="append", default=[], type=_property,
-        help=f"{', '.join(PROPERTIES)}; delivery_mode defaults to 2 (persistent)",
-    )  # fmt: skip
-    command.add_argument(
-        "--header", metavar="NAME=VALUE", action="append", default=[], type=name_and_value,
-        help="the value is JSON if it parses, else text; can be repeated",
-    )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="show no progress")
-    _finish(command, _publish)
-
-    command = add_command(commands, "get", "remove the next messages from a queue and print them")
-    command.add_argument("queue", metavar="QUEUE")
-    command.add_argument(
-        "--count", metavar="N", type=message_count, default=1, help=f"at most N messages, up to {GET_MAX}"
+    add_value(
+        command, "to", "QUEUE|EXCHANGE[:KEY]", "the destination; 'queue:NAME' or 'exchange:NAME[:KEY]' if both exist"
     )
-    command.add_argument(
-        "--requeue", action="store_true", help="return them to the queue, marked redelivered; `peek` does not mark them"
+    add_value(command, "body", "BODY", "default: standard input", nargs="?")
+    add_value(command, "--file", "FILE", "read the body from a file; - is standard input")
+    add_switch(command, "--lines", "each line of the file or of standard input is a message")
+    add_value(
+        command,
+        "--property",
+        "NAME=VALUE",
+        f"{', '.join(PROPERTIES)}; delivery_mode defaults to 2 (persistent)",
+        action="append",
+        default=[],
+        type=_property,
     )
-    command.add_argument(
-        "--body",
-        action="store_true",
-        help="print only the bodies, unchanged; with --count each is followed by a line break",
+    add_value(
+        command,
+        "--header",
+        "NAME=VALUE",
+        "the value is JSON if it parses, else text; can be repeated",
+        action="append",
+        default=[],
+        type=name_and_value,
     )
-    _finish(command, _get)
+    add_switch(command, "--quiet", "show no progress")
+    finish(command, _publish, json=True, vhost=True)
 
-
-def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    add_json(command)
-    add_vhost(command)
-    add_broker(command)
-    command.set_defaults(run=run)
+    command = add_command(commands, "get", "remove the next messages from a queue and print them", "QUEUE")
+    add_value(command, "--count", "N", f"at most N messages, up to {GET_MAX}", type=message_count, default=1)
+    add_switch(command, "--requeue", "return them to the queue, marked redelivered; `peek` does not mark them")
+    add_switch(command, "--body", "print only the bodies, unchanged; with --count each is followed by a line break")
+    finish(command, _get, json=True, vhost=True)
 
 
 def message_count(text: str) -> int:
@@ -111,14 +101,8 @@ def _publish(arguments: argparse.Namespace) -> int:
         try:
             for bodies in _batches(arguments):
                 with first_interrupt(lambda: stops.append(True)):  # what was sent is counted
-                    answer = ask(
-                        broker_of(arguments),
-                        "publish",
-                        to=arguments.to,
-                        vhost=arguments.vhost,
-                        properties=properties,
-                        bodies=[b64encode(body).decode() for body in bodies],
-                    )
+                    encoded = [b64encode(body).decode() for body in bodies]
+                    answer = ask_for(arguments, "publish", "to", "vhost", properties=properties, bodies=encoded)
                 to = answer["to"]
                 for name in total:
                     total[name] += answer[name]
@@ -133,7 +117,7 @@ def _publish(arguments: argparse.Namespace) -> int:
         print(f"{counted(total['published'], 'messages')} published{destination_text(to) if to else ''}")
     for name, reason in (("unroutable", "no queue is bound there"), ("refused", "a queue of the route is full")):
         if total[name]:
-            print(f"slotmq: {counted(total[name], 'messages')} not published: {reason}", file=sys.stderr)
+            warn(f"{counted(total[name], 'messages')} not published: {reason}")
     if stops:
         return INTERRUPTED_CODE
     return 1 if total["unroutable"] or total["refused"] else 0
@@ -208,24 +192,35 @@ def _get(arguments: argparse.Namespace) -> int:
             for message in messages:
                 sys.stdout.buffer.write(_octets(message) + end)
         elif messages:
-            print("\n\n".join("\n".join(message_lines(message)) for message in messages))
+            print_messages(messages)
         else:
-            print(f"slotmq: queue '{arguments.queue}' has no message ready", file=sys.stderr)
+            warn(f"queue '{arguments.queue}' has no message ready")
         sys.stdout.flush()  # the broker settles them after this
 
-    ask(
-        broker_of(arguments),
-        "get",
-        told=show,
-        accepts=True,
-        queue=arguments.queue,
-        vhost=arguments.vhost,
-        count=arguments.count,
-        requeue=arguments.requeue,
-    )
+    ask_for(arguments, "get", "queue", "vhost", "count", "requeue", told=show, accepts=True)
     return 0
 
 
 def _octets(message: Mapping[str, Any]) -> bytes:
     body: str = message["body"]
     return b64decode(body) if message["body_encoding"] == "base64" else body.encode()
+
+
+def print_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Print messages as lines to read."""
+    print("\n\n".join("\n".join(_lines(message)) for message in messages))
+
+
+def _lines(message: Mapping[str, Any]) -> list[str]:
+    """Return one message as lines to read."""
+    lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
+    lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
+    lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]
+    shown = "" if message["body_complete"] else ", cut"
+    lines.append(f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):")
+    text = message["body"] if message["body_encoding"] == "base64" else _readable(message["body"])
+    return lines + [f"    {line}" for line in text.split("\n")]
+
+
+def _readable(body: str) -> str:
+    return "\n".join(cell(line) for line in body.split("\n"))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from broker.cli.broker_url import with_password
 from broker.cli.client_variables import LOGIN_FROM, LOGIN_TO
-from broker.cli.control_client import Unanswered
+from broker.cli.control_client import Unanswered, first_interrupt
 from broker.cli.definitions import import_document, print_imported, read_document
 from broker.cli.exit_codes import INTERRUPTED_CODE
-from broker.cli.interrupt import first_interrupt
-from broker.cli.login_url import with_password
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json
+from broker.cli.parser import BadUsage, add_command, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
-from broker.cli.table import cell, counted, print_json
+from broker.cli.table import cell, counted, print_json, warn
 
 if TYPE_CHECKING:
     from broker.client.address import AmqpAddress
@@ -38,34 +36,35 @@ def add_migrate(commands: Any) -> None:
     command = add_command(
         commands, "migrate", "take over definitions and messages of RabbitMQ or another AMQP 0-9-1 broker"
     )
-    command.add_argument(
-        "--from", metavar="URL", dest="source", required=True,
-        help="the broker to drain: amqp://user@host:5672/vhost, amqps:// for TLS; without a vhost all of them",
-    )  # fmt: skip
-    command.add_argument(
-        "--to", metavar="URL", dest="target", default="amqp://guest:guest@localhost:5672",
-        help="the SlotMQ that takes the messages; default %(default)s",
-    )  # fmt: skip
-    command.add_argument("--definitions", metavar="FILE", help="import this file of `rabbitmqctl export_definitions`")
-    command.add_argument(
-        "--from-api", metavar="URL", help="import what RabbitMQ's management API has: http://user@host:15672"
+    add_value(
+        command,
+        "--from",
+        "URL",
+        "the broker to drain: amqp://user@host:5672/vhost, amqps:// for TLS; without a vhost all of them",
+        dest="source",
+        required=True,
     )
-    command.add_argument("--skip-refused", action="store_true", help="skip definitions that are refused, and name them")
-    command.add_argument(
-        "--queue", metavar="NAME", action="append", default=[], help="drain only this queue; can be repeated"
+    add_value(
+        command,
+        "--to",
+        "URL",
+        "the SlotMQ that takes the messages; default %(default)s",
+        dest="target",
+        default="amqp://guest:guest@localhost:5672",
     )
-    command.add_argument("--definitions-only", action="store_true", help="import, and drain nothing")
-    command.add_argument(
-        "--beside-consumers", action="store_true",
-        help="drain queues that have consumers at the source too; the order of messages is lost",
-    )  # fmt: skip
-    command.add_argument(
-        "--jobs", metavar="N", type=int, default=JOBS, help=f"drain N queues at a time (default {JOBS})"
+    add_value(command, "--definitions", "FILE", "import this file of `rabbitmqctl export_definitions`")
+    add_value(command, "--from-api", "URL", "import what RabbitMQ's management API has: http://user@host:15672")
+    add_switch(command, "--skip-refused", "skip definitions that are refused, and name them")
+    add_value(command, "--queue", "NAME", "drain only this queue; can be repeated", action="append", default=[])
+    add_switch(command, "--definitions-only", "import, and drain nothing")
+    add_switch(
+        command,
+        "--beside-consumers",
+        "drain queues that have consumers at the source too; the order of messages is lost",
     )
-    command.add_argument("--quiet", action="store_true", help="show no progress")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_migrate)
+    add_value(command, "--jobs", "N", f"drain N queues at a time (default {JOBS})", type=int, default=JOBS)
+    add_switch(command, "--quiet", "show no progress")
+    finish(command, _migrate, json=True)
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
@@ -88,7 +87,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
         if imported is not None and not arguments.json:
             print_imported(imported)
         for stream in streams:
-            print(f"slotmq: stream '{cell(stream.queue)}' is not drained: SlotMQ has no streams", file=sys.stderr)
+            warn(f"stream '{stream.queue}' is not drained: SlotMQ has no streams")
         if arguments.definitions_only:
             return 0
         migration, problem = _run(source, target, places, arguments)
@@ -170,11 +169,11 @@ def _report(migration: Migration, problem: str, imported: Any, arguments: argpar
         if outcome.total("moved") and not arguments.json:
             print(f"{name}: {counted(outcome.total('moved'), 'messages')} moved")
         for remark in _remarks(outcome):
-            print(f"slotmq: {name}: {cell(remark)}", file=sys.stderr)
+            warn(f"{name}: {remark}")
     if not arguments.json:
         print(f"{counted(migration.moved, 'messages')} moved")
     if problem:
-        print(f"slotmq: {cell(problem)}", file=sys.stderr)
+        warn(problem)
     if migration.stopping:
         return INTERRUPTED_CODE
     return 1 if problem or any(outcome.fault for _place, outcome in outcomes) else 0

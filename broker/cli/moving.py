@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
+from broker.cli.control_client import ask_for
 from broker.cli.exit_codes import INTERRUPTED_CODE
-from broker.cli.parser import add_broker, add_command, add_json, add_vhost
+from broker.cli.parser import add_command, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
-from broker.cli.table import cell, counted, print_json
+from broker.cli.table import cell, counted, print_json, warn
 
 __all__ = ["add_moving", "destination_text", "positive"]
 
@@ -26,49 +24,61 @@ def add_moving(commands: Any) -> None:
         commands,
         "move",
         "move the ready messages of a queue to another queue or to an exchange, each exactly once",
+        "QUEUE",
     )
-    command.add_argument("queue", metavar="QUEUE")
-    command.add_argument(
-        "--to", metavar="QUEUE|EXCHANGE[:KEY]", required=True, type=_destination,
-        help="the destination; to an exchange each message keeps its routing key unless KEY is given; 'queue:NAME' or "
+    add_value(
+        command,
+        "--to",
+        "QUEUE|EXCHANGE[:KEY]",
+        "the destination; to an exchange each message keeps its routing key unless KEY is given; 'queue:NAME' or "
         "'exchange:NAME[:KEY]' if both exist",
-    )  # fmt: skip
+        required=True,
+        type=_destination,
+    )
     _finish(command, _move)
 
     command = add_command(
         commands, "requeue-dead-letters", "move dead letters back to the queue that each died in, each exactly once"
     )
-    command.add_argument("queue", metavar="QUEUE", help="the queue that holds the dead letters")
+    add_value(command, "queue", "QUEUE", "the queue that holds the dead letters")
     command.add_argument(
         "--into", choices=("queue", "exchange"), default="queue",
         help="queue: the queue it died in (default); exchange: publish it with the exchange and key it had there",
     )  # fmt: skip
-    command.add_argument(
-        "--reason", metavar="R", action="append", default=[], choices=REASONS,
-        help=f"only messages that died for this reason: {', '.join(REASONS)}; can be repeated",
-    )  # fmt: skip
-    command.add_argument(
-        "--died-in",
-        metavar="QUEUE",
+    add_value(
+        command,
+        "--reason",
+        "R",
+        f"only messages that died for this reason: {', '.join(REASONS)}; can be repeated",
         action="append",
         default=[],
-        help="only messages that died in this queue; can be repeated",
+        choices=REASONS,
+    )
+    add_value(
+        command,
+        "--died-in",
+        "QUEUE",
+        "only messages that died in this queue; can be repeated",
+        action="append",
+        default=[],
     )
     _finish(command, _requeue)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    command.add_argument("--limit", metavar="N", type=positive, help="move at most N messages")
-    command.add_argument(
-        "--match", metavar="CONDITION", action="append", default=[], type=_condition,
-        help="only matching messages: key=PATTERN (a topic pattern), exchange=NAME, header:NAME=VALUE, body~TEXT; "
+    add_value(command, "--limit", "N", "move at most N messages", type=positive)
+    add_value(
+        command,
+        "--match",
+        "CONDITION",
+        "only matching messages: key=PATTERN (a topic pattern), exchange=NAME, header:NAME=VALUE, body~TEXT; "
         "if repeated, all must hold",
-    )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="show no progress")
-    add_json(command)
-    add_vhost(command)
-    add_broker(command)
-    command.set_defaults(run=run)
+        action="append",
+        default=[],
+        type=_condition,
+    )
+    add_switch(command, "--quiet", "show no progress")
+    finish(command, run, json=True, vhost=True)
 
 
 def _destination(text: str) -> str:
@@ -113,24 +123,14 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
         def tell(so_far: Mapping[str, Any]) -> None:
             line.show(f"{so_far['moved']:,} moved, {share_of(so_far['looked'], so_far['total'])} looked at")
 
-        answer = ask(
-            broker_of(arguments),
-            verb,
-            told=tell,
-            interruptible=True,
-            queue=arguments.queue,
-            vhost=arguments.vhost,
-            limit=arguments.limit,
-            match=arguments.match,
-            **more,
-        )
+        answer = ask_for(arguments, verb, "queue", "vhost", "limit", "match", told=tell, interruptible=True, **more)
     if arguments.json:
         print_json(answer)
     else:
         passed_by = f", {answer['unwanted']} not chosen" if answer["unwanted"] else ""
         print(f"{counted(answer['moved'], 'messages')} moved{destination_text(answer['to'])}{passed_by}")
     for problem in _problems(answer):
-        print(f"slotmq: {cell(problem)}", file=sys.stderr)
+        warn(problem)
     if answer["stopped"] == INTERRUPTED:
         return INTERRUPTED_CODE
     return 1 if answer["stopped"] or answer["unroutable"] or answer["refused"] else 0

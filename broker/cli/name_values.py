@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from broker.cli.parser import BadUsage
+from broker.cli.parser import BadUsage, add_value
 from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_arguments_option", "name_and_text", "name_and_value", "table_of"]
@@ -44,7 +44,12 @@ def table_of(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
 
 def add_arguments_option(command: argparse.ArgumentParser, example: str) -> None:
     """Add the arguments of a declare or a binding."""
-    command.add_argument(
-        "--argument", metavar="NAME=VALUE", action="append", default=[], type=name_and_value,
-        help=f"such as {example}; the value is JSON if it parses, else text; can be repeated",
-    )  # fmt: skip
+    add_value(
+        command,
+        "--argument",
+        "NAME=VALUE",
+        f"such as {example}; the value is JSON if it parses, else text; can be repeated",
+        action="append",
+        default=[],
+        type=name_and_value,
+    )

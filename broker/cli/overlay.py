@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
-from broker.cli.parser import add_broker, add_command, add_json, add_vhost
+from broker.cli.control_client import ask_for, request
+from broker.cli.parser import add_command, add_value, finish
 from broker.cli.table import aligned, cell, counted, print_json, print_rows
 
 __all__ = ["add_overlay"]
@@ -21,27 +20,20 @@ def add_overlay(commands: Any) -> None:
     group = add_command(
         commands, "overlay", "show links, interest, streams and lag of the overlay's brokers in the running process"
     )
-    add_json(group)
-    add_broker(group)
-    group.set_defaults(run=_show)
+    finish(group, _show, json=True)
     kinds = group.add_subparsers(title="commands", metavar="COMMAND")
     command = add_command(
         kinds, "explain", f"say where a message would go, and why; columns: {', '.join(EXPLAIN_COLUMNS)}"
     )
-    command.add_argument("key", metavar="KEY", help="a routing key")
-    command.add_argument("--exchange", metavar="E", help="only this exchange; default all that take part")
-    add_vhost(command)
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_explain)
-    command = add_command(kinds, "forget", "keep nothing any more for a leaf that is away for good")
-    command.add_argument("leaf", metavar="LEAF")
-    add_broker(command)
-    command.set_defaults(run=_forget)
+    add_value(command, "key", "KEY", "a routing key")
+    add_value(command, "--exchange", "E", "only this exchange; default all that take part")
+    finish(command, _explain, json=True, vhost=True)
+    command = add_command(kinds, "forget", "keep nothing any more for a leaf that is away for good", "LEAF")
+    finish(command, request("overlay_forget", "leaf"))
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    brokers = ask(broker_of(arguments), "overlay")
+    brokers = ask_for(arguments, "overlay")
     if arguments.json:
         print_json(brokers)
         return 0
@@ -95,13 +87,8 @@ def _vector(vector: Mapping[str, int]) -> str:
 
 def _explain(arguments: argparse.Namespace) -> int:
     asked = {"vhost": arguments.vhost, "exchange": arguments.exchange, "key": arguments.key}
-    rows = ask(broker_of(arguments), "overlay_explain", **asked)
+    rows = ask_for(arguments, "overlay_explain", **asked)
     if not arguments.json:
         rows = [{**row, "goes": "yes" if row["goes"] else "no", "leaves": ", ".join(row["leaves"])} for row in rows]
     print_rows(rows, EXPLAIN_COLUMNS, as_json=arguments.json)
-    return 0
-
-
-def _forget(arguments: argparse.Namespace) -> int:
-    ask(broker_of(arguments), "overlay_forget", leaf=arguments.leaf)
     return 0

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from broker import __version__
 from broker.cli.table import cell
 from broker.quantities import duration_ms, size_bytes
 
 __all__ = [
     "BadUsage",
+    "LazyParser",
     "OneLineParser",
+    "Run",
+    "add_any_vhost",
     "add_broker",
     "add_command",
     "add_folder",
     "add_group",
     "add_json",
-    "add_vhost",
+    "add_switch",
+    "add_value",
+    "finish",
 ]
+
+Run = Callable[[argparse.Namespace], int]
 
 DEFAULT_VHOST = "/"
 LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments
@@ -51,6 +59,22 @@ def time_s(text: str) -> float:
     return time_ms(text, plain_ms=1000) / 1000
 
 
+def version_line() -> str:
+    """Return the version, and which packages have their hot modules compiled."""
+    from broker.compiled import listed
+
+    return f"slotmq {__version__} ({listed()})"
+
+
+class ShowVersion(argparse.Action):
+    """Prints the version and ends; imports only when it is used."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        """End with exit code 0."""
+        print(version_line())
+        parser.exit()
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Reports errors in one line; `--help` has the rest. Options may stand anywhere among a command's arguments."""
 
@@ -73,9 +97,39 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {cell(LOGIN.sub('//***@', message))} (see {self.prog} --help)\n")
 
 
-def add_command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """Return the parser of a new command."""
+class LazyParser(OneLineParser):
+    """A placeholder for the parser of a command until the command is used."""
+
+    name = ""
+    program = ""
+    add: Callable[[str, Any], None] | None = None
+
+    def lead_to(self, name: str, program: str, add: Callable[[str, Any], None]) -> None:
+        """Stand for the parser that `add` adds under this name to the commands of a program."""
+        self.name, self.program, self.add = name, program, add
+
+    def own_parser(self) -> argparse.ArgumentParser:
+        """Return the command's own parser, or this one if it stands for no other."""
+        if self.add is None:
+            return self
+        own = OneLineParser(prog=self.program).add_subparsers(prog=self.program)
+        self.add(self.name, own)
+        parser: argparse.ArgumentParser = own.choices[self.name]
+        return parser
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse with the command's own parser."""
+        own = self.own_parser()
+        return super().parse_known_args(args, namespace) if own is self else own.parse_known_args(args, namespace)
+
+
+def add_command(commands: Any, name: str, summary: str, *words: str) -> argparse.ArgumentParser:
+    """Return the parser of a new command; it takes these words, such as QUEUE, as `queue` and so on."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    for word in words:
+        made.add_argument(word.lower(), metavar=word)
     return made
 
 
@@ -91,7 +145,7 @@ def add_broker(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--cafile", metavar="FILE", help="the authority that signed the certificate of an https:// URL"
     )
-    command.add_argument("--insecure", action="store_true", help="accept any certificate of an https:// URL")
+    add_switch(command, "--insecure", "accept any certificate of an https:// URL")
 
 
 def add_folder(command: argparse.ArgumentParser) -> None:
@@ -100,11 +154,33 @@ def add_folder(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data-dir", metavar="D", help="data folder (default ./data)")
 
 
-def add_vhost(command: argparse.ArgumentParser) -> None:
-    """Add the option for the vhost."""
-    command.add_argument("--vhost", metavar="V", default=DEFAULT_VHOST, help=f"default {DEFAULT_VHOST}")
+def add_value(command: argparse.ArgumentParser, name: str, metavar: str, meaning: str, **more: Any) -> None:
+    """Add an argument or an option that takes a value; `more` is for argparse."""
+    command.add_argument(name, metavar=metavar, help=meaning, **more)
+
+
+def add_switch(command: argparse.ArgumentParser, name: str, meaning: str) -> None:
+    """Add an option without a value."""
+    command.add_argument(name, action="store_true", help=meaning)
+
+
+def finish(
+    command: argparse.ArgumentParser, run: Run, *, json: bool = False, vhost: bool = False, **defaults: Any
+) -> None:
+    """Add the last options of a command that asks the broker, and set what runs it."""
+    if json:
+        add_json(command)
+    if vhost:
+        command.add_argument("--vhost", metavar="V", default=DEFAULT_VHOST, help=f"default {DEFAULT_VHOST}")
+    add_broker(command)
+    command.set_defaults(run=run, **defaults)
+
+
+def add_any_vhost(command: argparse.ArgumentParser) -> None:
+    """Add the option for the only vhost to show."""
+    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
     """Add the option for JSON output."""
-    command.add_argument("--json", action="store_true", help="print the broker's answer as JSON")
+    add_switch(command, "--json", "print the broker's answer as JSON")

@@ -5,11 +5,11 @@ A scenario's module is imported only when the scenario is used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.parser import BadUsage, OneLineParser, add_command
+from broker.cli.parser import BadUsage, LazyParser, add_command
+from broker.cli.table import failed
 
 if TYPE_CHECKING:
     import argparse
@@ -24,40 +24,28 @@ FAILED = 1
 
 def add_perf(commands: Any) -> None:
     """Add the commands."""
-    from broker.perf.scenarios import SCENARIOS
+    from broker.perf.scenarios import SCENARIOS, add
 
     perf = add_command(commands, "perf", "measure this or any other AMQP 0-9-1 broker")
-    scenarios = perf.add_subparsers(title="scenarios", metavar="SCENARIO", required=True, parser_class=LazyScenario)
+    scenarios = perf.add_subparsers(title="scenarios", metavar="SCENARIO", required=True, parser_class=Scenario)
     for name, summary in SCENARIOS.items():
-        scenarios.add_parser(name, help=summary, add_help=False).scenario = name
+        scenarios.add_parser(name, help=summary, add_help=False).lead_to(name, "slotmq perf", add)
     _add_compare(scenarios)
 
 
-class LazyScenario(OneLineParser):
-    """A placeholder for a scenario's parser until the scenario is used."""
-
-    scenario = ""
+class Scenario(LazyParser):
+    """The parser of a scenario, which remembers the command line for the result."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse with the scenario's own parser."""
-        if not self.scenario:
-            return super().parse_known_args(args, namespace)
-        from broker.perf.flags import masked
+        found, rest = super().parse_known_args(args, namespace)
+        if self.add is not None:
+            from broker.perf.flags import masked
 
-        parser = self.own_parser()
-        parser.set_defaults(run=run_scenario, words=[self.scenario, *masked(args or ())])
-        return parser.parse_known_args(args, namespace)
-
-    def own_parser(self) -> argparse.ArgumentParser:
-        """Return the scenario's own parser, or this parser if it is not a scenario."""
-        if not self.scenario:
-            return self
-        own = OneLineParser(prog="slotmq perf").add_subparsers(prog="slotmq perf")
-        getattr(import_module(f"broker.perf.scenarios.{self.scenario}"), f"add_{self.scenario}")(own)
-        parser: argparse.ArgumentParser = own.choices[self.scenario]
-        return parser
+            found.run, found.words = run_scenario, [self.name, *masked(args or ())]
+        return found, rest
 
 
 def run_scenario(arguments: argparse.Namespace) -> int:
@@ -65,8 +53,7 @@ def run_scenario(arguments: argparse.Namespace) -> int:
 
     Raises: BadUsage for options that exclude each other, or a file that cannot be written.
     """
-    from broker.perf.crew import RunFailed
-    from broker.perf.faults import BadOptions, Fault
+    from broker.perf.faults import BadOptions, Fault, RunFailed
     from broker.perf.progress import RunProgress
     from broker.perf.scenarios import run
 
@@ -77,10 +64,10 @@ def run_scenario(arguments: argparse.Namespace) -> int:
     except BadOptions as error:
         raise BadUsage(str(error)) from None
     except (Fault, RunFailed) as error:
-        return _say(str(error))
+        return failed(str(error))
     except OSError as error:
         address = arguments.uri
-        return _say(f"cannot reach {address.host} port {address.port}: {error.strerror or error}")
+        return failed(f"cannot reach {address.host} port {address.port}: {error.strerror or error}")
     _show(result, arguments)
     return FAILED if result.failures else 0
 
@@ -88,38 +75,31 @@ def run_scenario(arguments: argparse.Namespace) -> int:
 def _check_files(arguments: argparse.Namespace) -> None:
     """Raise BadUsage now for a file that could not be written after a long run."""
     for name in (arguments.json, arguments.plot):
-        if name is None or str(name) == "-":
-            continue
-        try:
-            with open(name, "ab"):  # noqa: PTH123 - it may be a name or a path
-                pass
-        except OSError as error:
-            raise BadUsage(f"cannot write {name}: {error.strerror or error}") from None
+        if name is not None and str(name) != "-":
+            _write(Path(name), "", mode="a")
+
+
+def _write(path: Path, text: str, mode: str = "w") -> None:
+    """Write a file. Raises: BadUsage."""
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise BadUsage(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _show(result: Result, arguments: argparse.Namespace) -> None:
+    from broker.perf.page import page
     from broker.perf.table import table
 
     if arguments.plot is not None:
-        from broker.perf.page import page
-
-        arguments.plot.write_text(page([result]), encoding="utf-8")
+        _write(arguments.plot, page([result]))
     if arguments.json == "-":
         print(result.to_json(), end="")
         return
     if arguments.json is not None:
-        with open(arguments.json, "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
-            file.write(result.to_json())
+        _write(Path(arguments.json), result.to_json())
     print(table(result), end="")
-
-
-def _say(problem: str) -> int:
-    import sys
-
-    from broker.cli.table import cell
-
-    print(f"slotmq: {cell(problem)}", file=sys.stderr)
-    return FAILED
 
 
 def _add_compare(commands: Any) -> None:
@@ -140,16 +120,13 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
     results = [_read(path) for path in arguments.files]
     if arguments.plot is not None:
-        try:
-            arguments.plot.write_text(page(results), encoding="utf-8")
-        except OSError as error:
-            raise BadUsage(f"cannot write {arguments.plot}: {error.strerror or error}") from None
+        _write(arguments.plot, page(results))
     print(compared(results), end="")
     return 0
 
 
 def _read(path: Path) -> Result:
-    from broker.perf.document import BadDocument
+    from broker.perf.faults import BadDocument
     from broker.perf.result import Result
 
     try:

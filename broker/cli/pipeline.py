@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.cli.parser import BadUsage, OneLineParser, add_command
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
+from broker.cli.parser import BadUsage, LazyParser, add_command
 
 __all__ = ["JOBS", "add_pipeline", "missing_packages"]
 
@@ -39,30 +35,16 @@ def missing_packages() -> list[str]:
 def add_pipeline(commands: Any) -> None:
     """Add the commands."""
     pipeline = add_command(commands, "pipeline", "archive, query, report and replay messages with Spark")
-    jobs = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=LazyJob)
+    jobs = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=LazyParser)
     for name, summary in JOBS.items():
-        jobs.add_parser(name, help=summary, add_help=False).job = name
+        jobs.add_parser(name, help=summary, add_help=False).lead_to(name, "slotmq pipeline", _add_job)
 
 
-class LazyJob(OneLineParser):
-    """A placeholder for a job's parser until the job is used."""
-
-    job = ""
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse with the job's own parser. Raises: BadUsage when the extra is not installed."""
-        return self.own_parser().parse_known_args(args, namespace)
-
-    def own_parser(self) -> argparse.ArgumentParser:
-        """Return the job's own parser. Raises: BadUsage when the extra is not installed."""
-        if self.job not in WITHOUT_EXTRA and missing_packages():
-            raise BadUsage(
-                f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install ".[spark]" in a '
-                "clone of SlotMQ"
-            )
-        own = OneLineParser(prog="slotmq pipeline").add_subparsers(prog="slotmq pipeline")
-        getattr(import_module(f"broker.pipeline.jobs.{self.job}"), f"add_{self.job}")(own)
-        parser: argparse.ArgumentParser = own.choices[self.job]
-        return parser
+def _add_job(name: str, commands: Any) -> None:
+    """Add a job's parser. Raises: BadUsage when the extra is not installed."""
+    if name not in WITHOUT_EXTRA and missing_packages():
+        raise BadUsage(
+            f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install ".[spark]" in a '
+            "clone of SlotMQ"
+        )
+    getattr(import_module(f"broker.pipeline.jobs.{name}"), f"add_{name}")(commands)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 __all__ = ["ProgressLine", "share_of"]
 
@@ -34,6 +35,10 @@ class ProgressLine:
             self._shown = True
             room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps cannot be overwritten
             print(f"{ERASE}{line[:room]}", end="", file=sys.stderr, flush=True)
+
+    def step(self, so_far: Mapping[str, Any]) -> None:
+        """Show how far the broker has come with a step."""
+        self.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}")
 
 
 def share_of(done: int, total: int) -> str:

@@ -5,42 +5,31 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.cli.parser import add_broker, add_command, add_folder, add_group
-from broker.cli.version import version_line
+from broker.cli.parser import Run, add_command, add_folder, add_group, add_switch, add_value, finish, version_line
 
 __all__ = ["add_running", "with_settings"]
-
-Run = Callable[[argparse.Namespace], int]
 
 
 def add_running(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "serve", "run the broker until SIGTERM or SIGINT")
     add_folder(command)
-    command.add_argument("--host", metavar="H", help="address to listen on (default 127.0.0.1)")
-    command.add_argument("--port", metavar="P", type=int, help="AMQP port (default 5672); 0 takes a free port")
-    command.add_argument(
-        "--no-sync", action="store_true", help="confirm without fdatasync; a power loss can lose messages"
-    )
-    command.add_argument("--load-definitions", metavar="FILE", help="definitions (JSON) to import at the start")
-    command.add_argument(
-        "--cluster", metavar="URL", help="be a node of a cluster on this PostgreSQL (postgresql://...)"
-    )
-    command.add_argument(
-        "--cluster-file", metavar="FILE", help="a file that holds the URL, which `ps` then cannot show"
-    )
-    command.add_argument("--node", metavar="NAME", help="name of this node of the cluster")
+    add_value(command, "--host", "H", "address to listen on (default 127.0.0.1)")
+    add_value(command, "--port", "P", "AMQP port (default 5672); 0 takes a free port", type=int)
+    add_switch(command, "--no-sync", "confirm without fdatasync; a power loss can lose messages")
+    add_value(command, "--load-definitions", "FILE", "definitions (JSON) to import at the start")
+    add_value(command, "--cluster", "URL", "be a node of a cluster on this PostgreSQL (postgresql://...)")
+    add_value(command, "--cluster-file", "FILE", "a file that holds the URL, which `ps` then cannot show")
+    add_value(command, "--node", "NAME", "name of this node of the cluster")
     command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
     command.set_defaults(run=_serve)
 
     # Without --url it is run by main() before any parser is built.
     command = add_command(commands, "health", "check whether the running broker answers: exit code 0 or 1")
-    add_broker(command)
-    command.set_defaults(run=_health)
+    finish(command, _health)
 
     kinds = add_group(commands, "config", "check or print settings")
     check = add_command(kinds, "check", "report what is wrong in a settings file")
@@ -92,11 +81,10 @@ def with_settings(run: Run, arguments: argparse.Namespace) -> int:
 
 
 def _health(arguments: argparse.Namespace) -> int:
-    from broker.cli.broker_url import broker_of
-    from broker.cli.control_client import ask
+    from broker.cli.control_client import ask_for
     from broker.cli.health import TIMEOUT_S
 
-    ask(broker_of(arguments), "health", silence_s=TIMEOUT_S)
+    ask_for(arguments, "health", silence_s=TIMEOUT_S)
     return 0
 
 

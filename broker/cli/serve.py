@@ -9,15 +9,14 @@ from typing import Any
 
 from broker.amqp.errors import BrokerError
 from broker.cli.client_variables import INTERPRETED_VARIABLE
-from broker.cli.cluster_url import with_cluster_url
 from broker.cli.exit_codes import FAILED, code_of_start
 from broker.cli.rabbitmq_variables import ignored_variables
-from broker.cli.settings_layers import load
+from broker.cli.settings_layers import load, with_cluster_url
 from broker.cli.standard_streams import leave
 from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
-from broker.net.descriptors import ENOUGH
+from broker.net.strangers import ENOUGH
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.signals import Signals

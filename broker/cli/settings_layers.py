@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, get_origin
@@ -16,13 +17,15 @@ from typing import Any, Final, get_origin
 from pydantic import SecretStr, ValidationError
 
 from broker.cli.client_variables import CLIENT_VARIABLES
-from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
+from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, read, variable_of
 from broker.settings import PREFIX, Settings, sections
+from broker.settings.cluster import Cluster
 from broker.settings.problem import nearest, problem_lines
 
-__all__ = ["SettingsError", "load"]
+__all__ = ["SettingsError", "load", "with_cluster_url"]
 
 DELIMITER: Final = "__"
+MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
 ENTRIES: Final = (dict[str, SecretStr],)  # tables of names that the model does not know: one variable an entry, or JSON
 FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others are called like their key
 FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
@@ -64,6 +67,29 @@ def load(
         return Settings(**merged)
     except ValidationError as error:
         raise SettingsError(problem_lines(error.errors(), layers)) from None
+
+
+def with_cluster_url(settings: Settings) -> Settings:
+    """Return settings whose `cluster.url` is known, if the broker is a node of a cluster. *Blocking.*
+
+    Raises: SettingsError when the driver is not installed, or the file of the URL cannot be used.
+    """
+    cluster = settings.cluster
+    if not cluster.is_on:
+        return settings
+    if find_spec("asyncpg") is None:
+        raise SettingsError([MISSING_DRIVER])
+    if not cluster.url_file:
+        return settings
+    try:
+        url = read(Path(cluster.url_file)).strip()
+    except ValueError as error:
+        raise SettingsError([f"cluster.url_file: {cluster.url_file}: {error}"]) from None
+    try:
+        Cluster(url=SecretStr(url), node=cluster.node)
+    except ValidationError as error:
+        raise SettingsError([f"{cluster.url_file}: {line}" for line in problem_lines(error.errors())]) from None
+    return settings.model_copy(update={"cluster": cluster.model_copy(update={"url": SecretStr(url)})})
 
 
 def read_file(file: Path) -> dict[str, Any]:

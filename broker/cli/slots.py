@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
-from broker.cli.parser import add_broker, add_command, add_json, add_vhost
+from broker.cli.control_client import ask_for
+from broker.cli.parser import add_command, finish
+from broker.cli.table import aligned
 
 __all__ = ["add_slots", "table"]
 
@@ -18,16 +18,12 @@ COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 def add_slots(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "slots", "show the slots of a queue of the running broker")
-    command.add_argument("queue", metavar="QUEUE")
-    add_vhost(command)
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_run)
+    command = add_command(commands, "slots", "show the slots of a queue of the running broker", "QUEUE")
+    finish(command, _run, json=True, vhost=True)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    answer = ask(broker_of(arguments), "slots", queue=arguments.queue, vhost=arguments.vhost)
+    answer = ask_for(arguments, "slots", "queue", "vhost")
     print(json.dumps(answer, indent=2) if arguments.json else table(answer))
     return 0
 
@@ -38,8 +34,7 @@ def table(answer: Mapping[str, Any]) -> str:
     if answer["levels"] > 1:
         levels = ["level", *(str(slot["level"]) for slot in answer["slots"])]
         rows = [(level, *row) for level, row in zip(levels, rows, strict=True)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = list(aligned(rows[0], rows[1:]))
     more = answer["slot_count"] - len(answer["slots"])
     if more:
         lines.append(f"... and {more:,} more")

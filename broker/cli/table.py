@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "cell", "counted", "print_json", "print_rows", "tabbed"]
+__all__ = ["aligned", "cell", "counted", "failed", "print_facts", "print_json", "print_rows", "tabbed", "warn"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -22,6 +22,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
     lines = aligned(columns, cells) if sys.stdout.isatty() else tabbed(cells)
     for line in lines:
         print(line)
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print a line for each fact, its text after its name."""
+    width = max(map(len, facts))
+    for name, text in facts.items():
+        print(f"{name.ljust(width)}  {text}")
 
 
 def print_json(value: Any) -> None:
@@ -57,6 +64,17 @@ def counted(count: int, plural: str) -> str:
     if count == 1:
         plural = f"{plural.removesuffix('ies')}y" if plural.endswith("ies") else plural.removesuffix("s")
     return f"{count} {plural}"
+
+
+def warn(problem: str) -> None:
+    """Print a problem as one line on standard error."""
+    print(f"slotmq: {cell(problem)}", file=sys.stderr)
+
+
+def failed(problem: str, code: int = 1) -> int:
+    """Print why a command failed, and return its exit code."""
+    warn(problem)
+    return code
 
 
 def cell(value: Any) -> str:

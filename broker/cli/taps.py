@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
-from broker.cli.parser import add_broker, add_command, add_group, add_json, add_vhost, size, time_ms
+from broker.cli.control_client import ask_for, request
+from broker.cli.parser import add_any_vhost, add_command, add_group, add_switch, add_value, finish, size, time_ms
 from broker.cli.table import counted, print_json, print_rows
 
 __all__ = ["add_taps", "cursor_text"]
@@ -17,6 +16,7 @@ TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
     "cursors",
 )  # fmt: skip
+_CURSOR: Final = ("NAME", "TAP")
 CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages", "lag_bytes", "lag_s", "user")
 
 
@@ -28,42 +28,32 @@ def add_taps(commands: Any) -> None:
     command = add_command(
         kinds, "add", "keep every message that passes an exchange with a key that matches a topic pattern"
     )
-    command.add_argument("exchange", metavar="EXCHANGE", help="of any type; '' is the default exchange")
-    command.add_argument("pattern", metavar="PATTERN", help="such as 'stock.*.nyse' or '#'")
-    command.add_argument("--name", metavar="N", help="the tap's name; the default is the exchange's")
-    command.add_argument(
-        "--cursor",
-        metavar="C",
-        action="append",
-        default=[],
-        help="a reader for which messages are kept; can be repeated",
+    add_value(command, "exchange", "EXCHANGE", "of any type; '' is the default exchange")
+    add_value(command, "pattern", "PATTERN", "such as 'stock.*.nyse' or '#'")
+    add_value(command, "--name", "N", "the tap's name; the default is the exchange's")
+    add_value(
+        command, "--cursor", "C", "a reader for which messages are kept; can be repeated", action="append", default=[]
     )
-    command.add_argument("--max-bytes", metavar="10GB", type=size, help="cap on the size of its slot files")
-    command.add_argument(
-        "--max-age", metavar="7d", type=time_ms, help="cap on the age of its slot files (ms, s, m, h, d, w)"
-    )
-    _finish(command, _add)
-    command = add_command(kinds, "remove", "end a tap; its slot files stay until its cursors have passed them")
-    command.add_argument("name", metavar="NAME")
-    command.add_argument("--drop", action="store_true", help="delete its slot files and cursors at once")
-    _finish(command, _remove)
+    add_value(command, "--max-bytes", "10GB", "cap on the size of its slot files", type=size)
+    add_value(command, "--max-age", "7d", "cap on the age of its slot files (ms, s, m, h, d, w)", type=time_ms)
+    finish(command, _add, vhost=True)
+    command = add_command(kinds, "remove", "end a tap; its slot files stay until its cursors have passed them", "NAME")
+    add_switch(command, "--drop", "delete its slot files and cursors at once")
+    finish(command, _remove, vhost=True)
     _add_list(kinds, f"list the taps; columns: {', '.join(TAP_COLUMNS)}", _list)
     command = add_command(kinds, "seal", "write what taps hold into slot files now, and print the last seal")
-    command.add_argument("name", metavar="NAME", nargs="?", help="only this tap; default all")
-    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-    add_broker(command)
-    command.set_defaults(run=_seal)
+    add_value(command, "name", "NAME", "only this tap; default all", nargs="?")
+    add_any_vhost(command)
+    finish(command, _seal)
 
     kinds = add_group(commands, "cursor", "set, remove or list cursors, the positions of tap readers")
-    command = add_command(kinds, "set", "set the seal that a reader has passed; creates the cursor if needed")
-    _name(command)
+    command = add_command(kinds, "set", "set the seal that a reader has passed; creates the cursor if needed", *_CURSOR)
     command.add_argument("seal", metavar="SEAL", type=int)
-    command.add_argument("--reset", action="store_true", help="allow the cursor to move back")
-    command.add_argument("--user", metavar="U", help="the reader's user, who needs only the right to read the tap")
-    _finish(command, _set)
-    command = add_command(kinds, "remove", "remove a cursor; nothing is kept for it any more")
-    _name(command)
-    _finish(command, _forget)
+    add_switch(command, "--reset", "allow the cursor to move back")
+    add_value(command, "--user", "U", "the reader's user, who needs only the right to read the tap")
+    finish(command, request("cursor_set", "name", "vhost", "tap", "seal", "reset", "user"), vhost=True)
+    command = add_command(kinds, "remove", "remove a cursor; nothing is kept for it any more", *_CURSOR)
+    finish(command, request("cursor_remove", "name", "vhost", "tap"), vhost=True)
     _add_list(kinds, f"list the cursors; columns: {', '.join(CURSOR_COLUMNS)}", _list_cursors)
 
 
@@ -74,50 +64,27 @@ def cursor_text(cursor: Mapping[str, Any]) -> str:
     return f"{cursor['name']}:{cursor['seal']} ({lag})"
 
 
-def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    add_vhost(command)
-    add_broker(command)
-    command.set_defaults(run=run)
-
-
 def _add_list(kinds: Any, summary: str, run: Any) -> None:
     command = add_command(kinds, "list", summary)
-    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=run)
-
-
-def _name(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME")
-    command.add_argument("tap", metavar="TAP")
+    add_any_vhost(command)
+    finish(command, run, json=True)
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    ask(
-        broker_of(arguments),
-        "tap_add",
-        vhost=arguments.vhost,
-        exchange=arguments.exchange,
-        pattern=arguments.pattern,
-        name=arguments.name,
-        cursors=arguments.cursor,
-        max_bytes=arguments.max_bytes,
-        max_age_ms=arguments.max_age,
-    )
+    names = ("vhost", "exchange", "pattern", "name", "max_bytes")
+    ask_for(arguments, "tap_add", *names, cursors=arguments.cursor, max_age_ms=arguments.max_age)
     return 0
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    asked: dict[str, Any] = {"vhost": arguments.vhost, "name": arguments.name, "drop": arguments.drop}
-    dropped = ask(broker_of(arguments), "tap_remove", **asked)
+    dropped = ask_for(arguments, "tap_remove", "vhost", "name", "drop")
     if arguments.drop:
         print("dropped {messages:,} messages; {slots:,} slot files, {bytes:,} bytes".format(**dropped))
     return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    rows = ask(broker_of(arguments), "taps", vhost=arguments.vhost)
+    rows = ask_for(arguments, "taps", "vhost")
     if arguments.json:
         print_json(rows)
         return 0
@@ -127,24 +94,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _seal(arguments: argparse.Namespace) -> int:
-    print(ask(broker_of(arguments), "seal", vhost=arguments.vhost, tap=arguments.name)["last_seal"])
-    return 0
-
-
-def _set(arguments: argparse.Namespace) -> int:
-    named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
-    moved = {"seal": arguments.seal, "reset": arguments.reset, "user": arguments.user}
-    ask(broker_of(arguments), "cursor_set", **named, **moved)
-    return 0
-
-
-def _forget(arguments: argparse.Namespace) -> int:
-    named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
-    ask(broker_of(arguments), "cursor_remove", **named)
+    print(ask_for(arguments, "seal", "vhost", tap=arguments.name)["last_seal"])
     return 0
 
 
 def _list_cursors(arguments: argparse.Namespace) -> int:
-    rows = ask(broker_of(arguments), "cursors", vhost=arguments.vhost)
+    rows = ask_for(arguments, "cursors", "vhost")
     print_rows(rows, CURSOR_COLUMNS, as_json=arguments.json)
     return 0

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import Unanswered, ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json
+from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_switch, add_value, finish
 from broker.cli.table import print_json, print_rows
 from broker.cli.top_view import SORT_KEYS, TopView
 
@@ -116,25 +116,23 @@ def add_top(commands: Any) -> None:
     command = add_command(
         commands, "top", "watch the queues: rates, lengths, age of the oldest message; ? shows the keys, q quits"
     )
-    command.add_argument(
-        "--sort", metavar="KEY", choices=SORT_KEYS, default=SORT_KEYS[0],
-        help=f"{', '.join(SORT_KEYS)}; default {SORT_KEYS[0]}",
-    )  # fmt: skip
-    command.add_argument("--reverse", action="store_true", help="the smallest first")
-    command.add_argument("--filter", metavar="TEXT", default="", help="only queues whose name contains TEXT")
-    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-    command.add_argument(
-        "--interval",
-        metavar="S",
-        type=float,
-        default=INTERVAL_S,
-        help=f"seconds between two looks, default {INTERVAL_S:g}",
+    add_value(
+        command,
+        "--sort",
+        "KEY",
+        f"{', '.join(SORT_KEYS)}; default {SORT_KEYS[0]}",
+        choices=SORT_KEYS,
+        default=SORT_KEYS[0],
     )
-    command.add_argument("--once", action="store_true", help="print one table and end, as without a terminal")
-    command.add_argument("--limit", metavar="N", type=int, default=ROWS, help=f"rows of that table, default {ROWS}")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_top)
+    add_switch(command, "--reverse", "the smallest first")
+    add_value(command, "--filter", "TEXT", "only queues whose name contains TEXT", default="")
+    add_any_vhost(command)
+    add_value(
+        command, "--interval", "S", f"seconds between two looks, default {INTERVAL_S:g}", type=float, default=INTERVAL_S
+    )
+    add_switch(command, "--once", "print one table and end, as without a terminal")
+    add_value(command, "--limit", "N", f"rows of that table, default {ROWS}", type=int, default=ROWS)
+    finish(command, _top, json=True)
 
 
 def _top(arguments: argparse.Namespace) -> int:
@@ -161,8 +159,6 @@ def _top(arguments: argparse.Namespace) -> int:
 
 def _watch(view: TopView, look: Any, interval_s: float) -> None:
     """Show the view until the user ends it. Raises: Unanswered if the first look fails."""
-    from broker.cli.top import TopTerminal
-
     view.take(look(1))
     with TopTerminal() as terminal:
         due_s = time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_broker, add_command, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_command, add_value, finish
 from broker.cli.table import cell, counted
 
 __all__ = ["add_trace"]
@@ -40,22 +40,13 @@ def add_trace(commands: Any) -> None:
         "them to the exchange amq.rabbitmq.trace",
     )
     command.add_argument("switch", nargs="?", choices=("on", "off"), metavar="on|off")
-    command.add_argument(
-        "--exchange", metavar="GLOB", help="only messages published to these exchanges; '' is the default exchange"
-    )
-    command.add_argument("--queue", metavar="GLOB", help="only messages routed to or delivered from these queues")
-    command.add_argument(
-        "--key", metavar="PATTERN", help="only routing keys that match a topic pattern such as 'a.*.#'"
-    )
-    command.add_argument("--user", metavar="GLOB", help="only messages that these users publish or receive")
-    command.add_argument("--count", metavar="N", type=int, help="end after N messages")
-    command.add_argument(
-        "--body-bytes", metavar="N", type=int, default=256, help="show at most N bytes of a body (default 256)"
-    )
-    add_json(command)
-    add_vhost(command)
-    add_broker(command)
-    command.set_defaults(run=_trace)
+    add_value(command, "--exchange", "GLOB", "only messages published to these exchanges; '' is the default exchange")
+    add_value(command, "--queue", "GLOB", "only messages routed to or delivered from these queues")
+    add_value(command, "--key", "PATTERN", "only routing keys that match a topic pattern such as 'a.*.#'")
+    add_value(command, "--user", "GLOB", "only messages that these users publish or receive")
+    add_value(command, "--count", "N", "end after N messages", type=int)
+    add_value(command, "--body-bytes", "N", "show at most N bytes of a body (default 256)", type=int, default=256)
+    finish(command, _trace, json=True, vhost=True)
 
 
 def _trace(arguments: argparse.Namespace) -> int:

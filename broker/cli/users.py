@@ -7,13 +7,11 @@ import sys
 from getpass import getpass
 from typing import Any, Final
 
-from broker.cli.broker_url import broker_of
-from broker.cli.control_client import ask
-from broker.cli.limits import add_limits
+from broker.cli.control_client import ask_for, request
 from broker.cli.listing import print_list
-from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
 
-__all__ = ["add_users"]
+__all__ = ["add_limits", "add_users"]
 
 PASSWORD_MAX_BYTES: Final = 1 << 16
 
@@ -22,63 +20,67 @@ def add_users(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(commands, "user", "add, change, limit, delete or list users")
     for name, summary in (("add", "add a user, who needs a permission to open a vhost"), ("set", "change a user")):
-        command = add_command(kinds, name, summary)
-        command.add_argument("name", metavar="NAME")
-        command.add_argument(
-            "--password-stdin", action="store_true", help="read the password from standard input instead of asking"
-        )
+        command = add_command(kinds, name, summary, "NAME")
+        add_switch(command, "--password-stdin", "read the password from standard input instead of asking")
         if name == "set":
-            command.add_argument("--password", action="store_true", help="ask for a new password")
-            command.add_argument("--no-tags", action="store_true", help="remove all tags")
-        command.add_argument("--tag", metavar="T", action="append", default=[], help="administrator, monitoring, ...")
-        add_broker(command)
-        command.set_defaults(run=_add if name == "add" else _set)
-    command = add_command(kinds, "delete", "delete a user, with its permissions and its connections")
-    command.add_argument("name", metavar="NAME")
-    add_broker(command)
-    command.set_defaults(run=_delete)
+            add_switch(command, "--password", "ask for a new password")
+            add_switch(command, "--no-tags", "remove all tags")
+        add_value(command, "--tag", "T", "administrator, monitoring, ...", action="append", default=[])
+        finish(command, _add if name == "add" else _set)
+    command = add_command(kinds, "delete", "delete a user, with its permissions and its connections", "NAME")
+    finish(command, request("delete_user", "name"))
     add_limits(kinds, "user", ("connections", "channels"))
     command = add_command(kinds, "list", "list the users")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=lambda arguments: print_list(arguments, "users"))
+    finish(command, lambda arguments: print_list(arguments, "users"), json=True)
 
     kinds = add_group(commands, "permission", "set, delete or list permissions of users in a vhost")
-    command = add_command(kinds, "set", "set what a user may do, as regular expressions that are searched in names")
-    command.add_argument("user", metavar="USER")
-    command.add_argument(
-        "configure", metavar="CONFIGURE", help="exchanges and queues the user may declare and delete; .* is all"
+    command = add_command(
+        kinds, "set", "set what a user may do, as regular expressions that are searched in names", "USER"
     )
-    command.add_argument("write", metavar="WRITE", help="exchanges the user may publish to, and queues to bind")
-    command.add_argument("read", metavar="READ", help="queues the user may consume from, and exchanges to bind to")
-    _finish(command, _set_permission)
-    command = add_command(kinds, "set-topic", "set which routing keys a user may use with a topic exchange")
-    command.add_argument("user", metavar="USER")
-    command.add_argument("exchange", metavar="EXCHANGE")
-    command.add_argument("write", metavar="WRITE", help="routing keys to publish with")
-    command.add_argument("read", metavar="READ", help="binding keys to bind with")
-    _finish(command, _set_topic_permission)
+    add_value(command, "configure", "CONFIGURE", "exchanges and queues the user may declare and delete; .* is all")
+    add_value(command, "write", "WRITE", "exchanges the user may publish to, and queues to bind")
+    add_value(command, "read", "READ", "queues the user may consume from, and exchanges to bind to")
+    finish(command, request("set_permission", "user", "vhost", "configure", "write", "read"), vhost=True)
+    command = add_command(
+        kinds, "set-topic", "set which routing keys a user may use with a topic exchange", "USER", "EXCHANGE"
+    )
+    add_value(command, "write", "WRITE", "routing keys to publish with")
+    add_value(command, "read", "READ", "binding keys to bind with")
+    finish(command, request("set_topic_permission", "user", "vhost", "exchange", "write", "read"), vhost=True)
     command = add_command(kinds, "delete", "delete a user's permission in a vhost")
     command.add_argument("user", metavar="USER")
-    command.add_argument("--topic", metavar="EXCHANGE", help="only the permission for this exchange's routing keys")
-    _finish(command, _delete_permission)
+    add_value(command, "--topic", "EXCHANGE", "only the permission for this exchange's routing keys")
+    finish(command, _delete_permission, vhost=True)
     command = add_command(kinds, "list", "list permissions")
-    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-    command.add_argument("--topic", action="store_true", help="list the permissions for routing keys")
-    add_json(command)
-    add_broker(command)
-    command.set_defaults(run=_list_permissions)
+    add_any_vhost(command)
+    add_switch(command, "--topic", "list the permissions for routing keys")
+    finish(command, _list_permissions, json=True)
 
 
-def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    add_vhost(command)
-    add_broker(command)
-    command.set_defaults(run=run)
+def add_limits(kinds: Any, owner: str, limited: tuple[str, ...]) -> None:
+    """Add the commands for a user or a vhost."""
+
+    def set_limits(arguments: argparse.Namespace) -> int:
+        given = {f"max-{one}": getattr(arguments, f"max_{one}") for one in limited}
+        limits = {name: value for name, value in given.items() if value is not None}
+        if not limits:
+            raise BadUsage(f"nothing to change: give {' or '.join(f'--{name}' for name in given)}")
+        ask_for(arguments, f"set_{owner}_limits", "name", limits=limits)
+        return 0
+
+    command = add_command(
+        kinds, "set-limits", f"limit connections and the like of a {owner}; what exists stays", "NAME"
+    )
+    for one in limited:
+        add_value(command, f"--max-{one}", "N", f"at most N {one}; 0 allows none, -1 any number", type=int)
+    finish(command, set_limits)
+    command = add_command(kinds, "clear-limits", f"remove the limits of a {owner}", "NAME")
+    finish(command, request(f"clear_{owner}_limits", "name"))
 
 
 def _add(arguments: argparse.Namespace) -> int:
     password = _password(arguments)
-    ask(broker_of(arguments), "add_user", name=arguments.name, password=password, tags=arguments.tag)
+    ask_for(arguments, "add_user", "name", password=password, tags=arguments.tag)
     return 0
 
 
@@ -90,7 +92,7 @@ def _set(arguments: argparse.Namespace) -> int:
         changes["password"] = _password(arguments)
     if not changes:
         raise BadUsage("nothing to change: give --password, --password-stdin, --tag or --no-tags")
-    ask(broker_of(arguments), "set_user", name=arguments.name, **changes)
+    ask_for(arguments, "set_user", "name", **changes)
     return 0
 
 
@@ -122,29 +124,12 @@ def _first_line() -> str:
         raise BadUsage("a password should be UTF-8") from None
 
 
-def _delete(arguments: argparse.Namespace) -> int:
-    ask(broker_of(arguments), "delete_user", name=arguments.name)
-    return 0
-
-
-def _set_permission(arguments: argparse.Namespace) -> int:
-    kinds = {"configure": arguments.configure, "write": arguments.write, "read": arguments.read}
-    ask(broker_of(arguments), "set_permission", user=arguments.user, vhost=arguments.vhost, **kinds)
-    return 0
-
-
-def _set_topic_permission(arguments: argparse.Namespace) -> int:
-    kinds = {"exchange": arguments.exchange, "write": arguments.write, "read": arguments.read}
-    ask(broker_of(arguments), "set_topic_permission", user=arguments.user, vhost=arguments.vhost, **kinds)
-    return 0
-
-
 def _delete_permission(arguments: argparse.Namespace) -> int:
     named = {"user": arguments.user, "vhost": arguments.vhost}
     if arguments.topic is not None:
-        ask(broker_of(arguments), "delete_topic_permission", exchange=arguments.topic, **named)
+        ask_for(arguments, "delete_topic_permission", exchange=arguments.topic, **named)
     else:
-        ask(broker_of(arguments), "delete_permission", **named)
+        ask_for(arguments, "delete_permission", **named)
     return 0
 
 

@@ -335,6 +335,10 @@ class SharedLevel(Level):
         self._places.clear()
         self._streams.by_number.pop(self.number, None)
 
+    def disown(self, ended: LevelOwner) -> None:
+        """Belong to another deleted queue from now on, so that no reference leads back to the level's own."""
+        self.queue = ended
+
     def surrender(self, count: int) -> list[Returned]:
         """Give up the last `count` ready messages, and return them.
 

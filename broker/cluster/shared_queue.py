@@ -242,7 +242,19 @@ class SharedQueue(Queue):
         return count
 
     def _let_go(self) -> None:
-        """Keep the streams: calls to the database that are under way may still ask for them."""
+        """Give up the references that lead back to the queue, and keep its levels: calls that run may ask for them.
+
+        The first deleted queue of a vhost owns the levels of all others.
+        """
+        ended = self._ports.ended
+        if ended is None:
+            self._ports.ended = self.level
+            return
+        for level in self.levels:
+            if isinstance(level, SharedLevel):
+                level.disown(ended.queue)
+        self._head.end(self.level)
+        self._noted = None
 
     @property
     def consumer_count(self) -> int:

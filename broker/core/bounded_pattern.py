@@ -14,13 +14,6 @@ import warnings
 from time import thread_time
 from typing import Any, Final
 
-import regex
-
-try:
-    import re2
-except ImportError:  # the extra is not installed
-    re2 = None
-
 from broker.event_log import get_logger
 
 __all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
@@ -64,13 +57,7 @@ class BoundedPattern:
         self.slow = 0
         self._linear: Any = None  # made for the first name that needs it
         self._plain = PLAIN.fullmatch(text) is not None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # remarks on what the syntax may mean one day are for programmers
-                self._compiled: Any = regex.compile(text, regex.ASCII, cache_pattern=False)
-        except (regex.error, RecursionError, OverflowError) as error:
-            reason = getattr(error, "msg", None) or "nested too deeply"
-            raise ValueError(f"{reason}{_where(error)}") from None
+        self._compiled: Any = re.compile(text, re.ASCII) if self._plain else bounded(text)
 
     def search(self, name: str) -> bool:
         """Return whether the pattern matches somewhere in the name, False also when that cannot be told.
@@ -120,9 +107,26 @@ class BoundedPattern:
         return f"BoundedPattern({self.text!r})"
 
 
+def bounded(text: str) -> Any:
+    """Return the pattern compiled so that a search takes a timeout. Raises: ValueError."""
+    import regex  # noqa: PLC0415 - 1.5 MB, and most brokers have plain patterns alone
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on what the syntax may mean one day are for programmers
+            return regex.compile(text, regex.ASCII, cache_pattern=False)
+    except (regex.error, RecursionError, OverflowError) as error:
+        reason = getattr(error, "msg", None) or "nested too deeply"
+        raise ValueError(f"{reason}{_where(error)}") from None
+
+
 def linear(text: str) -> Any:
     """Return the pattern compiled by RE2, None where RE2 is not installed, or does not know or might misread it."""
-    if re2 is None or AMBIGUOUS.search(text):
+    try:
+        import re2  # noqa: PLC0415 - for patterns that ran out of time
+    except ImportError:  # the extra is not installed
+        return None
+    if AMBIGUOUS.search(text):
         return None
     options = re2.Options()
     options.log_errors = False

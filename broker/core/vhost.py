@@ -216,6 +216,9 @@ class Vhost:
                 self.tally.deleted()
             if place % QUEUES_AT_ONCE == 0:
                 yield
+        self.queues.clear()
+        self.exchanges.clear()  # their caches are most of what a vhost keeps
+        self.publish_caches.end()
 
     # -- between the parts --------------------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ class BatchWriter:
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
             self.write(batch)
+            batch = None  # its records would stay in memory until the next one
 
 
 class EngineCommitter(Protocol):

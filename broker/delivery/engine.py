@@ -334,6 +334,7 @@ class Engine(TurnEngine):
             await asyncio.sleep(0)
             self.deadlines.begin_turn()
         await self.finish_sliced()
+        self.pager.end()
         self.close()
 
     async def give_up(self, error: CorruptStore) -> None:

@@ -117,6 +117,13 @@ class Pager:
             if before is not None and before.slot in self._resident:
                 self._sealed(before)
 
+    def end(self) -> None:
+        """Forget every slot, because the vhost is deleted."""
+        self._resident.clear()
+        self._newest.clear()
+        self._leaving.clear()
+        self._round, self._young, self._candidates = [], [], []
+
     def tick(self) -> None:
         """Recount the resident slots, seal old ones, and decide whether to page out.
 

@@ -1,7 +1,9 @@
 """Acting as the caller of a request, over an AMQP connection within the process.
 
 So what a user may do to queues, exchanges, bindings and messages over HTTP is what the user may do over AMQP, with the
-same limits and texts. Source: RabbitMQ's management plugin does the same, rabbit_mgmt_util:with_channel.
+same limits, counters and texts. The operations of the same names are no second way to it: they are for an operator,
+who has no session, and acts on the exclusive queues of any connection. Where the API has what AMQP has not, such as a
+move, it carries out the operation. Source: RabbitMQ's management plugin, rabbit_mgmt_util:with_channel.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from broker.manage.refusal import HttpRefused, bad_request
 if TYPE_CHECKING:
     from broker.manage.call import Call
 
-__all__ = ["Acting", "acting"]
+__all__ = ["acting"]
 
 CHANNEL: Final = 1
 ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or not at all

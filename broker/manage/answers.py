@@ -1,25 +1,52 @@
-"""Answers: JSON values, long lists in pieces, and those without a body."""
+"""Answers: JSON values, long lists in pieces, those without a body; and a deadline for the sending of each piece."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from email.utils import formatdate
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.json import Encoder
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from broker.event_log import get_logger
 from broker.manage.gradual import pause
+from broker.store.damage import StoreFailed
 
-__all__ = ["JSON", "PieceResponse", "created", "encoded", "json_answer", "no_content", "object_answer", "rows_answer"]
+if TYPE_CHECKING:
+    from broker.manage.client import ApiClient
+    from broker.manage.refusal import HttpRefused
+
+__all__ = [
+    "JSON",
+    "PieceResponse",
+    "Response",
+    "answering",
+    "created",
+    "encoded",
+    "json_answer",
+    "no_content",
+    "object_answer",
+    "refusal_response",
+    "rows_answer",
+]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode
 ROWS_AT_ONCE: Final = 100  # rows that are made and encoded between two turns of the loop
 PIECE_BYTES: Final = 64 << 10
+USUAL: Final = (
+    (b"server", b"SlotMQ"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+)
+
+_log = get_logger()
 
 
 class PieceResponse(Response):
@@ -34,8 +61,11 @@ class PieceResponse(Response):
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
         media_type: str | None = None,
+        ended: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
+        """Call `ended` with the end of the answer, also of one that was not sent whole."""
         self._pieces = pieces
+        self._ended = ended
         self.status_code = status_code
         self.media_type = self.media_type if media_type is None else media_type
         self.background = None
@@ -43,12 +73,16 @@ class PieceResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
-        async with aclosing(self._pieces) as pieces:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if scope["method"] != "HEAD":
-                async for piece in pieces:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            async with aclosing(self._pieces) as pieces:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                if scope["method"] != "HEAD":
+                    async for piece in pieces:
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            if self._ended is not None and (ending := self._ended()) is not None:
+                await ending
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -117,3 +151,49 @@ async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]
             yield head + encoded(inner)
         before = b","
     yield b"}\n" if before == b"," else b"{}\n"
+
+
+def refusal_response(refused: HttpRefused, *, rabbitmq: bool = False) -> Response:
+    """Return the answer for a refusal, with RabbitMQ's words if asked."""
+    headers = dict(refused.headers)
+    if refused.fatal:
+        headers["Connection"] = "close"
+    return json_answer(refused.fields(rabbitmq=rabbitmq), refused.status, headers)
+
+
+@asynccontextmanager
+async def answering(scope: Scope, send: Send) -> AsyncIterator[Send]:
+    """Answer one request: provide the `send` of its answer. An answer that has begun can only be broken off."""
+    client: ApiClient = scope["state"]["client"]
+    client.begin()
+    try:
+        yield _sending(send, client)
+    except asyncio.CancelledError:
+        if not client.gone():
+            raise
+    except StoreFailed as failed:
+        _log.warning("http.answer_broken_off", conn=client.peer.name, reason=str(failed))
+        client.abort()
+    except TimeoutError:
+        _log.debug("http.client_lost", conn=client.peer.name)
+        client.abort()
+    except Exception as error:  # noqa: BLE001 - one request must not end the broker
+        _log.error("http.answer_broken_off", conn=client.peer.name, exc_info=error)
+        client.abort()
+    finally:
+        client.done()
+
+
+def _sending(send: Send, client: ApiClient) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = list(message["headers"])
+            names = {name.lower() for name, _value in given}
+            usual = [(b"date", formatdate(usegmt=True).encode()), *(pair for pair in USUAL if pair[0] not in names)]
+            if client.last and b"connection" not in names:
+                usual.append((b"connection", b"close"))
+            message["headers"] = usual + given
+        async with asyncio.timeout(client.timeout_s):
+            await send(message)
+
+    return sending

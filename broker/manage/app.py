@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -11,56 +11,53 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
-from broker.manage.api.bindings import binding_routes
-from broker.manage.api.channels import channel_routes
-from broker.manage.api.connections import connection_routes
-from broker.manage.api.consumers import consumer_routes
-from broker.manage.api.dead_letters import dead_letter_routes
-from broker.manage.api.definitions import definition_routes
-from broker.manage.api.exchanges import exchange_routes
-from broker.manage.api.health import health_routes
-from broker.manage.api.histories import history_routes
-from broker.manage.api.limits import limit_routes
-from broker.manage.api.live import live_routes
-from broker.manage.api.logins import login_routes
-from broker.manage.api.nodes import node_routes
-from broker.manage.api.overview import overview_routes
-from broker.manage.api.parameters import parameter_routes
-from broker.manage.api.pipeline import pipeline_routes
-from broker.manage.api.policies import policy_routes
-from broker.manage.api.queue_messages import queue_message_routes
-from broker.manage.api.queues import queue_routes
-from broker.manage.api.route_test import route_test_routes
-from broker.manage.api.running_parts import running_parts_routes
-from broker.manage.api.users import user_routes
-from broker.manage.api.vhosts import vhost_routes
-from broker.manage.api_route import ApiRoute, RouteTable
-from broker.manage.call import READING, Call
-from broker.manage.control_route import control_routes
-from broker.manage.login import HttpLogin, LoggedIn
-from broker.manage.metrics.metric_routes import metric_routes
-from broker.manage.needs import Needs, tags_suffice
+from broker.manage import control_route, probes
+from broker.manage.answers import Response, answering, refusal_response
+from broker.manage.api import (
+    bindings,
+    channels,
+    connections,
+    dead_letters,
+    definitions,
+    exchanges,
+    health,
+    limits,
+    live,
+    logins,
+    nodes,
+    overview,
+    parameters,
+    pipeline,
+    policies,
+    queue_messages,
+    queues,
+    route_test,
+    running_parts,
+    users,
+    vhosts,
+)  # fmt: skip
+from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
+from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
+from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
-from broker.manage.probes import PROBES, probe_routes
-from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
+from broker.manage.probes import PROBES
+from broker.manage.refusal import HttpRefused, not_authorised, not_found, refusal_of
 from broker.manage.request_target import only, path_words, query_of
-from broker.manage.response import answering, refusal_response
-from broker.manage.sessions import LoginSessions
-from broker.manage.v1.slot_routes import slot_routes
-from broker.manage.v1.snapshot_routes import snapshot_routes
-from broker.manage.v1.tap_routes import tap_routes
+from broker.manage.v1 import slot_routes, snapshot_routes
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.manage.client import ApiClient
     from broker.manage.managed_broker import ManagedBroker
-    from broker.manage.v1.file_reads import FileReads
 
-__all__ = ["Application", "api_routes", "application", "http_routes", "metrics_routes"]
+__all__ = ["RouteTable", "api_routes", "application", "http_routes", "metrics_routes"]
 
+NOUNS: Final = (
+    *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
+    *(overview, parameters, pipeline, policies, queue_messages, queues, route_test, running_parts, users, vhosts),
+)
+"""The modules of the API, each with its ROUTES."""
 NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
 LINE_BYTES: Final = len(" ? HTTP/1.1\r\n\r\n")
@@ -76,58 +73,100 @@ LACKS: Final = {
 _log = get_logger()
 
 
-def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
+def http_routes() -> list[ApiRoute]:
     """Return the routes of the HTTP API."""
-    taps, vhosts = broker.taps, broker.administration.vhosts
-    return [
-        *probe_routes(),
-        *slot_routes(taps, broker.incarnation, reads),
-        *tap_routes(taps, vhosts),
-        *snapshot_routes(taps, vhosts, reads),
-        *control_routes(),
-        *api_routes(),
-        *page_routes(),
-    ]
+    own = (probes, slot_routes, snapshot_routes, control_route)
+    return [*(route for module in own for route in module.ROUTES), *api_routes(), *page_routes()]
 
 
 def api_routes() -> list[ApiRoute]:
     """Return the routes under /api, noun by noun."""
-    return [
-        *binding_routes(),
-        *channel_routes(),
-        *connection_routes(),
-        *consumer_routes(),
-        *dead_letter_routes(),
-        *definition_routes(),
-        *exchange_routes(),
-        *health_routes(),
-        *history_routes(),
-        *limit_routes(),
-        *live_routes(),
-        *login_routes(),
-        *node_routes(),
-        *overview_routes(),
-        *parameter_routes(),
-        *pipeline_routes(),
-        *policy_routes(),
-        *queue_message_routes(),
-        *queue_routes(),
-        *route_test_routes(),
-        *running_parts_routes(),
-        *user_routes(),
-        *vhost_routes(),
-    ]
+    return [route for module in NOUNS for route in module.ROUTES]
 
 
 def metrics_routes() -> list[ApiRoute]:
     """Return the routes of the listener for metrics, none of which needs a login."""
-    return [*probe_routes(), *metric_routes()]
+    return [*probes.ROUTES, *metric_routes()]
 
 
 def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:
     """Return the application that answers with these routes."""
     sessions = LoginSessions(broker.logins.users, lambda: broker.settings().http)
     return Application(broker, RouteTable(routes), HttpLogin(broker.logins, sessions))
+
+
+Branches = dict[str, "Branch"]
+
+
+class Branch:
+    """The routes that share the beginning of a path. Invariant: a literal word wins over a word in braces."""
+
+    __slots__ = ("any_word", "routes", "words")
+
+    def __init__(self) -> None:
+        self.words: Branches = {}
+        self.any_word: Branch | None = None
+        self.routes: dict[str, ApiRoute] = {}
+
+
+class RouteTable:
+    """Finds routes. Cost: O(words of the path)."""
+
+    def __init__(self, routes: Iterable[ApiRoute]) -> None:
+        self.routes = tuple(routes)
+        self._root = Branch()
+        for route in self.routes:
+            branch = self._root
+            for word in route.path.split("/")[1:]:
+                branch = _grown(branch, word)
+            if route.method in branch.routes:
+                raise ValueError(f"two routes are {route.method} {route.path}")
+            branch.routes[route.method] = route
+
+    def find(self, method: str, path: Sequence[str]) -> tuple[ApiRoute, Mapping[str, str]]:
+        """Return the route of a request, and its words.
+
+        Raises: HttpRefused: 404 for a path that is not in the table, 405 for a method that is not there for it.
+        """
+        wanted = "GET" if method == "HEAD" else method
+        branches = [branch for branch in _branches(self._root, path, 0) if branch.routes]
+        for branch in branches:
+            route = branch.routes.get(wanted)
+            if route is not None:
+                return route, _words(route.path, path)
+        if not branches:
+            raise not_found()
+        allowed = list(dict.fromkeys(name for branch in branches for name in branch.routes))
+        if "GET" in allowed:
+            allowed.insert(1 + allowed.index("GET"), "HEAD")
+        raise HttpRefused(405, f"{method[:32]} is not for this path", headers=(("Allow", ", ".join(allowed)),))
+
+
+def _grown(branch: Branch, word: str) -> Branch:
+    """Return the branch after a word of a route's path; add it if there is none."""
+    if not word.startswith("{"):
+        return branch.words.setdefault(word, Branch())
+    if branch.any_word is None:
+        branch.any_word = Branch()
+    return branch.any_word
+
+
+def _branches(branch: Branch, path: Sequence[str], at: int) -> Iterable[Branch]:
+    """Yield the ends of all paths of the table that match, the most literal first."""
+    if at == len(path):
+        yield branch
+        return
+    literal = branch.words.get(path[at])
+    if literal is not None:
+        yield from _branches(literal, path, at + 1)
+    if branch.any_word is not None and path[at]:
+        yield from _branches(branch.any_word, path, at + 1)
+
+
+def _words(pattern: str, path: Sequence[str]) -> Mapping[str, str]:
+    """Return the values of the names in braces."""
+    named = zip(pattern.split("/")[1:], path, strict=True)
+    return {name[1:-1]: word for name, word in named if name.startswith("{")}
 
 
 class Application:

@@ -10,16 +10,9 @@ from broker.manage.refusal import bad_request
 if TYPE_CHECKING:
     from broker.operations.request import Request
 
-__all__ = ["flag", "number", "required", "table", "texts"]
+__all__ = ["flag", "number", "table", "texts"]
 
 FLAGS: Final = {True: True, False: False, "true": True, "false": False}
-
-
-def required(fields: Request, *names: str) -> None:
-    """Refuse a body without some fields. Raises: HttpRefused."""
-    missing = [name for name in names if not fields.has(name)]
-    if missing:
-        raise bad_request(f"missing: {', '.join(missing)}")
 
 
 def flag(fields: Request, name: str) -> bool:

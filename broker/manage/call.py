@@ -1,17 +1,18 @@
-"""One request that found its route, and the user who sent it."""
+"""One request that found its route, the user who sent it, and the login or tag that a route requires."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
 from broker.core.definitions.json_text import read_json
-from broker.manage.needs import Needs, tags_suffice
+from broker.manage.answers import Response
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
 from broker.operations.request import Asker, OperationRefused, read
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["READING", "Call", "UserAsker", "visible_sessions", "visible_vhosts"]
+__all__ = ["READING", "ApiRoute", "Call", "Needs", "UserAsker", "tags_suffice", "visible_sessions", "visible_vhosts"]
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -96,10 +97,17 @@ class Call:
         """Carry out an operation as the user. Raises: ChannelError (403); OperationRefused, which is a 400."""
         return await self.broker.verbs[operation](self.allowed(operation, **arguments))
 
-    async def fields(self, known: Collection[str] | None = None, body_max_bytes: int | None = None) -> Fields:
+    async def fields(
+        self,
+        known: Collection[str] | None = None,
+        body_max_bytes: int | None = None,
+        *,
+        required: Collection[str] = (),
+    ) -> Fields:
         """Return the body's JSON object, to read arguments from; no body is an empty one.
 
-        Raises: HttpRefused as `body`, for what is no JSON object, and for a field that is not among the `known` ones.
+        Raises: HttpRefused as `body`, for what is no JSON object, for a field that is not among the `known` ones, and
+            without one that is required.
         """
         body = await self.body(body_max_bytes)
         try:
@@ -111,6 +119,8 @@ class Call:
         unknown = [] if known is None else sorted(found.keys() - set(known))
         if unknown:
             raise bad_request(f"no field '{unknown[0]}' here")
+        if missing := [name for name in required if found.get(name) is None]:
+            raise bad_request(f"missing: {', '.join(missing)}")
         return Fields(found)
 
     async def body(self, max_bytes: int | None = None) -> bytes:
@@ -137,6 +147,22 @@ class Call:
         except ClientDisconnect:
             raise HttpRefused(400, "the client left", fatal=True) from None
         return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """One line of the table; GET answers HEAD as well.
+
+    Shapes: a word of `path` in braces matches one segment that is not empty, unquoted: %2F is a part of it.
+    `parameters` are the names that the query may have, None for any; `repeats` those that it may have several times.
+    """
+
+    method: str
+    path: str
+    needs: Needs
+    respond: Callable[[Call], Awaitable[Response]]
+    parameters: Sequence[str] | None = None
+    repeats: Collection[str] = ()
 
 
 class UserAsker(Asker):
@@ -204,3 +230,29 @@ def visible_sessions(call: Call) -> list[SessionOfConnection]:
     if not call.may(Needs.MONITORING):
         names = {call.user.name} if names is None else names & {call.user.name}
     return [one for one in found if names is None or (one.user is not None and one.user.name in names)]
+
+
+class Needs(Enum):
+    """The requirement of a route: NOTHING takes no login, LOGIN any user; each other one takes a tag."""
+
+    NOTHING = "nothing"
+    LOGIN = "login"
+    MANAGEMENT = "management"
+    POLICYMAKER = "policymaker"
+    MONITORING = "monitoring"
+    ADMINISTRATOR = "administrator"
+
+
+SUFFICIENT: Final = {
+    Needs.MANAGEMENT: {"management", "policymaker", "monitoring", "administrator"},
+    Needs.POLICYMAKER: {"policymaker", "administrator"},
+    Needs.MONITORING: {"monitoring", "administrator"},
+    Needs.ADMINISTRATOR: {"administrator"},
+}
+"""The tags of which any one meets the requirement. Source: RabbitMQ's table of management permissions."""
+
+
+def tags_suffice(tags: Collection[str], needs: Needs) -> bool:
+    """Return whether a user with these tags meets the requirement."""
+    sufficient = SUFFICIENT.get(needs)
+    return sufficient is None or not sufficient.isdisjoint(tags)

@@ -1,16 +1,19 @@
-"""The client of a request, as the API sees it."""
+"""The client of a request, as the API sees it; and which user gives way when a limit is reached."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import Peer
     from broker.manage.refusal import HttpRefused
 
-__all__ = ["ApiClient"]
+__all__ = ["ApiClient", "payer"]
+
+T = TypeVar("T", bound=Hashable)
 
 
 def _unlimited(_user: str) -> None:
@@ -61,3 +64,9 @@ class ApiClient:
         """Say that the answer is complete."""
         self._answering = None
         self.endless = False
+
+
+def payer(holders: Iterable[T], newcomer: T) -> T:
+    """Return the user who holds the most. The newcomer counts with one more, and gives way to equals."""
+    counts = Counter([*holders, newcomer])
+    return max(counts, key=lambda one: (counts[one], one == newcomer))

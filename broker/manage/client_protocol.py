@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
-__all__ = ["ClientProtocol", "Places"]
+__all__ = ["ClientProtocol"]
 
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20

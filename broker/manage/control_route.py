@@ -10,35 +10,25 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 
 from broker.administration.slices import finished
 from broker.core.definitions.json_text import SHORT, read_json, reading_json
 from broker.event_log import get_logger
-from broker.manage.answers import PieceResponse
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call, UserAsker
-from broker.manage.needs import Needs
-from broker.manage.payer import payer
+from broker.manage.answers import PieceResponse, Response
+from broker.manage.call import ApiRoute, Call, Needs, UserAsker
+from broker.manage.client import ApiClient, payer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, OUTER_LEVELS, REQUEST_MAX_BYTES, answer_request
-from broker.operations.operation import MONITORING, refusing
-from broker.operations.request import read
+from broker.operations.operation import MONITORING, Operation, refusing
+from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
 from broker.tasks import Tasks, first_ended
 
-if TYPE_CHECKING:
-    from starlette.requests import Request as HttpRequest
-    from starlette.responses import Response
-    from starlette.types import Receive, Scope, Send
-
-    from broker.manage.client import ApiClient
-    from broker.operations.operation import Operation
-    from broker.operations.request import Request, Verb
-
-__all__ = ["control_routes"]
+__all__ = ["ROUTES"]
 
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
@@ -50,22 +40,18 @@ Conversations = dict["ControlConversation", tuple[str, "ApiClient"]]  # with use
 _log = get_logger()
 
 
-def control_routes() -> list[ApiRoute]:
-    """Return the route."""
-    conversations: Conversations = {}
-
-    async def respond(call: Call) -> Response:
-        _make_room(conversations, call.user.name)
-        conversation = ControlConversation(call.request)
-        conversations[conversation] = (call.user.name, call.client)
-        try:
-            return await _answer(call, conversation, conversations)
-        except BaseException:
-            conversations.pop(conversation, None)
-            await conversation.end()
-            raise
-
-    return [ApiRoute("POST", "/v1/control", Needs.MONITORING, respond, parameters=())]
+async def converse(call: Call) -> Response:
+    """Carry out a command, in the conversation that the command line has with the control socket."""
+    conversations = call.broker.conversations
+    _make_room(conversations, call.user.name)
+    conversation = ControlConversation(call.request)
+    conversations[conversation] = (call.user.name, call.client)
+    try:
+        return await _answer(call, conversation)
+    except BaseException:
+        conversations.pop(conversation, None)
+        await conversation.end()
+        raise
 
 
 def _make_room(conversations: Conversations, user: str) -> None:
@@ -80,7 +66,7 @@ def _make_room(conversations: Conversations, user: str) -> None:
     client.abort()
 
 
-async def _answer(call: Call, conversation: ControlConversation, conversations: Conversations) -> Response:
+async def _answer(call: Call, conversation: ControlConversation) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
         fields = read_json(line) if len(line) <= SHORT else await finished(reading_json(line, OUTER_LEVELS))
@@ -99,7 +85,12 @@ async def _answer(call: Call, conversation: ControlConversation, conversations: 
     call.client.endless = name != STOP
     verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, name, operation)
     conversation.begin({name: verb}, line)
-    return ControlResponse(conversation, conversations)
+
+    async def end() -> None:
+        call.broker.conversations.pop(conversation, None)
+        await conversation.end()
+
+    return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
 
 
 def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
@@ -208,23 +199,6 @@ class ControlConversation:
             self._moved.set()
 
 
-class ControlResponse(PieceResponse):
-    """The answer of a conversation, with which the conversation ends."""
-
-    def __init__(self, conversation: ControlConversation, conversations: Conversations) -> None:
-        super().__init__(conversation.pieces(), media_type=LINES)
-        self._conversation = conversation
-        self._conversations = conversations
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._conversations.pop(self._conversation, None)
-            await self._conversation.end()
-
-
 def _begin_stop(stop: Verb) -> Verb:
     """Return the verb that begins a stop and answers: the HTTP port closes before the broker has stopped."""
 
@@ -233,3 +207,6 @@ def _begin_stop(stop: Verb) -> Verb:
         return {"stopping": True}
 
     return begin
+
+
+ROUTES: Final = (ApiRoute("POST", "/v1/control", Needs.MONITORING, converse, ()),)

@@ -12,12 +12,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from broker.event_log import get_logger
+from broker.manage.client import payer
 from broker.manage.client_protocol import ClientProtocol
-from broker.manage.payer import payer
 from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listening
-from broker.net.descriptors import descriptors_for_clients
-from broker.net.strangers import Strangers
+from broker.net.strangers import Strangers, descriptors_for_clients
 from broker.net.tls_server import TlsServer
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -9,18 +10,16 @@ from itertools import islice
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from starlette.responses import Response
-
 from broker.core.bounded_pattern import BoundedPattern
-from broker.manage.answers import encoded, rows_answer
-from broker.manage.columns import Columns, Row, sort_key, value_at
+from broker.manage.answers import Response, encoded, json_answer, rows_answer
 from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
 from broker.manage.refusal import HttpRefused, bad_request
+from broker.operations.rows import Row
 
 if TYPE_CHECKING:
     from broker.manage.call import Call
 
-__all__ = ["PAGE_ROWS_MAX", "Listing", "NameFilter", "PageQuery", "listed", "small_list"]
+__all__ = ["Columns", "Listing", "NameFilter", "PageQuery", "listed", "row_answer", "small_list", "sort_key"]
 
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
@@ -32,6 +31,7 @@ ROWS_AT_ONCE: Final = 10  # whole rows that are made and encoded between two tur
 BRIEF_AT_ONCE: Final = 50  # brief rows
 
 T = TypeVar("T")
+Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, None for the whole of it
 
 
 class NameFilter:
@@ -242,6 +242,12 @@ async def _runs(found: Sequence[T], at_once: int) -> AsyncIterator[list[T]]:
         await pause()
 
 
+def row_answer(call: Call, row: Row) -> Response:
+    """Answer with a row, or with the columns of it that the query names."""
+    columns = call.query.get("columns", "")
+    return json_answer(Columns(columns).of(row) if columns else row)
+
+
 async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) -> Response:
     """Answer with rows, sorted by the columns of `order`; the first of them is the one that `name` filters."""
     return await listed(
@@ -253,3 +259,57 @@ async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) ->
             order=lambda row: "\0".join([str(row[name]) for name in order]),
         ),
     )
+
+
+class Columns:
+    """The columns that a caller wants, such as ``name,message_stats.publish_details.rate``."""
+
+    __slots__ = ("_tree", "names")
+
+    def __init__(self, text: str) -> None:
+        self._tree: Tree = {}
+        for dotted in text.split(","):
+            tree, *rest = self._tree, *dotted.strip().split(".")
+            for word in rest[:-1]:
+                inner = tree.setdefault(word, {})
+                if inner is None:  # the whole value is wanted already
+                    break
+                tree = inner
+            else:
+                tree[rest[-1]] = None
+        self.names = frozenset(self._tree)
+
+    def of(self, row: Row) -> Row:
+        """Return the chosen columns of a row; a column that the row does not have is left out."""
+        return _chosen(row, self._tree)
+
+
+def _chosen(row: Mapping[str, Any], tree: Tree) -> Row:
+    found: Row = {}
+    for name, inner in tree.items():
+        if name in row:
+            value = row[name]
+            found[name] = _chosen(value, inner) if inner is not None and isinstance(value, dict) else value
+    return found
+
+
+def value_at(row: Row, path: Sequence[str]) -> Any:
+    """Return the value of a dotted column, None when the row does not have it."""
+    value: Any = row
+    for word in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(word)
+    return value
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    """Return what sorts values of all types: what is missing as 0, numbers, then texts, then tables and lists.
+
+    Source: rabbit_mgmt_util sorts in Erlang's order of terms.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return 0, value or 0
+    if isinstance(value, str):
+        return 1, value
+    return 2, json.dumps(value, sort_keys=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from broker.operations.operated_broker import OperatedBroker
 
 if TYPE_CHECKING:
     from broker.core.auth.logins import Logins
+    from broker.manage.client import ApiClient
+    from broker.manage.file_reads import FileReads
     from broker.manage.samples import Samples
     from broker.net.listener import Listener
     from broker.operations.request import Verb
@@ -27,7 +29,10 @@ class ManagedBroker(OperatedBroker):
 
     Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `unready` gives the
         reasons why the broker takes no work now, `down` names vhosts that are down while the others work; `ports` has
-        the numbers of the ports of HTTP, such as http_port, None for one that is not open.
+        the numbers of the ports of HTTP, such as http_port, None for one that is not open; `reads` are those of files
+        for clients. `streams` has the user of each open stream of /api/live, `conversations` user and client of each
+        command over HTTP, both the oldest first.
+    Invariant: there are at most http.streams_max streams; the user with most of them pays for one more.
     """
 
     settings: Callable[[], Settings]
@@ -41,6 +46,9 @@ class ManagedBroker(OperatedBroker):
     files: Files
     statistics: BrokerStatistics
     samples: Samples
+    reads: FileReads
+    streams: dict[ApiClient, str] = field(default_factory=dict)
+    conversations: dict[Any, tuple[str, ApiClient]] = field(default_factory=dict)
 
     @property
     def node_name(self) -> str:

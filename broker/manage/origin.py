@@ -13,13 +13,12 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from broker.core.auth.peer import is_loopback
+from broker.core.auth.peer import Peer, is_loopback
 from broker.manage.refusal import HttpRefused
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from broker.core.auth.peer import Peer
 
 __all__ = ["PAGE", "check_change", "check_host", "check_page", "host_and_port"]
 

@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.manage.answers import json_answer
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.answers import Response, answering, json_answer, refusal_response
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.manage.request_target import query_of
-from broker.manage.response import answering, refusal_response
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from broker.manage.call import Call
 
-__all__ = ["PROBES", "Gate", "probe_routes"]
+__all__ = ["PROBES", "ROUTES", "Gate"]
 
 PROBES: Final = ("/healthz", "/readyz")
 UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
 RECOVERING: Final = "recovering"
-
-
-def probe_routes() -> list[ApiRoute]:
-    """Return the routes of the probes of a broker that serves."""
-    return [
-        ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
-        ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
-    ]
 
 
 async def alive(_call: Call) -> Response:
@@ -50,6 +38,13 @@ async def ready(call: Call) -> Response:
     if vhosts := list(call.broker.down()):
         answer["vhosts_down"] = vhosts
     return json_answer(answer)
+
+
+ROUTES: Final = (
+    ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
+    ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
+)
+"""The probes of a broker that serves."""
 
 
 class Gate:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import gt
 from typing import Final
 
-from broker.manage.columns import Row
 from broker.manage.history import History, sample_range
+from broker.operations.rows import Row
 from broker.tasks import Tasks
 
-__all__ = ["AskedRates", "Read", "Sampled", "Samples", "Watched"]
+__all__ = ["AskedRates", "Sampled", "Samples"]
 
 WATCHED_MAX: Final = 50  # objects with a history
 UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long
@@ -27,15 +28,13 @@ SWEPT_AT_ONCE: Final = 500
 Read = Callable[[], "Sequence[int] | None"]
 
 
+@dataclass(slots=True)
 class Watched:
     """The history of one object, such as a queue. `read` returns its numbers now, None when the object is gone."""
 
-    __slots__ = ("asked_s", "history", "read")
-
-    def __init__(self, history: History, read: Read, asked_s: float) -> None:
-        self.history = history
-        self.read = read
-        self.asked_s = asked_s
+    history: History
+    read: Read
+    asked_s: float
 
     def ask(self, at_s: float) -> None:
         """Note that somebody asks for the history."""
@@ -116,6 +115,7 @@ class Samples:
         await self._tasks.stop()
 
 
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """An object whose history begins when its samples are first requested.
 
@@ -123,20 +123,17 @@ class Sampled:
         object among all others.
     """
 
-    __slots__ = ("_counters", "_key", "_names", "_read")
-
-    def __init__(self, key: Hashable, names: Sequence[str], counters: int, read: Read) -> None:
-        self._key = key
-        self._names = names
-        self._counters = counters
-        self._read = read
+    key: Hashable
+    names: Sequence[str]
+    counters: int
+    read: Read
 
     def add_to(self, table: Row, kind: str, names: Sequence[str], query: Mapping[str, str], samples: Samples) -> None:
         """Add to a table the samples of some of the numbers, if the query asks for that kind of them."""
         wanted = sample_range(query, kind)
         if wanted is None:
             return
-        history = samples.watch(self._key, self._names, self._counters, self._read)
+        history = samples.watch(self.key, self.names, self.counters, self.read)
         for name in names:
             table[f"{name}_details"] = history.details(name, wanted, samples.now_ms)
 

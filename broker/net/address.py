@@ -64,7 +64,9 @@ def bind(host: str, port: int, another: str = "", setting: str = "server.host") 
     Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port without permission.
     """
     try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Python encodes a text with the codec idna, which takes 0.4 MB; few hosts have letters that need it.
+        name = host.encode() if host.isascii() else host
+        infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, ValueError) as error:  # ValueError: a name that no name server can look up
         raise CannotListen(host, port, f"no such address: {_reason(error)}", setting) from error
     bound: list[socket.socket] = []

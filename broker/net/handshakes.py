@@ -14,7 +14,7 @@ from broker.net.strangers import Strangers
 if TYPE_CHECKING:
     from broker.core.auth.peer import Peer
 
-__all__ = ["HandshakeClient", "Handshakes"]
+__all__ = ["Handshakes"]
 
 
 class HandshakeClient(Protocol):

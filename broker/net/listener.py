@@ -20,9 +20,9 @@ from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Ref
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close, close_servers, listening
-from broker.net.descriptors import descriptors_for_clients
 from broker.net.handshakes import Handshakes
-from broker.net.stop import Stop
+from broker.net.publisher_throttle import PublisherThrottle, Stop
+from broker.net.strangers import descriptors_for_clients
 from broker.net.tls_server import TlsServer
 from broker.net.transport import UNKNOWN, Transport
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
-    from broker.net.publisher_throttle import PublisherThrottle
     from broker.net.tls import TlsContext
     from broker.settings import Settings
 

@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pamqp import commands
 
-from broker.net.stop import Stop
-
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
     from broker.core.alarms import Alarms
     from broker.core.publishing.message_store import MessageStore
     from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["STORE_BACKLOG_MAX_BYTES", "PublisherThrottle", "ThrottledConnection"]
+__all__ = ["STORE_BACKLOG_MAX_BYTES", "PublisherThrottle", "Stop", "ThrottledConnection"]
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
 COUNTED_PART: Final = 8  # from this part of it on, each connection's unwritten records are counted
+
+
+class Stop:
+    """Why a connection is not read: bits of an integer. An enum would compute with them in Python, at each write."""
+
+    TURN: Final = 1
+    HELD: Final = 2
+    OUTPUT: Final = 4
+    ALARM: Final = 8
+    STORE: Final = 16
+    STOPPING: Final = 32
 
 
 class ThrottledConnection(Hashable, Protocol):

@@ -1,12 +1,34 @@
-"""Clients that have not logged in yet, by origin: when there are too many, those of the busiest origin make room."""
+"""Too many clients: how many descriptors they may use, and those that have not logged in yet, by origin.
+
+The store needs descriptors too: the broker ends when it cannot open a file.
+"""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import resource
+import sys
+from typing import Final, Generic, TypeVar
 
-__all__ = ["Strangers"]
+__all__ = ["ENOUGH", "Strangers", "descriptors_for_clients", "descriptors_max"]
 
 T = TypeVar("T")
+ENOUGH: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
+RESERVED_MIN: Final = 64
+RESERVED_MAX: Final = 1024
+
+
+def descriptors_max() -> int:
+    """Return how many descriptors the process may have open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def descriptors_for_clients() -> int:
+    """Return the exclusive upper bound of a client's descriptor number; a quarter is reserved for the store."""
+    soft = descriptors_max()
+    if soft == sys.maxsize:
+        return soft
+    return soft - min(soft // 2, max(RESERVED_MIN, min(RESERVED_MAX, soft // 4)))
 
 
 class Strangers(Generic[T]):

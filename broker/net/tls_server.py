@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.auth.peer import network_of
 from broker.event_log import get_logger
-from broker.net.descriptors import descriptors_for_clients
-from broker.net.strangers import Strangers
+from broker.net.strangers import Strangers, descriptors_for_clients
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["TlsServer", "handshakes_max"]
+__all__ = ["TlsServer"]
 
 HANDSHAKES_MAX: Final = 1024
 PART: Final = 4  # of the descriptors for clients; a handshake takes milliseconds

@@ -23,16 +23,15 @@ from broker.core.auth.peer import Peer
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
 from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
+from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
-from broker.net.stop import Stop
 from broker.net.tls import peer_of
 
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.net.handshakes import Handshakes
-    from broker.net.publisher_throttle import PublisherThrottle
 
-__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge", "write_pieces"]
+__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
@@ -454,7 +453,7 @@ class Transport(Outlet):
                 return
         if self._stops & Stop.ALARM and not self._socket.is_closing() and has_left(self.descriptor):
             self.go(Stop.ALARM)  # what it had sent is read, and then its end
-        if not self.session.output_window.writable:
+        if not (self.session.output_window.writable or self.session.output_window.ended):
             self._unread_s += 1
             if self._unread_s == slow_s:
                 self.session.tell_unread(slow_s, self._socket.get_write_buffer_size())

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
-from broker.administration.policy_changes import PolicyChanges
 from broker.administration.slices import emptied, finished
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
 from broker.operations.operation import Operation
-from broker.operations.request import Asker, OperationRefused, parameters
+from broker.operations.request import Asker, OfVhosts, OperationRefused, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["DEFINITION_OPERATIONS", "ExportDefinitions", "ImportDefinitions"]
+__all__ = ["DEFINITION_OPERATIONS"]
 
 
 @parameters
@@ -38,13 +37,6 @@ class ImportDefinitions:
     vhost: str | None = None
     definitions: dict[str, Any]
     skip_refused: bool = False
-
-
-@parameters
-class ExportDefinitions:
-    """One vhost, or the whole broker."""
-
-    vhost: str | None = None
 
 
 async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[str, Any]:
@@ -73,11 +65,11 @@ async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, a
     )
     await emptied(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
     imported = await taking.run()
-    await PolicyChanges(administration).applied(asker.tell)
+    await administration.swept(tell=asker.tell)
     return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
 
 
-async def export_definitions(broker: OperatedBroker, asked: ExportDefinitions, _asker: Asker) -> dict[str, Any]:
+async def export_definitions(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> dict[str, Any]:
     """Return the definitions in force. The rows of the topology are made when they are read, in slices."""
     administration, name = broker.administration, asked.vhost
     _check_vhost(broker, name)
@@ -112,5 +104,5 @@ DEFINITION_OPERATIONS: Final[dict[str, Operation[Any]]] = {
         not_in_cluster="the messages and the topology of a cluster are in PostgreSQL: use slotmq cluster backup",
     ),
     "import_definitions": Operation(import_definitions, ImportDefinitions),
-    "export_definitions": Operation(export_definitions, ExportDefinitions),
+    "export_definitions": Operation(export_definitions, OfVhosts),
 }

@@ -11,7 +11,7 @@ from broker.administration.deciding import count_all
 from broker.core.definitions.export import policy_fields
 from broker.core.queue.queue_bytes import QueueBytes
 from broker.operations.operation import ADMINISTRATOR, MONITORING, Operation
-from broker.operations.request import ROWS_AT_ONCE, Asker, parameters
+from broker.operations.request import ROWS_AT_ONCE, Asker, OfVhosts, parameters
 from broker.operations.rows import (
     Row,
     active_tag,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.queue_rates import Rates
+    from broker.operations.queue_readings import Rates
     from broker.routing.exchange import Exchange
 
-__all__ = ["LISTINGS"]
+__all__ = ["LISTINGS", "count_bytes"]
 
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
@@ -61,13 +61,6 @@ CHANNEL: Final = (
 )
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
 MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
-
-
-@parameters
-class OfVhosts:
-    """One vhost, or all."""
-
-    vhost: str | None = None
 
 
 @parameters
@@ -198,12 +191,14 @@ def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     return picked(row, QUEUE)
 
 
-async def count_bytes(queue: Queue) -> QueueBytes:
-    """Return the bytes of a queue's messages, yielding to the loop from time to time."""
+async def count_bytes(queue: Queue, most: int | None = None) -> QueueBytes:
+    """Return the bytes of a queue's messages, of the first `most` if they are many. Cost: as many, in pieces."""
     counted = QueueBytes()
     messages = 0
     for length in counted.count(queue):
         messages += length
+        if most is not None and counted.messages >= most:
+            break
         if messages > MESSAGES_AT_ONCE:
             messages = 0
             await asyncio.sleep(0)

@@ -1,13 +1,14 @@
-"""Publishes messages and takes them out of queues, for an operator."""
+"""Publishes messages, and takes them out of queues for an operator: settled, returned, or dropped from the head."""
 
 from __future__ import annotations
 
 import asyncio
 import binascii
 from base64 import b64decode
+from collections.abc import Iterable
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from broker.administration.deciding import decided
 from broker.amqp.content_header import facts_of
@@ -17,28 +18,114 @@ from broker.amqp.header_writer import encode_header
 from broker.core.message.carbon_copies import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
+from broker.core.moving.walk import Walk
 from broker.core.queue.queue import Queue
 from broker.core.session.publication import check_user_id
-from broker.delivery.queue_messages import Peeked
+from broker.delivery.queue_messages import Peeked, load
 from broker.event_log import get_logger
 from broker.operations.destination import destination_of, queue_named, told
-from broker.operations.fetch import Fetched, fetch, requeue, settle
-from broker.operations.message_row import message_row
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import check_destination, of_queue
+from broker.operations.rows import message_row
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
+    from broker.core.queue.level import Level
+    from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
+    from broker.slots.slot import Slot
 
-__all__ = ["MESSAGE_OPERATIONS"]
+__all__ = ["MESSAGE_OPERATIONS", "drop"]
 
 _log = get_logger()
 
 FETCH_MAX: Final = 1000
 FETCH_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
 PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
+DROPPED_AT_ONCE: Final = 500  # messages between two turns of the loop
+DROPPED_AT_ONCE_BYTES: Final = 8 << 20
+
+
+class Fetched(NamedTuple):
+    """A message, unacked until it is settled or requeued."""
+
+    level: Level
+    slot: Slot
+    place: int
+    message: Message
+    redelivered: bool
+
+
+async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
+    """Take up to `count` messages, or as many as make `bytes_max`, and add them to `fetched` one by one.
+
+    An expired message stays, and expires in its place.
+    Raises: what `load` raises.
+    """
+    walk = Walk(queue)
+    left_bytes = bytes_max
+    clock = engine.vhost.ports.clock
+    while len(fetched) < count and left_bytes > 0 and (found := walk.find()) is not None:
+        level, slot, indexes = found
+        if slot.contents is None:
+            await load(engine.reader, engine.committer, level, slot)
+            continue
+        for index in indexes:
+            if len(fetched) == count or left_bytes <= 0:
+                break
+            walk.pass_by(slot, index)
+            message: Message | None = slot.contents[index]
+            if message is None or walk.expired(message, clock.now_ms):
+                continue
+            level.manager.pick(slot, [index])
+            fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
+            left_bytes -= len(message.header) + len(message.body)
+    if queue.timed and not queue.deleted:
+        queue.look()  # the queue has another head now
+
+
+def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
+    """Settle messages that the operator received."""
+    for (level, slot), indexes in _by_slot(fetched).items():
+        level.settle(slot, indexes)
+    engine.log_settled()
+
+
+def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
+    """Put messages back in their places, redelivered."""
+    for (level, slot), indexes in _by_slot(fetched).items():
+        level.requeue(slot, indexes, failed=False)
+    engine.log_settled()
+
+
+def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Level, Slot], list[int]]:
+    groups: dict[tuple[Level, Slot], list[int]] = {}
+    for one in fetched:
+        groups.setdefault((one.level, one.slot), []).append(one.place)
+    return groups
+
+
+async def drop(engine: Engine, queue: Queue, limit: int) -> int:
+    """Drop up to `limit` ready messages from the head of a queue, and return how many.
+
+    Consumers go on meanwhile; a message that has expired is left to expire. Raises: what `fetch` raises.
+    """
+    dropped = 0
+    while dropped < limit:
+        await decided(partial(queue.before, "get", None))
+        fetched: list[Fetched] = []
+        try:
+            await fetch(engine, queue, min(limit - dropped, DROPPED_AT_ONCE), DROPPED_AT_ONCE_BYTES, fetched)
+        except BaseException:
+            requeue(engine, fetched)
+            raise
+        if not fetched:
+            break
+        settle(engine, fetched)
+        dropped += len(fetched)
+        await asyncio.sleep(0)
+    return dropped
 
 
 @parameters

@@ -20,12 +20,11 @@ from broker.operations.rights import check_destination, check_publish
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.core.moving.moving import MoveTally
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
     from broker.routing.exchange import Exchange
 
-__all__ = ["MOVING_OPERATIONS", "MoveMessages", "RequeueDeadLetters", "carry_out"]
+__all__ = ["MOVING_OPERATIONS", "carry_out"]
 
 STEP_MESSAGES: Final = 1000  # examined between two syncs
 PENDING_BYTES: Final = (

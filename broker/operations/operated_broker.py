@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.operations.head_age import HeadTimes
-from broker.operations.queue_rates import QueueRates
+from broker.operations.queue_readings import HeadTimes, QueueRates
 from broker.operations.request import OperationRefused
 
 if TYPE_CHECKING:

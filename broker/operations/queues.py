@@ -9,17 +9,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import decided
-from broker.administration.parameter_changes import QueuePauses
+from broker.administration.definitions import PAUSED_QUEUE
 from broker.amqp.table_writer import encode_table
 from broker.core.names import is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type
 from broker.event_log import get_logger
-from broker.operations.fetch import drop
-from broker.operations.message_row import message_row
+from broker.operations.messages import drop
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import of_queue
-from broker.operations.rows import slot_count
+from broker.operations.rows import message_row, slot_count
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User
@@ -168,12 +167,19 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
 
 
 async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
-    """Let a queue deliver nothing until it is resumed."""
+    """Let a queue deliver nothing until it is resumed; do nothing for a paused one.
+
+    A parameter of the vhost keeps the pause, so that it outlives restarts and holds on all nodes of a cluster.
+    """
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if queue.kept:
         name = f"queue '{queue.name}' in vhost '{vhost.name}'"
         raise OperationRefused(f"{name} is the broker's own: it cannot be paused")
-    await QueuePauses(broker.administration).pause(vhost.name, queue.name)
+    key = (vhost.name, PAUSED_QUEUE, queue.name)
+    if key not in broker.administration.parameters:
+        await broker.administration.change_in(
+            vhost.name, lambda draft: draft.set_parameter(key, {}), "queue.paused", queue=queue.name
+        )
 
 
 async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
@@ -181,7 +187,11 @@ async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) ->
     vhost, name = broker.vhost(asked.vhost), asked.queue
     if name not in vhost.queues and name not in vhost.queues.paused:
         raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")
-    await QueuePauses(broker.administration).resume(vhost.name, name)
+    key = (vhost.name, PAUSED_QUEUE, name)
+    if key in broker.administration.parameters:
+        await broker.administration.change_in(
+            vhost.name, lambda draft: draft.drop_parameter(key), "queue.resumed", queue=name
+        )
 
 
 async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from broker.core.moving.course import CheckPublish, let_all
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["Asker", "OfQueue", "OperationRefused", "Range", "Request", "Verb", "parameters", "read"]
+__all__ = ["Asker", "OfQueue", "OfVhosts", "OperationRefused", "Range", "Request", "Verb", "parameters", "read"]
 
 ROWS_AT_ONCE: Final = 500  # rows of a long list that are made or encoded between two turns of the loop
 LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
@@ -132,6 +132,13 @@ class OfQueue:
 
     queue: str
     vhost: str = "/"
+
+
+@parameters
+class OfVhosts:
+    """One vhost, or all."""
+
+    vhost: str | None = None
 
 
 def read(kind: type[P], request: Request) -> P:

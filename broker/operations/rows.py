@@ -6,9 +6,11 @@ queues are asked for, so each microsecond of a queue's row counts.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
 from broker.core.arguments import queue_type
 from broker.core.definitions.export import json_table
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
+    from broker.delivery.queue_messages import Peeked
     from broker.routing.bundle import Bundle
     from broker.routing.exchange import Exchange
 
@@ -30,6 +33,7 @@ __all__ = [
     "binding_row",
     "bindings_from",
     "bindings_of",
+    "body_fields",
     "bundled_bindings",
     "channel_name",
     "channel_row",
@@ -40,7 +44,9 @@ __all__ = [
     "consumers_of",
     "default_binding",
     "exchange_row",
+    "message_row",
     "picked",
+    "properties_row",
     "queue_lengths",
     "queue_row",
     "queue_state",
@@ -55,6 +61,10 @@ BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]
 ChannelOf = tuple["SessionOfConnection", int, "SessionOfChannel"]
 """A channel as it is listed: its connection, its number, its session."""
 INTERNAL_USER: Final = "rmq-internal"  # who makes what no client made, in RabbitMQ's words
+PROPERTIES: Final = (
+    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
+    "expiration", "message_id", "timestamp", "message_type", "user_id", "app_id", "cluster_id",
+)  # fmt: skip
 
 
 def picked(row: Mapping[str, Any], names: Iterable[str]) -> Row:
@@ -257,7 +267,7 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
         "consumer_count": len(basic.consumers),
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": stats,
-        "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
+        "messages_unacknowledged": len(basic.unacked) + basic.unacked.aside_count,
         "messages_uncommitted": 0 if transactions is None else transactions.kept_publishes,
         "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": channel_name(channel),
@@ -308,3 +318,48 @@ def consumer_row(node: str, vhost: Vhost, queue: Queue, consumer: Consumer) -> R
         "priority": consumer.priority,
         "queue": {"name": queue.name, "vhost": vhost.name},
     }
+
+
+def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
+    """Return a message as JSON: its body as text if it is UTF-8, else in base64."""
+    return {
+        "id": message.message_id,
+        "priority_level": message.priority_level,
+        "exchange": message.exchange,
+        "routing_key": message.key,
+        "redelivered": message.redelivered,
+        "properties": properties_row(message.header),
+        **body_fields(message.body, body_max_bytes),
+    }
+
+
+def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
+    """Return the fields of a body, and as much of it as requested."""
+    shown = content[:max_bytes]
+    try:
+        body, encoding = _text(shown, complete=len(shown) == len(content)), "utf-8"
+    except UnicodeDecodeError:
+        body, encoding = b64encode(shown).decode(), "base64"
+    return {
+        "body_bytes": len(content),
+        "body_complete": len(shown) == len(content),
+        "body_encoding": encoding,
+        "body": body,
+    }
+
+
+def _text(shown: bytes, *, complete: bool) -> str:
+    """Return the text, without a character that was cut in two. Raises: UnicodeDecodeError."""
+    try:
+        return shown.decode()
+    except UnicodeDecodeError as error:
+        if complete or len(shown) - error.start > 3 or error.reason != "unexpected end of data":
+            raise
+        return shown[: error.start].decode()
+
+
+def properties_row(header: bytes) -> dict[str, Any]:
+    """Return the properties that a content header has."""
+    decoded = decode_properties(header)
+    found = {name: getattr(decoded, name, None) for name in PROPERTIES}
+    return json_table({name: value for name, value in found.items() if value not in (None, "")})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.operations.definitions import DEFINITION_OPERATIONS
+from broker.operations.drain import DRAIN_OPERATIONS
 from broker.operations.exchanges import EXCHANGE_OPERATIONS
 from broker.operations.listing import LISTINGS
 from broker.operations.messages import MESSAGE_OPERATIONS
 from broker.operations.moving import MOVING_OPERATIONS
-from broker.operations.operation import verb_of
+from broker.operations.operation import Operation, verb_of
 from broker.operations.process import PROCESS_OPERATIONS
 from broker.operations.queues import QUEUE_OPERATIONS
 from broker.operations.taps import TAP_OPERATIONS
@@ -21,13 +22,13 @@ from broker.operations.vhosts import VHOST_OPERATIONS
 
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.operation import Operation
     from broker.operations.request import Verb
 
 __all__ = ["OPERATIONS", "control_verbs"]
 
 OPERATIONS: Final[dict[str, Operation[Any]]] = {
     **PROCESS_OPERATIONS,
+    **DRAIN_OPERATIONS,
     **LISTINGS,
     **TOP_OPERATIONS,
     **QUEUE_OPERATIONS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.core.resource import Resource
 from broker.operations.operation import MONITORING, Operation
-from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
+from broker.operations.request import Asker, OfQueue, OfVhosts, OperationRefused, Range, parameters
 from broker.operations.rights import check_cursor, check_new_tap, check_seal, check_tap, of_queue
 from broker.taps.tap_listing import cursor_rows
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TAP_OPERATIONS", "AddTap", "Cursor", "RemoveTap", "Seal", "SetCursor"]
+__all__ = ["TAP_OPERATIONS"]
 
 
 @parameters
@@ -41,14 +41,7 @@ class RemoveTap:
 
 
 @parameters
-class OfTaps:
-    """One vhost, or all."""
-
-    vhost: str | None = None
-
-
-@parameters
-class Seal(OfTaps):
+class Seal(OfVhosts):
     """One tap, or all."""
 
     tap: str | None = None
@@ -88,26 +81,10 @@ class SetCursor(Cursor):
     user: str | None = None
 
 
-def _may_add(broker: OperatedBroker, user: User, asked: AddTap) -> None:
-    name = asked.name or asked.exchange or "default"
-    check_new_tap(broker, user, broker.vhost(asked.vhost), name, asked.exchange, asked.pattern)
-
-
 async def tap_add(broker: OperatedBroker, asked: AddTap, _asker: Asker) -> dict[str, Any]:
     """Add a tap, or find an equal one."""
-    return await broker.taps.add(
-        asked.vhost,
-        asked.exchange,
-        asked.pattern,
-        name=asked.name,
-        cursors=asked.cursors,
-        max_bytes=asked.max_bytes,
-        max_age_ms=asked.max_age_ms,
-    )
-
-
-def _may_remove(broker: OperatedBroker, user: User, asked: RemoveTap) -> None:
-    check_tap(broker, user, asked.vhost, asked.name, "configure")
+    kept: dict[str, Any] = {"cursors": asked.cursors, "max_bytes": asked.max_bytes, "max_age_ms": asked.max_age_ms}
+    return await broker.taps.add(asked.vhost, asked.exchange, asked.pattern, name=asked.name, **kept)
 
 
 async def tap_remove(broker: OperatedBroker, asked: RemoveTap, _asker: Asker) -> dict[str, int]:
@@ -115,23 +92,14 @@ async def tap_remove(broker: OperatedBroker, asked: RemoveTap, _asker: Asker) ->
     return await broker.taps.remove(asked.vhost, asked.name, drop=asked.drop)
 
 
-def taps(broker: OperatedBroker, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
+def taps(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[str, Any]]:
     """Return the taps."""
     return broker.taps.listing(asked.vhost)
-
-
-def _may_seal(broker: OperatedBroker, user: User, asked: Seal) -> None:
-    check_seal(broker, user, asked.vhost, asked.tap)
 
 
 async def seal(broker: OperatedBroker, asked: Seal, _asker: Asker) -> dict[str, int]:
     """Return the last seal once everything that taps hold now is in slot files."""
     return {"last_seal": await broker.taps.seal(asked.vhost, asked.tap)}
-
-
-def _may_read(broker: OperatedBroker, user: User, asked: ReadTaps) -> None:
-    for tap in asked.taps:
-        check_tap(broker, user, asked.vhost, tap)
 
 
 def tap_read(broker: OperatedBroker, asked: ReadTaps, _asker: Asker) -> None:
@@ -166,20 +134,8 @@ async def cursor_set(broker: OperatedBroker, asked: SetCursor, asker: Asker) -> 
     """Make a cursor, or move it."""
     if asked.seal is None:
         raise OperationRefused("'seal' should be an integer")
-    await broker.taps.cursors.set(
-        asked.name,
-        asked.vhost,
-        asked.tap,
-        asked.seal,
-        incarnation=asked.incarnation,
-        reset=asked.reset,
-        maker=asker.user_name,
-        user=asked.user,
-    )
-
-
-def _may_move(broker: OperatedBroker, user: User, asked: Cursor) -> None:
-    check_cursor(broker, user, asked.name, asked.vhost, asked.tap)
+    moved: dict[str, Any] = {name: getattr(asked, name) for name in ("incarnation", "reset", "user")}
+    await broker.taps.cursors.set(asked.name, asked.vhost, asked.tap, asked.seal, maker=asker.user_name, **moved)
 
 
 async def cursor_remove(broker: OperatedBroker, asked: Cursor, _asker: Asker) -> None:
@@ -187,20 +143,36 @@ async def cursor_remove(broker: OperatedBroker, asked: Cursor, _asker: Asker) ->
     await broker.taps.cursors.remove(asked.name, asked.vhost, asked.tap)
 
 
-def cursors(broker: OperatedBroker, asked: OfTaps, _asker: Asker) -> list[dict[str, Any]]:
+def cursors(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[str, Any]]:
     """Return the cursors of taps."""
     return cursor_rows(broker.taps.listing(asked.vhost))
 
 
+def _may_add(broker: OperatedBroker, user: User, asked: AddTap) -> None:
+    name = asked.name or asked.exchange or "default"
+    check_new_tap(broker, user, broker.vhost(asked.vhost), name, asked.exchange, asked.pattern)
+
+
+def _may_read(broker: OperatedBroker, user: User, asked: ReadTaps) -> None:
+    for tap in asked.taps:
+        check_tap(broker, user, asked.vhost, tap)
+
+
 TAP_OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "tap_add": Operation(tap_add, AddTap, _may_add),
-    "tap_remove": Operation(tap_remove, RemoveTap, _may_remove),
-    "taps": Operation(taps, OfTaps, tag=MONITORING),
-    "seal": Operation(seal, Seal, _may_seal),
+    "tap_remove": Operation(
+        tap_remove, RemoveTap, lambda broker, user, asked: check_tap(broker, user, asked.vhost, asked.name, "configure")
+    ),
+    "taps": Operation(taps, OfVhosts, tag=MONITORING),
+    "seal": Operation(seal, Seal, lambda broker, user, asked: check_seal(broker, user, asked.vhost, asked.tap)),
     "tap_read": Operation(tap_read, ReadTaps, _may_read),
     "snapshot": Operation(snapshot, OfQueue, of_queue("read")),
     "snapshot_drop": Operation(snapshot_drop, DropSnapshot, _may_drop),
     "cursor_set": Operation(cursor_set, SetCursor, _may_set),
-    "cursor_remove": Operation(cursor_remove, Cursor, _may_move),
-    "cursors": Operation(cursors, OfTaps, tag=MONITORING),
+    "cursor_remove": Operation(
+        cursor_remove,
+        Cursor,
+        lambda broker, user, asked: check_cursor(broker, user, asked.name, asked.vhost, asked.tap),
+    ),
+    "cursors": Operation(cursors, OfVhosts, tag=MONITORING),
 }

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import count_all
 from broker.operations.operation import MONITORING, Operation
-from broker.operations.queue_rates import Rates
+from broker.operations.queue_readings import HeadTimes, Rates
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Range, parameters
 from broker.operations.rows import queue_lengths, queue_state
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.operations.head_age import HeadTimes
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["SORTED_BY", "TOP_OPERATIONS"]
+__all__ = ["TOP_OPERATIONS"]
 
 ROWS_MAX: Final = 500
 VHOSTS_MAX: Final = 100

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.core.names import TRACE
 from broker.event_log import get_logger
-from broker.operations.message_row import body_fields, properties_row
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, Range, parameters
+from broker.operations.rows import body_fields, properties_row
 from broker.routing.listeners import Listeners
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.core.firehose import Passage
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TRACE_OPERATIONS", "TraceWatch"]
+__all__ = ["TRACE_OPERATIONS"]
 
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
-from broker.operations.message_row import body_fields, properties_row
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, Request, parameters, read
 from broker.operations.rights import of_queue
-from broker.operations.rows import user_name
+from broker.operations.rows import body_fields, properties_row, user_name
 
 if TYPE_CHECKING:
     from broker.core.queue.consumer import Consumer
@@ -99,7 +98,7 @@ def _held_by(session: SessionOfConnection, queue: Queue) -> Iterator[_Held]:
 def _rows(held: Sequence[_Held], count: int, now_ms: int, body_bytes: int) -> Iterator[dict[str, Any]]:
     left = count
     for one in held:
-        for tag in one.run.tags():
+        for tag in one.run.tags(one.run.last):
             if not left:
                 return
             left -= 1

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import asyncio
+from collections.abc import Iterable
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.permission_changes import PermissionChanges
-from broker.administration.user_changes import UserChanges
+from broker.administration.definitions import Draft, event_fields
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
+from broker.core.auth.users import user_of
 from broker.core.limit_table import checked_limits
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
+    from broker.core.definitions.document import UserEntry
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["USER_OPERATIONS", "Named"]
+__all__ = ["USER_OPERATIONS", "ClearLimits", "Named", "SetLimits", "delete_users", "put_user"]
 
 
 @parameters
@@ -46,6 +50,13 @@ class SetLimits(Named):
     """Limits by their names; the others stay."""
 
     limits: dict[str, Any]
+
+
+@parameters
+class ClearLimits(Named):
+    """The limit that is removed, all without one."""
+
+    limit: str | None = None
 
 
 @parameters
@@ -89,51 +100,118 @@ def _check_password(password: str | None) -> None:
 async def add_user(broker: OperatedBroker, asked: AddUser, _asker: Asker) -> None:
     """Add a user."""
     _check_password(asked.password)
-    await UserChanges(broker.administration).add(asked.name, asked.password, asked.tags)
+    fields = {"name": asked.name, "password": asked.password, "tags": asked.tags}
+    user = await asyncio.to_thread(user_of, fields)  # a hash is slow by intent
+
+    def add(draft: Draft) -> None:
+        if asked.name in draft.users:
+            raise ValueError(f"User '{asked.name}' already exists")
+        draft.users.put(user)
+
+    await broker.administration.change(add, "user.added", user=asked.name, tags=list(user.tags))
+
+
+async def put_user(administration: Administration, entry: UserEntry) -> bool:
+    """Add a user, or replace the tags and the password of one, and return whether it is new; its limits stay."""
+    fields = ("name", "password_hash", "hashing_algorithm", "password", "tags")
+    user = await asyncio.to_thread(user_of, {name: getattr(entry, name) for name in fields})
+
+    def put(draft: Draft) -> bool:
+        draft.users.check_own(entry.name)
+        known = draft.users.get(entry.name)
+        draft.users.put(user if known is None else replace(user, limits=known.limits))
+        return known is None
+
+    return await administration.change(put, "user.put", user=user.name, tags=list(user.tags))
 
 
 async def set_user(broker: OperatedBroker, asked: SetUser, _asker: Asker) -> None:
     """Change the password or the tags of a user, or both."""
     _check_password(asked.password)
-    await UserChanges(broker.administration).set(asked.name, asked.password, asked.tags)
+
+    def change(draft: Draft) -> None:
+        if asked.tags is not None:
+            draft.users.set_tags(asked.name, asked.tags)
+        if asked.password is not None:
+            draft.users.set_password(asked.name, asked.password)
+
+    changed = [fact for fact in ("tags", "password") if getattr(asked, fact) is not None]
+    await broker.administration.change(change, "user.changed", user=asked.name, changed=changed)
 
 
 async def delete_user(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
-    """Delete a user."""
-    await UserChanges(broker.administration).delete(asked.name)
+    """Delete a user and all permissions of the user."""
+    await broker.administration.change(lambda draft: draft.users.delete(asked.name), "user.deleted", user=asked.name)
+
+
+async def delete_users(administration: Administration, names: Iterable[str]) -> None:
+    """Delete several users, all of them or none."""
+    names = list(dict.fromkeys(names))
+
+    def change(draft: Draft) -> None:
+        for name in names:
+            draft.users.delete(name)
+
+    await administration.change(change, "users.deleted", users=names)
 
 
 async def set_user_limits(broker: OperatedBroker, asked: SetLimits, _asker: Asker) -> None:
-    """Set some limits of a user."""
+    """Set some limits of a user; the others stay. A negative number means no limit."""
     limits = checked_limits(asked.limits, (CONNECTIONS, CHANNELS))
-    await UserChanges(broker.administration).set_limits(asked.name, limits)
+    named = {"user": asked.name, **event_fields(limits)}
+    await broker.administration.change(
+        lambda draft: draft.users.set_limits(asked.name, limits), "user.limits_set", **named
+    )
 
 
-async def clear_user_limits(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
-    """Remove the limits of a user."""
-    await UserChanges(broker.administration).clear_limits(asked.name)
+async def clear_user_limits(broker: OperatedBroker, asked: ClearLimits, _asker: Asker) -> None:
+    """Remove the limits of a user, or one of them."""
+    named = {"user": asked.name, "limit": asked.limit}
+    await broker.administration.change(
+        lambda draft: draft.users.clear_limits(asked.name, asked.limit), "user.limits_cleared", **named
+    )
 
 
 async def set_permission(broker: OperatedBroker, asked: SetPermission, _asker: Asker) -> None:
     """Set the permissions of a user in a vhost."""
-    kinds = (asked.configure, asked.write, asked.read)
-    await PermissionChanges(broker.administration).set(asked.user, asked.vhost, *kinds)
+    user, vhost = asked.user, asked.vhost
+    kinds = {"configure": asked.configure, "write": asked.write, "read": asked.read}
+    await broker.administration.change_in(
+        vhost, lambda draft: draft.permissions.set(user, vhost, **kinds), "permission.set", user=user, **kinds
+    )
 
 
 async def delete_permission(broker: OperatedBroker, asked: Permitted, _asker: Asker) -> None:
     """Remove the permissions of a user in a vhost."""
-    await PermissionChanges(broker.administration).clear(asked.user, asked.vhost)
+    user, vhost = asked.user, asked.vhost
+    await broker.administration.change_in(
+        vhost, lambda draft: draft.permissions.clear(user, vhost), "permission.cleared", user=user
+    )
 
 
 async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission, _asker: Asker) -> None:
     """Limit the routing keys of a user at an exchange."""
-    kinds = (asked.exchange, asked.write, asked.read)
-    await PermissionChanges(broker.administration).set_topic(asked.user, asked.vhost, *kinds)
+    user, vhost = asked.user, asked.vhost
+    kinds = {"exchange": asked.exchange, "write": asked.write, "read": asked.read}
+    await broker.administration.change_in(
+        vhost,
+        lambda draft: draft.permissions.topics.set(user, vhost, **kinds),
+        "topic_permission.set",
+        user=user,
+        **kinds,
+    )
 
 
 async def delete_topic_permission(broker: OperatedBroker, asked: DeleteTopicPermission, _asker: Asker) -> None:
-    """Remove the limits of a user's routing keys."""
-    await PermissionChanges(broker.administration).clear_topic(asked.user, asked.vhost, asked.exchange)
+    """Remove the limits of a user's routing keys, at one exchange or at all."""
+    user, vhost, exchange = asked.user, asked.vhost, asked.exchange
+    await broker.administration.change_in(
+        vhost,
+        lambda draft: draft.permissions.topics.clear(user, vhost, exchange),
+        "topic_permission.cleared",
+        user=user,
+        exchange=exchange,
+    )
 
 
 USER_OPERATIONS: Final[dict[str, Operation[Any]]] = {
@@ -141,7 +219,7 @@ USER_OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "set_user": Operation(set_user, SetUser),
     "delete_user": Operation(delete_user, Named),
     "set_user_limits": Operation(set_user_limits, SetLimits),
-    "clear_user_limits": Operation(clear_user_limits, Named),
+    "clear_user_limits": Operation(clear_user_limits, ClearLimits),
     "set_permission": Operation(set_permission, SetPermission),
     "delete_permission": Operation(delete_permission, Permitted),
     "set_topic_permission": Operation(set_topic_permission, SetTopicPermission),

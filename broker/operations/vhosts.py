@@ -1,26 +1,48 @@
-"""Vhosts and policies."""
+"""Vhosts, their policies, and the parameters of vhosts and of the broker."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from broker.administration.policy_changes import PolicyChanges
-from broker.administration.vhost_changes import VhostChanges
-from broker.core.definitions.reading import check_depth
+from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
+from broker.core.definitions.reading import OPERATOR_POLICY, check_depth
 from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
 from broker.core.queue.default_type import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
+from broker.event_log import get_logger
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, Range, parameters
-from broker.operations.users import Named, SetLimits
+from broker.operations.users import ClearLimits, Named, SetLimits
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration, Tell
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["VHOST_OPERATIONS"]
+__all__ = [
+    "PROTECTED",
+    "VHOST_OPERATIONS",
+    "VhostProtected",
+    "clear_global_parameter",
+    "clear_parameter",
+    "delete_vhost",
+    "put_policy",
+    "put_vhost",
+    "set_global_parameter",
+    "set_parameter",
+]
 
+PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
+POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components that RabbitMQ keeps policies as
+OWN: Final = "slotmq-"  # the beginning of the components that only this broker has
 PRIORITY_MAX: Final = (1 << 31) - 1
+
+_log = get_logger()
+
+
+class VhostProtected(ValueError):
+    """A vhost is protected from deletion."""
 
 
 @parameters
@@ -52,27 +74,100 @@ class DeletePolicy(Named):
 
 
 async def add_vhost(broker: OperatedBroker, asked: AddVhost, asker: Asker) -> None:
-    """Add a vhost."""
+    """Add a vhost; one that exists with these facts stays. The user who adds it gets all rights in it."""
     facts = {"description": asked.description}
     default_type = check_default_type(asked.default_queue_type)
     if default_type is not None:
         facts["default_queue_type"] = default_type
-    await VhostChanges(broker.administration).add(asked.name, facts, asker.user_name)
+    administration, name = broker.administration, asked.name
+
+    def change(draft: Draft) -> None:
+        _check_up(administration, name)
+        if name not in draft.vhost_names:
+            _add(administration, draft, name, facts, asker.user_name)
+        known = draft.vhost_facts.get(name, {})
+        if any(value and known.get(key) != value for key, value in facts.items()):
+            raise ValueError(f"Virtual host '{name}' already exists, with another description or default queue type")
+
+    await administration.change(change)
+
+
+async def put_vhost(administration: Administration, name: str, facts: Mapping[str, Any], creator: str) -> bool:
+    """Add a vhost, or change some facts of one, and return whether it is new.
+
+    The user who adds a vhost gets all rights in it, as in RabbitMQ.
+    """
+
+    def change(draft: Draft) -> bool:
+        if name not in draft.vhost_names:
+            _add(administration, draft, name, facts, creator)
+            return True
+        _check_up(administration, name)
+        known = draft.vhost_facts.get(name, {})
+        metadata = {"metadata": {**known["metadata"], **facts}} if "metadata" in known else {}
+        draft.take_facts(name, {**known, **facts, **metadata})
+        return False
+
+    is_new = await administration.change(change)
+    if not is_new and facts:
+        _log.info("vhost.changed", vhost=name, **facts)
+    return is_new
+
+
+def _check_up(administration: Administration, name: str) -> None:
+    if administration.vhosts.is_down(name):
+        raise ValueError(f"Virtual host '{name}' is down: {administration.vhosts.offline[name].reason}")
+
+
+def _add(administration: Administration, draft: Draft, name: str, facts: Mapping[str, Any], creator: str) -> None:
+    administration.check_new_vhosts(draft, [name])
+    draft.add_vhost(name, facts)
+    if creator in draft.users and not draft.users.is_configured(creator):
+        draft.permissions.set(creator, name, ".*", ".*", ".*")
 
 
 async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
-    """Delete a vhost."""
-    await VhostChanges(broker.administration).delete(asked.name)
+    """Delete a vhost: from the definitions first, then close its connections and its store, and remove its files.
+
+    So a vhost that is half deleted at a crash does not come back. Raises: VhostProtected.
+    """
+    administration, name = broker.administration, asked.name
+
+    def change(draft: Draft) -> None:
+        if not administration.vhosts.is_down(name):
+            draft.check_vhost(name)
+        if draft.vhost_facts.get(name, {}).get(PROTECTED) is True:
+            raise VhostProtected(
+                f"Cannot delete virtual host '{name}': it is protected from deletion. End the protection first"
+            )
+        draft.drop_vhost(name)
+
+    await administration.change(change)
 
 
 async def set_vhost_limits(broker: OperatedBroker, asked: SetLimits, _asker: Asker) -> None:
-    """Set some limits of a vhost."""
-    await VhostChanges(broker.administration).set_limits(asked.name, vhost_limits_table(asked.limits))
+    """Set some limits of a vhost; the others stay. A negative number means no limit."""
+    name, limits = asked.name, vhost_limits_table(asked.limits)
+
+    def change(draft: Draft) -> None:
+        draft.set_parameter(limits_key(name), {**draft.vhost_limits(name), **limits})
+
+    await broker.administration.change_in(name, change, "vhost.limits_set", **event_fields(limits))
 
 
-async def clear_vhost_limits(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
-    """Remove the limits of a vhost."""
-    await VhostChanges(broker.administration).clear_limits(asked.name)
+async def clear_vhost_limits(broker: OperatedBroker, asked: ClearLimits, _asker: Asker) -> None:
+    """Remove the limits of a vhost, or one of them."""
+    name, limit = asked.name, asked.limit
+
+    def change(draft: Draft) -> None:
+        kept = {} if limit is None else draft.vhost_limits(name)
+        kept.pop(limit or "", None)
+        if kept:
+            draft.set_parameter(limits_key(name), kept)
+        else:
+            draft.drop_parameter(limits_key(name))
+
+    await broker.administration.change_in(name, change, "vhost.limits_cleared", limit=limit)
 
 
 async def set_policy(broker: OperatedBroker, asked: SetPolicy, asker: Asker) -> None:
@@ -80,21 +175,103 @@ async def set_policy(broker: OperatedBroker, asked: SetPolicy, asker: Asker) -> 
     check_depth("definition", asked.definition)
     definition = plain_definition(asked.definition, operator=asked.operator)
     policy = Policy(asked.name, asked.pattern, asked.apply_to, definition, asked.priority)
-    changes = PolicyChanges(broker.administration)
-    await changes.set(asked.vhost, policy, operator=asked.operator, tell=asker.tell)
+    await put_policy(broker.administration, asked.vhost, policy, operator=asked.operator, tell=asker.tell)
+
+
+async def put_policy(administration: Administration, vhost: str, policy: Policy, *, operator: bool, tell: Tell) -> None:
+    """Set a policy, or replace the one with its name. Return when it is applied everywhere.
+
+    Invariant: a stored change is applied, even when its caller is cancelled.
+    """
+    await administration.change_in(
+        vhost,
+        lambda draft: draft.policies(vhost).set(policy, operator=operator),
+        "policy.set",
+        policy=policy.name,
+        pattern=policy.pattern,
+        apply_to=policy.apply_to,
+        definition=dict(policy.definition),
+        priority=policy.priority,
+        operator=operator,
+    )
+    await administration.swept(vhost, tell=tell)
 
 
 async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Asker) -> None:
     """Delete a policy. Return when it is applied to no queue any more."""
-    changes = PolicyChanges(broker.administration)
-    await changes.clear(asked.vhost, asked.name, operator=asked.operator, tell=asker.tell)
+    name, operator = asked.name, asked.operator
+
+    def change(draft: Draft) -> None:
+        if not draft.policies(asked.vhost).clear(name, operator=operator):
+            raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
+
+    await broker.administration.change_in(asked.vhost, change, "policy.cleared", policy=name, operator=operator)
+    await broker.administration.swept(asked.vhost, tell=asker.tell)
+
+
+async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:
+    """Set a parameter of a vhost, and return whether it is new.
+
+    A component that the broker does not use is stored and exported all the same; the log has a warning.
+    """
+    if component in POLICIES:
+        raise ValueError("policies may not be set using this method")
+    check_depth("value", value)
+    key = (vhost, component, name)
+    if component == VHOST_LIMITS:
+        if key != limits_key(vhost):
+            raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
+        vhost_limits_table(value)
+
+    def change(draft: Draft) -> bool:
+        is_new = key not in draft.parameters
+        draft.set_parameter(key, value)
+        return is_new
+
+    is_new = await administration.change_in(vhost, change, "parameter.set", component=component, name=name)
+    if not (component == VHOST_LIMITS or component.startswith(OWN)):
+        _log.warning("parameter.without_effect", vhost=vhost, component=component, name=name)
+    return is_new
+
+
+async def clear_parameter(administration: Administration, vhost: str, component: str, name: str) -> None:
+    """Remove a parameter of a vhost."""
+
+    def change(draft: Draft) -> None:
+        if (vhost, component, name) not in draft.parameters:
+            raise ValueError(f"Parameter '{name}' of component '{component}' does not exist")
+        draft.drop_parameter((vhost, component, name))
+
+    await administration.change_in(vhost, change, "parameter.cleared", component=component, name=name)
+
+
+async def set_global_parameter(administration: Administration, name: str, value: Any) -> bool:
+    """Set a parameter of the broker, and return whether it is new."""
+    check_depth("value", value)
+
+    def change(draft: Draft) -> bool:
+        is_new = name not in draft.global_parameters
+        draft.global_parameters[name] = value
+        return is_new
+
+    return await administration.change(change, "global_parameter.set", name=name)
+
+
+async def clear_global_parameter(administration: Administration, name: str) -> None:
+    """Remove a parameter of the broker."""
+
+    def change(draft: Draft) -> None:
+        if draft.global_parameters.pop(name, None) is None:
+            raise ValueError(f"Global parameter '{name}' does not exist")
+
+    await administration.change(change, "global_parameter.cleared", name=name)
 
 
 VHOST_OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "add_vhost": Operation(add_vhost, AddVhost),
     "delete_vhost": Operation(delete_vhost, Named),
     "set_vhost_limits": Operation(set_vhost_limits, SetLimits),
-    "clear_vhost_limits": Operation(clear_vhost_limits, Named),
+    "clear_vhost_limits": Operation(clear_vhost_limits, ClearLimits),
     "set_policy": Operation(set_policy, SetPolicy),
     "delete_policy": Operation(delete_policy, DeletePolicy),
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.administration.backups import Backups
+from broker.manage.counts import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
+from broker.manage.file_reads import FileReads
 from broker.manage.managed_broker import ManagedBroker
 from broker.manage.samples import Samples
-from broker.manage.totals import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
 from broker.net.control import ControlSocket
 from broker.operations.operated_broker import OperatedBroker
 from broker.operations.table import control_verbs
@@ -109,6 +110,7 @@ class Entrance(Part):
             files=shared.files,
             statistics=self.statistics,
             samples=Samples(settings.http.sample_interval_ms, TOTAL_NUMBERS, TOTAL_COUNTERS, totals.read),
+            reads=FileReads(shared.files),
         )
 
     async def start(self) -> None:

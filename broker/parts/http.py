@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from broker.manage.listener import ManageListener
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.probes import Gate
-    from broker.manage.samples import Samples
-    from broker.manage.v1.file_reads import FileReads
     from broker.parts.ports import Ports
     from broker.settings import Settings
     from broker.settings.access import HttpPort
@@ -43,8 +41,7 @@ class Http(Part):
         self._bound: dict[str, list[socket.socket]] = {}
         self._listeners: dict[str, ManageListener] = {}
         self._gates: dict[str, Gate] = {}
-        self._reads: FileReads | None = None
-        self._samples: Samples | None = None
+        self._broker: ManagedBroker | None = None
 
     async def open(self) -> None:
         """Bind the ports and answer probes. Raises: BrokerError without the extra; AddressTaken; CannotListen."""
@@ -125,18 +122,15 @@ class Http(Part):
         if not self.is_on:
             return
         from broker.manage.app import application, http_routes, metrics_routes  # noqa: PLC0415 - as above
-        from broker.manage.v1.file_reads import FileReads  # noqa: PLC0415 - as above
 
-        self._reads = FileReads(broker.files)
-        self._samples = broker.samples
+        self._broker = broker
         for name, gate in self._gates.items():
-            routes = http_routes(broker, self._reads) if name == "http" else metrics_routes()
-            gate.open(application(broker, routes))
+            gate.open(application(broker, http_routes() if name == "http" else metrics_routes()))
 
     def tick(self) -> None:
         """Take a sample of the broker's numbers; called at each interval of samples."""
-        if self._samples is not None:
-            self._samples.tick()
+        if self._broker is not None:
+            self._broker.samples.tick()
 
     async def take_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
@@ -155,11 +149,11 @@ class Http(Part):
 
     async def end_clients(self, timeout_s: float) -> None:
         """Wait until all clients have their answers, and break off those that take too long."""
-        if self._samples is not None:
-            await self._samples.close()
+        if self._broker is not None:
+            await self._broker.samples.close()
         await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners.values()))
-        if self._reads is not None:
-            self._reads.close()
+        if self._broker is not None:
+            self._broker.reads.close()
 
     def abort(self) -> None:
         """Abort every connection that is left."""

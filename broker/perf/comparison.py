@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from broker.figures.numerals import figure_text, ratio_text
-from broker.perf.result import Latency, Result
+from broker.perf.result import Result
 
 _MUCH_THE_SAME: Final = 0.05  # two runs on one machine can differ by more than this
 _LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
+_MEASURES: Final = (  # name, unit, part of the result, its field
+    ("published", "per_s", "totals", "publish_per_s"),
+    ("confirmed", "per_s", "totals", "confirm_per_s"),
+    ("delivered", "per_s", "totals", "deliver_per_s"),
+    ("latency p50", "us", "latency_us", "p50"),
+    ("latency p95", "us", "latency_us", "p95"),
+    ("latency p99", "us", "latency_us", "p99"),
+    ("latency p99.9", "us", "latency_us", "p99_9"),
+    ("latency max", "us", "latency_us", "max"),
+    ("confirm latency p50", "us", "confirm_latency_us", "p50"),
+    ("confirm latency p99", "us", "confirm_latency_us", "p99"),
+    ("broker CPU/message", "us", "process", "cpu_us_per_message"),
+    ("broker peak memory", "bytes", "process", "peak_rss_bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +69,10 @@ def spoken(name: str) -> str:
 
 def rows(results: Sequence[Result]) -> list[Measure]:
     """Return every measure that at least one result has."""
-    made = [Measure(name, unit, tuple(take(result) for result in results)) for name, unit, take in _MEASURES]
+    made = [
+        Measure(name, unit, tuple(_measured(result, part, field) for result in results))
+        for name, unit, part, field in _MEASURES
+    ]
     units = {name: figure.unit for result in results for name, figure in result.figures.items()}
     for name, unit in units.items():
         values = tuple(_figure(result, name, unit) for result in results)
@@ -98,25 +115,7 @@ def _figure(result: Result, name: str, unit: str) -> float | None:
     return figure.value if figure is not None and figure.unit == unit else None
 
 
-def _latency(take: Callable[[Latency], float]) -> Callable[[Result], float | None]:
-    return lambda result: take(result.latency_us) if result.latency_us else None
-
-
-def _confirm(take: Callable[[Latency], float]) -> Callable[[Result], float | None]:
-    return lambda result: take(result.confirm_latency_us) if result.confirm_latency_us else None
-
-
-_MEASURES: Final[tuple[tuple[str, str, Callable[[Result], float | None]], ...]] = (
-    ("published", "per_s", lambda result: result.totals.publish_per_s or None),
-    ("confirmed", "per_s", lambda result: result.totals.confirm_per_s or None),
-    ("delivered", "per_s", lambda result: result.totals.deliver_per_s or None),
-    ("latency p50", "us", _latency(lambda latency: latency.p50)),
-    ("latency p95", "us", _latency(lambda latency: latency.p95)),
-    ("latency p99", "us", _latency(lambda latency: latency.p99)),
-    ("latency p99.9", "us", _latency(lambda latency: latency.p99_9)),
-    ("latency max", "us", _latency(lambda latency: latency.max)),
-    ("confirm latency p50", "us", _confirm(lambda latency: latency.p50)),
-    ("confirm latency p99", "us", _confirm(lambda latency: latency.p99)),
-    ("broker CPU/message", "us", lambda result: result.process.cpu_us_per_message if result.process else None),
-    ("broker peak memory", "bytes", lambda result: result.process.peak_rss_bytes if result.process else None),
-)
+def _measured(result: Result, part: str, field: str) -> float | None:
+    """Return a field of a part of a result; None for a missing part or a rate of 0."""
+    value: float | None = getattr(getattr(result, part), field, None)
+    return None if part == "totals" and not value else value

@@ -1,21 +1,25 @@
-"""Conducts a run: starts the generator's processes together, follows their reports, and ends them in order."""
+"""Conducts a run: starts the generator's processes together, sums up their reports, and ends them in order."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from broker.perf.crew import Crew, RunFailed, Task
-from broker.perf.driver import DRAIN, STOP
-from broker.perf.interruption import Interruption, uninterrupted
-from broker.perf.ledger import Ledger
+from broker.perf.crew import Crew, Interruption, Task, uninterrupted
+from broker.perf.driver import CONNECTED, DONE, DRAIN, LEAVE, LEFT, STOP, TICK, Crowd, run_crowd
+from broker.perf.faults import RunFailed
+from broker.perf.histogram import Histogram
 from broker.perf.load import Load
-from broker.perf.outcome import RunOutcome
-from broker.perf.parts import CONNECTED, LEAVE, LEFT, consume_part, publish_part
-from broker.perf.process_tree import ProcessTree
+from broker.perf.machine import ProcessTree
+from broker.perf.outcome import RunOutcome, RunTally
+from broker.perf.parts import Consumers, Publishers
 from broker.perf.progress import RunProgress
+from broker.perf.result import Interval, LatencyPair
+
+T = TypeVar("T")
 
 STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
 
@@ -26,6 +30,15 @@ _AFTERGLOW_S: Final = 0.1  # a broker may defer work until it is idle; that work
 _UNKNOWN_QUIET_S: Final = 1.0  # for an unknown number of deliveries
 _TIMED_QUIET_S: Final = 0.5  # after the time limit
 _TIMED_SHARE: Final = 0.05  # after the time limit, a larger undelivered share is not waited for
+
+_TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive on a busy machine
+_LEAST_INTERVAL_S: Final = 0.001
+_TIMES: Final = frozenset(("due_times", "sent_times", "late_times", "confirm_times"))
+
+
+def tasks(role: str, crowd_of: Callable[[T], Crowd], shares: Sequence[T]) -> dict[str, Task]:
+    """Return the processes of a role, one for each share."""
+    return {f"{role} {number}": partial(run_crowd, crowd_of, share) for number, share in enumerate(shares)}
 
 
 class Conductor:
@@ -66,12 +79,8 @@ class Conductor:
         second Ctrl-C.
         """
         load = self._load
-        publishers: Mapping[str, Task] = self._tasks or {
-            f"publisher {number}": partial(publish_part, share) for number, share in enumerate(load.publish_shares())
-        }
-        consumers = {
-            f"consumer {number}": partial(consume_part, share) for number, share in enumerate(load.consume_shares())
-        }
+        publishers = self._tasks or tasks("publisher", Publishers, load.publish_shares())
+        consumers = tasks("consumer", Consumers, load.consume_shares())
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
             crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))
@@ -198,3 +207,104 @@ class Conductor:
             crew.gather(LEFT, _END_LIMIT_S)
         except RunFailed:
             return  # an ended process has no more to report
+
+
+class Ledger:
+    """The tallies and times of a run, by role.
+
+    Units: seconds since the beginning of the run, except `begin_s`, which is on the monotonic clock.
+    Invariant: the intervals of the outcome add up to its tally.
+    """
+
+    def __init__(self, outcome: RunOutcome, progress: RunProgress, interval_s: float) -> None:
+        self.begin_s = 0.0
+        self.moved_s = 0.0  # the time of the last change of a count
+        self.done: dict[str, dict[str, Any]] = {}  # the last figures of the roles that are done
+        self._outcome = outcome
+        self._progress = progress
+        self._interval_s = interval_s
+        self._tallies: dict[str, RunTally] = {}
+        self._told_ns: dict[str, int] = {}
+        self._within = Histogram()  # due times of the interval
+        self._shown = RunTally()
+        self._shown_s = 0.0
+
+    @property
+    def sum(self) -> RunTally:
+        """The sum of all tallies."""
+        return sum(self._tallies.values(), RunTally())
+
+    def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
+        """Return whether each of these roles has reported at this time or later, or is done."""
+        at_ns = (self.begin_s + at_s) * 1e9
+        return all(role in self.done or self._told_ns.get(role, 0) >= at_ns for role in roles)
+
+    def take(self, reports: list[tuple[str, str, dict[str, Any]]]) -> None:
+        """Enter reports."""
+        outcome = self._outcome
+        for role, word, figures in reports:
+            if word not in (TICK, DONE):
+                continue
+            if figures["tally"] != self._tallies.get(role):
+                self.moved_s = time.monotonic() - self.begin_s
+            self._tallies[role] = figures["tally"]
+            self._told_ns[role] = figures["at_ns"]
+            for name in _TIMES & figures.keys():
+                times = Histogram.from_list(figures[name])
+                getattr(outcome, name).merge(times)
+                if name == "due_times":
+                    self._within.merge(times)
+            if word == DONE:
+                self.done[role] = figures
+
+    def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
+        """Show the intervals that are over and that all of these roles have reported."""
+        while at_s >= (end_s := self._shown_s + self._interval_s):
+            if at_s < end_s + _TICK_GRACE_S and not self.told_since(end_s, roles):
+                return
+            self._show(end_s)
+
+    def ended_s(self, roles: frozenset[str], now_s: float) -> float:
+        """Return when the last of these roles finished its last message, `now_s` for a role that is not done."""
+        if not roles:
+            return 0.0
+        if not roles <= self.done.keys():
+            return now_s
+        ended_ns: int = max(self.done[role]["ended_ns"] for role in roles)
+        return max(0.0, ended_ns / 1e9 - self.begin_s)
+
+    def conclude(self) -> None:
+        """Enter the remaining counts, the generator's usage and the failures into the outcome."""
+        outcome, last = self._outcome, self.done.values()
+        outcome.tally = self.sum
+        outcome.cpu_s = sum(figures["cpu_s"] for figures in last)
+        outcome.busy_share = max((figures["busy_share"] for figures in last), default=0.0)
+        outcome.failures += dict.fromkeys(figures["fault"] for figures in last if figures["fault"])
+        blocked = next((text for figures in last if (text := figures.get("blocked_for"))), "")
+        if blocked:
+            outcome.failures.append(f"the broker takes no messages (connection.blocked): {blocked}")
+        if outcome.seconds > self._shown_s + _LEAST_INTERVAL_S:
+            self._show(outcome.seconds)
+        elif outcome.intervals:
+            self._amend()
+
+    def _show(self, at_s: float) -> None:
+        """Add the interval that ends here."""
+        total, seconds = self.sum, at_s - self._shown_s
+        since = total - self._shown
+        latency = LatencyPair.of(self._within)
+        interval = Interval(at_s, since.published, since.confirmed, since.delivered, latency)
+        self._outcome.intervals.append(interval)
+        self._progress.interval(interval, seconds)
+        self._within.clear()
+        self._shown, self._shown_s = total, at_s
+
+    def _amend(self) -> None:
+        """Add later reports to the last interval."""
+        since, last = self.sum - self._shown, self._outcome.intervals[-1]
+        self._outcome.intervals[-1] = replace(
+            last,
+            published=last.published + since.published,
+            confirmed=last.confirmed + since.confirmed,
+            delivered=last.delivered + since.delivered,
+        )

@@ -1,8 +1,7 @@
 """Drives thousands of connections in one thread, each through a script of requests and responses.
 
-A script is a generator: it yields a request with the name of the expected response, and receives that response's
-payload. If its connection is refused or lost, the error is raised in the script; when the script ends, the connection
-stays open and idle.
+If a connection is refused or lost, the error is raised in its script; when the script ends, the connection stays open
+and idle.
 """
 
 from __future__ import annotations
@@ -11,21 +10,16 @@ import selectors
 import ssl
 import time
 from collections import deque
-from collections.abc import Generator
 
 from broker.perf import wire
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
-from broker.perf.peer import CALL_LIMIT_S, Address
+from broker.perf.peer import CALL_LIMIT_S, NOT_NOW, Address, Script, next_frame
 from broker.perf.scanner import reason
-
-Ask = tuple[bytes, tuple[int, int]]
-Script = Generator[Ask, bytes, None]
 
 _READ_BYTES = 65_536
 _BEAT = wire.frame(wire.HEARTBEAT, 0, b"")
 _NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # these scripts publish nothing
 _CLOSES = (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE)
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Conversation:
@@ -34,8 +28,6 @@ class Conversation:
     Invariant: `fault` is the reason why the connection ended, None while it is open; after connection.close-ok it is
     `closed`.
     """
-
-    __slots__ = ("_answer", "_received", "_script", "closed", "fault", "socket")
 
     def __init__(self, address: Address) -> None:
         """Connect, through TLS if the address says so; nothing of AMQP is sent yet."""
@@ -61,33 +53,41 @@ class Conversation:
         self._script = script
         self._step(None)
 
-    def beat(self) -> None:
-        """Send a heartbeat."""
-        try:
-            self._send(_BEAT)
-        except OSError as error:
-            self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
-
     def readable(self) -> None:
         """Read the received bytes and advance the script as far as they allow."""
         try:
-            while self.fault is None:
-                chunk = self.socket.recv(_READ_BYTES)
-                if not chunk:
-                    self.end(Refusal("the broker closed the socket"))
-                    return
+            while chunk := self.socket.recv(_READ_BYTES):
                 self._received += chunk
                 if len(chunk) < _READ_BYTES and not _pending(self.socket):
                     break
-        except _NOT_NOW:
+            else:
+                self._end(Refusal("the broker closed the socket"))
+        except NOT_NOW:
             pass
         except OSError as error:
-            self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
-            return
-        while self.fault is None and (payload := self._method()) is not None:
-            self._answered(payload)
+            self._end(_gone(error))
+        while self.fault is None and (found := next_frame(self._received)) is not None:
+            kind, payload = found
+            if kind == wire.METHOD:
+                self._answered(payload)
+            elif kind != wire.HEARTBEAT:
+                self._end(BrokenStream(f"a frame of type {kind} where no message is awaited"))
 
-    def end(self, fault: Fault) -> None:
+    def send(self, request: bytes = _BEAT) -> None:
+        """Send a request, or else a heartbeat."""
+        try:
+            try:
+                sent = self.socket.send(request)
+            except NOT_NOW:
+                sent = 0
+            if sent < len(request):  # the broker reads nothing: wait for it, as a blocking client would
+                self.socket.settimeout(CALL_LIMIT_S)
+                self.socket.sendall(request[sent:])
+                self.socket.setblocking(False)
+        except OSError as error:
+            self._end(_gone(error))
+
+    def _end(self, fault: Fault) -> None:
         """Record why the connection ended and raise the fault in its script."""
         self.fault = fault
         script, self._script = self._script, None
@@ -104,9 +104,9 @@ class Conversation:
         if self._script is not None and name == self._answer:
             self._step(payload)
         elif name in _CLOSES:
-            self.end(Refusal(reason(payload)))
+            self._end(Refusal(reason(payload)))
         else:
-            self.end(Refusal(f"the broker sent method {name} unasked"))
+            self._end(Refusal(f"the broker sent method {name} unasked"))
 
     def _step(self, payload: bytes | None) -> None:
         assert self._script is not None
@@ -115,38 +115,8 @@ class Conversation:
         except StopIteration:
             self._script = None
             self.closed = self._answer == wire.CONNECTION_CLOSE_OK
-            return
-        try:
-            self._send(request)
-        except OSError as error:
-            self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
-
-    def _send(self, request: bytes) -> None:
-        try:
-            sent = self.socket.send(request)
-        except _NOT_NOW:
-            sent = 0
-        if sent < len(request):  # the broker reads nothing: wait for it, as a blocking client would
-            self.socket.settimeout(CALL_LIMIT_S)
-            self.socket.sendall(request[sent:])
-            self.socket.setblocking(False)
-
-    def _method(self) -> bytes | None:
-        """Return the payload of the next completely received method; skip heartbeats."""
-        buffer = self._received
-        while len(buffer) >= wire.FRAME_OVERHEAD_BYTES:
-            kind, _, size_bytes = wire.FRAME_HEAD.unpack_from(buffer)
-            if kind not in (wire.METHOD, wire.HEARTBEAT):
-                self.end(BrokenStream(f"a frame of type {kind} where no message is awaited"))
-                return None
-            whole = size_bytes + wire.FRAME_OVERHEAD_BYTES
-            if len(buffer) < whole:
-                return None
-            payload = bytes(buffer[7 : whole - 1])
-            del buffer[:whole]
-            if kind == wire.METHOD:
-                return payload
-        return None
+        else:
+            self.send(request)
 
 
 class Switchboard:
@@ -191,16 +161,20 @@ class Switchboard:
         """
         now = time.monotonic()
         while self._beats and self._beats[0][0] <= now:
-            self._beat(now)
+            _, talk = self._beats.popleft()
+            if talk in self.open:
+                talk.send()
+                if talk.fault is None:
+                    self._beats.append((now + self._every_s, talk))
+                else:
+                    self.hang_up(talk)
         if self._beats:
             limit_s = min(limit_s, self._beats[0][0] - now)
-        moved: list[Conversation] = []
-        for key, _ in self._selector.select(max(0.0, limit_s)):
-            talk: Conversation = key.data
+        moved: list[Conversation] = [key.data for key, _ in self._selector.select(max(0.0, limit_s))]
+        for talk in moved:
             talk.readable()
             if talk.fault is not None or talk.closed:
                 self.hang_up(talk)
-            moved.append(talk)
         if moved:
             self._moved_at = time.monotonic()
         elif time.monotonic() - self._moved_at > CALL_LIMIT_S and any(talk.busy for talk in self.open):
@@ -220,32 +194,9 @@ class Switchboard:
             self.hang_up(talk)
         self._selector.close()
 
-    def _beat(self, now: float) -> None:
-        _, talk = self._beats.popleft()
-        if talk not in self.open:
-            return
-        talk.beat()
-        if talk.fault is None:
-            self._beats.append((now + self._every_s, talk))
-        else:
-            self.hang_up(talk)
 
-
-def opening(address: Address, heartbeat_s: int = 0, channels: int = 0) -> Script:
-    """Open a connection and its channels 1 to `channels`, each after the broker confirmed the one before."""
-    yield wire.PROTOCOL_HEADER, wire.CONNECTION_START
-    tune = yield wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE
-    channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
-    agreed = wire.method(0, wire.CONNECTION_TUNE_OK, wire.TUNE.pack(channel_max, frame_max, heartbeat_s))
-    vhost = wire.short_string(address.vhost) + b"\x00\x00"
-    yield agreed + wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK
-    for channel in range(1, channels + 1):
-        yield wire.method(channel, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
-
-
-def closing() -> Script:
-    """Close a connection with the closing handshake of the specification."""
-    yield wire.close(0, wire.CONNECTION_CLOSE), wire.CONNECTION_CLOSE_OK
+def _gone(error: OSError) -> Refusal:
+    return Refusal(f"the connection is gone: {error.strerror or error}")
 
 
 def _pending(connection: object) -> bool:

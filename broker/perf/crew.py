@@ -1,25 +1,26 @@
-"""Runs the generator's processes: starts them together, passes messages between them and the run, always ends them."""
+"""Runs the generator's processes: starts them together, passes messages between them and the run, always ends them.
+
+The first Ctrl-C asks a run to stop, the second aborts it.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
-from broker.perf.faults import Fault
+from broker.perf.faults import Fault, RunFailed
 
 END_LIMIT_S = 5.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
 Task = Callable[..., None]
-
-
-class RunFailed(Exception):
-    """A run did not reach its end; the text says what the generator observed."""
 
 
 class CrewPipe:
@@ -93,42 +94,26 @@ class Crew:
         ready = wait(list(self._pipes.values()), limit_s)
         return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
 
-    def said(self, limit_s: float) -> bool:
-        """Return whether a process has a report, waiting for one up to `limit_s`."""
-        return bool(wait(list(self._pipes.values()), limit_s))
-
-    def gather(self, word: str, limit_s: float, *, role: str = "") -> dict[str, dict[str, Any]]:
-        """Return what every process, or the process of one role, reports with `word`, by role.
+    def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
+        """Return what every process reports with `word`, by role.
 
         Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """
         deadline = time.monotonic() + limit_s
+        missing = dict(self._pipes)
         reports: dict[str, dict[str, Any]] = {}
-        missing = {role} if role else set(self._pipes)
         while missing:
-            watched = {name: pipe for name, pipe in self._pipes.items() if name not in reports}
-            ready = wait(list(watched.values()), max(0.0, deadline - time.monotonic()))
+            ready = wait(list(missing.values()), max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
-            for name, pipe in watched.items():
-                if pipe in ready:
-                    reports[name] = _report(name, pipe, word)
-                    missing.discard(name)
+            for role in [role for role, pipe in missing.items() if pipe in ready]:
+                said, reports[role] = _received(role, missing.pop(role))
+                if said != word:
+                    raise RunFailed(f"{role}: {said}")
         return reports
 
 
-def _report(name: str, pipe: Connection, word: str) -> dict[str, Any]:
-    """Return what a process reports with `word`.
-
-    Raises: RunFailed when it reports a failure, or ended.
-    """
-    said, figures = _received(name, pipe)
-    if said != word:
-        raise RunFailed(f"{name}: {said}")
-    return figures
-
-
-def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
+def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
     """Return the next word of a process and its figures.
 
     Raises: RunFailed when it reports a failure, or ended.
@@ -136,9 +121,9 @@ def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
     try:
         said, figures = pipe.recv()
     except (EOFError, ConnectionResetError):
-        raise RunFailed(f"the {name}'s process ended") from None
+        raise RunFailed(f"the {role}'s process ended") from None
     if said == "failed":
-        raise RunFailed(f"{name}: {figures['error']}")
+        raise RunFailed(f"{role}: {figures['error']}")
     return said, dict(figures)
 
 
@@ -148,9 +133,45 @@ def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     try:
         try:
             task(line, *arguments)
-        except Fault as error:
-            line.tell("failed", {"error": str(error)})
-        except OSError as error:
-            line.tell("failed", {"error": f"{type(error).__name__}: {error}"})
+        except (Fault, OSError) as error:
+            kind = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
+            line.tell("failed", {"error": f"{kind}{error}"})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the bench has ended or is ending
+
+
+class Interruption:
+    """Holds whether the user asked the run to stop.
+
+    Raises: KeyboardInterrupt at the second Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._take)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Shield the processes that start in this context from Ctrl-C; this process receives it at exit."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from broker.perf.faults import BadDocument
 
 T = TypeVar("T")
 
-_SHOWN_LETTERS = 40
-
-
-class BadDocument(Exception):
-    """A document of the wrong form; the text is one line that says where."""
+_SHOWN_LETTERS: Final = 40
+_MOST: Final = 1e300  # a larger number is no real measurement, and the next sum of it would be infinite
+_EXPECTED: Final[dict[type, tuple[tuple[type, ...], str]]] = {  # JSON types of a field's type, and their name
+    dict: ((dict,), "an object"),
+    tuple: ((list,), "a list"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+}
 
 
 def encode(value: Any) -> Any:
@@ -51,35 +57,28 @@ def decode(kind: type[T], value: Any, where: str = "") -> T:
 
 
 def _decoded(kind: Any, value: Any, where: str) -> Any:
-    origin = get_origin(kind)
-    if kind is object:
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin is object:
         return value
     if origin is types.UnionType:
-        inner = next(option for option in get_args(kind) if option is not type(None))
-        return None if value is None else _decoded(inner, value, where)
-    if origin is dict:
-        items = _expect(value, dict, "an object", where).items()
-        return {name: _decoded(get_args(kind)[1], item, _under(where, name)) for name, item in items}
-    if origin is tuple:
-        return _decoded_tuple(get_args(kind), value, where)
-    if is_dataclass(kind):
+        return None if value is None else _decoded(inner[0], value, where)
+    accepted, expected = _EXPECTED[dict if is_dataclass(origin) else origin]
+    if type(value) not in accepted or (origin is float and not abs(value) <= _MOST):
+        raise _other(value, expected, where)
+    if is_dataclass(origin):
         return _decoded_dataclass(kind, value, where)
-    return _SCALARS[kind](value, where)
+    if origin is dict:
+        return {name: _decoded(inner[1], item, _under(where, name)) for name, item in value.items()}
+    if origin is tuple:
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(value) != len(kinds):
+            raise BadDocument(f"{where}: expected a list of {len(kinds)}, found one of {len(value)}")
+        items = enumerate(zip(kinds, value, strict=True))
+        return tuple(_decoded(kind, item, f"{where}[{at}]") for at, (kind, item) in items)
+    return value
 
 
-def _decoded_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    items = _expect(value, list, "a list", where)
-    if kinds[-1] is Ellipsis:
-        kinds = kinds[:1] * len(items)
-    elif len(items) != len(kinds):
-        raise BadDocument(f"{where}: expected a list of {len(kinds)}, found one of {len(items)}")
-    return tuple(
-        _decoded(kind, item, f"{where}[{at}]") for at, (kind, item) in enumerate(zip(kinds, items, strict=True))
-    )
-
-
-def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
-    given = _expect(value, dict, "an object", where)
+def _decoded_dataclass(kind: Any, given: dict[str, Any], where: str) -> Any:
     hints = get_type_hints(kind)
     known = {field.name: field for field in fields(kind)}
     for name in given:
@@ -92,36 +91,6 @@ def _decoded_dataclass(kind: Any, value: Any, where: str) -> Any:
         elif field.default is MISSING and field.default_factory is MISSING:
             raise BadDocument(f"{_under(where, name)}: missing")
     return kind(**made)
-
-
-def _whole(value: Any, where: str) -> int:
-    if type(value) is not int:
-        raise _other(value, "a whole number", where)
-    return value
-
-
-def _number(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or not abs(value) <= _MOST:
-        raise _other(value, "a number", where)
-    return float(value) if type(value) is float else value
-
-
-def _text(value: Any, where: str) -> str:
-    return str(_expect(value, str, "a text", where))
-
-
-def _bit(value: Any, where: str) -> bool:
-    return bool(_expect(value, bool, "true or false", where))
-
-
-_MOST = 1e300  # a larger number is no real measurement, and the next sum of it would be infinite
-_SCALARS: dict[type, Callable[[Any, str], Any]] = {int: _whole, float: _number, str: _text, bool: _bit}
-
-
-def _expect(value: Any, kind: type, name: str, where: str) -> Any:
-    if not isinstance(value, kind):
-        raise _other(value, name, where)
-    return value
 
 
 def _other(value: Any, expected: str, where: str) -> BadDocument:

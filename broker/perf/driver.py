@@ -5,26 +5,35 @@ from __future__ import annotations
 import heapq
 import resource
 import selectors
+import signal
 import time
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
 
 from broker.perf.crew import CrewPipe
 from broker.perf.faults import Fault
 from broker.perf.histogram import Histogram
+from broker.perf.outcome import RunTally
 from broker.perf.peer import PeerConnection
 from broker.perf.sender import NEVER_NS
-from broker.perf.tally import RunTally
 
 STOP: Final = "stop"  # words that the run sends
 DRAIN: Final = "drain"
-TICK: Final = "tick"  # words that a process sends
+LEAVE: Final = "leave"
+CONNECTED: Final = "connected"  # words that a process sends
+TICK: Final = "tick"
+DONE: Final = "done"
+LEFT: Final = "left"
 
 _DRAIN_EVERY_NS: Final = 20_000_000
 _LONGEST_WAIT_S: Final = 0.5
 _EARLY_NS: Final = 80_000  # a sleeping process wakes late: it is woken early and polls until the timer is due
 _MOST_EARLY_PER_S: Final = 2500.0  # above this number of timers the process would only poll
 _PRECISE: Final = 256  # connections; select() waits in microseconds, epoll in milliseconds, but select() is O(n)
+_SLACK: Final = Path("/proc/self/timerslack_ns")
+
+T = TypeVar("T")
 
 
 class DrivenConnection(Protocol):
@@ -38,33 +47,55 @@ class DrivenConnection(Protocol):
 
 
 class Crowd(Protocol):
-    """The connections of one process, which all have the same role."""
+    """The connections of one process, which all have the same role.
+
+    Shapes: `timers_per_s` is the expected number of timers; with one, they are exact to less than a millisecond;
+    `settle` gets the fault of the run, "" for none, and returns the last figures.
+    """
+
+    timers_per_s: float
 
     @property
     def members(self) -> Sequence[DrivenConnection]: ...
     def start(self, at_ns: int) -> None: ...
     def stop(self, now_ns: int) -> None: ...
     def finished(self, now_ns: int) -> bool: ...
+    def settle(self, fault: str) -> dict[str, Any]: ...
     def tally(self) -> RunTally: ...
     def histograms(self) -> dict[str, Histogram]: ...
+
+
+def run_crowd(crowd_of: Callable[[T], Crowd], share: T, line: CrewPipe, interval_ns: int) -> None:
+    """Run a process: connect its share of the run, drive it, report its figures and leave."""
+    crowd = crowd_of(share)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
+    driver = Driver(line, crowd)
+    line.tell(CONNECTED)
+    begin_ns, stop_ns = line.hear()
+    figures = driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
+    line.tell(DONE, figures | crowd.settle(figures["fault"]))
+    line.await_word(LEAVE)  # the connections close only after the run has taken its last figure of the broker
+    for member in crowd.members:
+        member.peer.close()
+    line.tell(LEFT)
 
 
 class Driver:
     """Waits for sockets, timers and the run's words, whichever comes first."""
 
-    def __init__(self, line: CrewPipe, crowd: Crowd, *, timers_per_s: float = 0.0) -> None:
-        """Prepare to drive; with an expected `timers_per_s`, timers are exact to less than a millisecond."""
+    def __init__(self, line: CrewPipe, crowd: Crowd) -> None:
         self._line = line
         self._crowd = crowd
         self._members = crowd.members
-        self._places = {id(member): place for place, member in enumerate(self._members)}
-        exact = timers_per_s > 0 and len(self._members) <= _PRECISE
+        exact = crowd.timers_per_s > 0 and len(self._members) <= _PRECISE
         self._selector = selectors.SelectSelector() if exact else selectors.DefaultSelector()
         self._masks = [0] * len(self._members)
         self._armed = [NEVER_NS] * len(self._members)
         self._timers: list[tuple[int, int]] = []
         self._draining = False
-        self._early_ns = _EARLY_NS if exact and timers_per_s <= _MOST_EARLY_PER_S else 0
+        self._early_ns = _EARLY_NS if exact and crowd.timers_per_s <= _MOST_EARLY_PER_S else 0
+        if crowd.timers_per_s:
+            _tighten_timers()
 
     def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
         """Drive until the crowd is finished, and return the figures of this process.
@@ -79,12 +110,8 @@ class Driver:
         except OSError as error:
             fault = f"the connection to the broker broke: {error.strerror or error}"
         busy_s, wall_s = _cpu_s() - used_s, (time.monotonic_ns() - begin_ns) / 1e9
-        return {
-            **self._figures(),
-            "cpu_s": busy_s,
-            "busy_share": min(1.0, busy_s / wall_s) if wall_s > 0 else 0.0,
-            "fault": fault,
-        }
+        busy_share = min(1.0, busy_s / wall_s) if wall_s > 0 else 0.0
+        return {**self._figures(), "cpu_s": busy_s, "busy_share": busy_share, "fault": fault}
 
     def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
         crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns
@@ -95,17 +122,15 @@ class Driver:
         while not crowd.finished(now_ns := clock()):
             wake_ns = min(tick_ns, stop_ns, self._timers[0][0] - self._early_ns if self._timers else NEVER_NS)
             for key, events in selector.select(min(_LONGEST_WAIT_S, max(0.0, (wake_ns - now_ns) / 1e9))):
-                place = key.data
-                if place is None:
+                if key.data is None:
                     self._hear()
-                    continue
-                self._members[place].react(events, clock())
-                self._arm(place, clock())
+                else:
+                    self._members[key.data].react(events, clock())
+                    self._arm(key.data, clock())
             self._fire(now_ns := clock())
             if now_ns >= stop_ns:
                 stop_ns = NEVER_NS
-                crowd.stop(now_ns)
-                self._arm_all(now_ns)
+                self._stop(now_ns)
             if self._draining:
                 interval_ns = _DRAIN_EVERY_NS
                 tick_ns = min(tick_ns, now_ns + interval_ns)
@@ -130,30 +155,28 @@ class Driver:
 
     def _arm(self, place: int, now_ns: int) -> None:
         """Wait for the next event that a member can act on."""
-        member = self._members[place]
-        mask = member.interest(now_ns)
-        if mask != self._masks[place]:
-            self._change(member.peer, place, mask)
+        member, before = self._members[place], self._masks[place]
+        mask = self._masks[place] = member.interest(now_ns)
+        if mask != before:
+            if not before:
+                self._selector.register(member.peer.socket, mask, place)
+            elif mask:
+                self._selector.modify(member.peer.socket, mask, place)
+            else:
+                self._selector.unregister(member.peer.socket)
         wakes_ns = member.wakes_ns()
         if wakes_ns < self._armed[place]:
             self._armed[place] = wakes_ns
             heapq.heappush(self._timers, (wakes_ns, place))
 
-    def _change(self, peer: PeerConnection, place: int, mask: int) -> None:
-        if not self._masks[place]:
-            self._selector.register(peer.socket, mask, place)
-        elif mask:
-            self._selector.modify(peer.socket, mask, place)
-        else:
-            self._selector.unregister(peer.socket)
-        self._masks[place] = mask
+    def _stop(self, now_ns: int) -> None:
+        self._crowd.stop(now_ns)
+        self._arm_all(now_ns)
 
     def _hear(self) -> None:
         word = self._line.hear()
         if word == STOP:
-            now_ns = time.monotonic_ns()
-            self._crowd.stop(now_ns)
-            self._arm_all(now_ns)
+            self._stop(time.monotonic_ns())
         elif word == DRAIN:
             self._draining = True
 
@@ -166,6 +189,14 @@ class Driver:
             for one in histograms.values():
                 one.clear()
         return figures
+
+
+def _tighten_timers() -> None:
+    """Ask the kernel to wake this process on time, instead of up to 50 microseconds later."""
+    try:
+        _SLACK.write_text("1")
+    except OSError:
+        return  # not Linux; lateness is measured anyway
 
 
 def _cpu_s() -> float:

@@ -19,5 +19,13 @@ class Stalled(Fault):
     """Nothing made progress for too long."""
 
 
+class RunFailed(Exception):
+    """A run did not reach its end; the text says what the generator observed."""
+
+
 class BadOptions(Exception):
     """Options that contradict each other; the text is one line for the user."""
+
+
+class BadDocument(Exception):
+    """A document of the wrong form; the text is one line that says where."""

@@ -1,27 +1,48 @@
-"""Adds the flags that scenarios share; names and letters are those of PerfTest and lavinmqperf.
+"""The options that scenarios share, and the load that they describe; names and letters are those of PerfTest.
 
-`add_scenario` creates a scenario's parser with the flags that every scenario has: the broker, the interval, the
+`add_scenario` creates a scenario's parser with the options that every scenario has: the broker, the interval, the
 output. A scenario that moves messages calls `add_load`, too.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker.perf.faults import BadOptions
+from broker.perf.load import Load
+from broker.perf.machine import cores
 from broker.perf.peer import LOGIN, Address
-from broker.perf.quantities import argument, count, count_or_none, duration, rate, size
-from broker.perf.stamp import STAMP_BYTES
-
-__all__ = ["DEFAULT_URI", "add_load", "add_scenario", "add_time", "masked"]
+from broker.perf.quantities import argument, at_most, count, count_or_none, duration, rate, size
+from broker.perf.receiver import ReceiverPace
+from broker.perf.spool import STAMP_BYTES, Material
 
 DEFAULT_URI: Final = "amqp://guest:guest@127.0.0.1:5672"
+MOST_PROCESSES: Final = 4
+
+
+def add(
+    group: argparse._ActionsContainer,
+    names: str,
+    metavar: str,
+    kind: Callable[[str], Any],
+    text: str,
+    value: Any = None,
+) -> None:
+    """Add an option with one value, by default `value`; of its `names`, the last long one names the attribute."""
+    attribute = names.rpartition("--")[2].replace("-", "_")
+    group.add_argument(*names.split(), dest=attribute, metavar=metavar, type=kind, default=value, help=text)
+
+
+def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None:
+    """Add an option without a value."""
+    group.add_argument(*names.split(), action="store_true", help=text)
 
 
 def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """Return a scenario's parser, with the flags that every scenario has.
+    """Return a scenario's parser, with the options that every scenario has.
 
     Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
     or a file's name), `plot`, `quiet`.
@@ -31,69 +52,145 @@ def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentPar
     )
     made.set_defaults(scenario=name)
     broker = made.add_argument_group("broker")
-    broker.add_argument(
-        "-h",
-        "--uri",
-        metavar="URL",
-        type=_address,
-        default=Address.parse(DEFAULT_URI),
-        help=f"amqp://, or amqps:// with ?cacertfile=FILE or ?verify=verify_none; default {DEFAULT_URI}",
-    )
-    broker.add_argument(
-        "--pid", metavar="PID", type=count, help="the broker's process on this machine, for CPU time and memory"
-    )
+    uri = f"amqp://, or amqps:// with ?cacertfile=FILE or ?verify=verify_none; default {DEFAULT_URI}"
+    add(broker, "-h --uri", "URL", _address, uri, Address.parse(DEFAULT_URI))
+    add(broker, "--pid", "PID", count, "the broker's process on this machine, for CPU time and memory")
     output = made.add_argument_group("output")
-    output.add_argument(
-        "-i", "--interval", metavar="T", type=_interval, default=1.0, help="interval of progress lines, default 1s"
-    )
-    output.add_argument("-j", "--json", metavar="FILE", nargs="?", const="-", help="write the result as JSON to FILE, or print it instead of the table")  # noqa: E501  # fmt: skip
-    output.add_argument("--plot", metavar="FILE", type=Path, help="draw the result as one HTML page")
-    output.add_argument("--quiet", action="store_true", help="show no progress")
+    add(output, "-i --interval", "T", _interval, "interval of progress lines, default 1s", 1.0)
+    document = "write the result as JSON to FILE, or print it instead of the table"
+    output.add_argument("-j", "--json", metavar="FILE", nargs="?", const="-", help=document)
+    add(output, "--plot", "FILE", Path, "draw the result as one HTML page")
+    add_switch(output, "--quiet", "show no progress")
     output.add_argument("-?", "--help", action="help", help="show this and exit")
     return made
 
 
-def add_time(parser: argparse._ActionsContainer, default_s: float) -> None:
-    """Add the flag for the duration of a run; 0 means until Ctrl-C."""
-    parser.add_argument(
-        "-z", "--time", metavar="T", type=duration, help=f"stop after T (default {default_s:g}s; 0: at Ctrl-C)"
-    )
+def add_time(group: argparse._ActionsContainer, default_s: float) -> None:
+    """Add the option for the duration of a run; 0 means until Ctrl-C."""
+    add(group, "-z --time", "T", duration, f"stop after T (default {default_s:g}s; 0: at Ctrl-C)")
 
 
 def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the flags for publishing and consuming, and return their group.
+    """Add the options for publishing and consuming, and return their group.
 
     Shapes: `producers`, `consumers`, `size` (bytes), `confirm` (window or 0), `pmessages`, `cmessages` (or None),
     `rate`, `consumer_rate` (per second and connection, or None), `prefetch` (0: no limit), `autoack`, `ack_every`,
-    `persistent`, `mandatory`, `unsent` (bytes, 0: the kernel's default).
+    `flags`, `processes`, `unsent` (bytes, 0: the kernel's default), `queue_args`, `ceiling`.
     """
     load = parser.add_argument_group("load")
-    load.add_argument(
-        "-x",
-        "--producers",
-        "--publishers",
-        metavar="N",
-        type=count_or_none,
-        default=1,
-        help="number of them, default 1",
-    )
-    load.add_argument("-y", "--consumers", metavar="N", type=count_or_none, default=1, help="number of them, default 1")
-    load.add_argument("-s", "--size", metavar="SIZE", type=size, default=STAMP_BYTES, help=f"size of a body, default {STAMP_BYTES} bytes")  # noqa: E501  # fmt: skip
-    load.add_argument("-c", "--confirm", metavar="N", type=count_or_none, default=0, help="use confirms, with at most N unconfirmed messages")  # noqa: E501  # fmt: skip
-    load.add_argument("-C", "--pmessages", metavar="N", type=count, help="publish N messages in total")
-    load.add_argument("-D", "--cmessages", metavar="N", type=count, help="consume N messages in total")
-    load.add_argument("-r", "--rate", metavar="R", type=rate, help="messages per second and publisher")
-    load.add_argument("-R", "--consumer-rate", metavar="R", type=rate, help="messages per second and consumer")
-    load.add_argument("-q", "--qos", "-P", "--prefetch", dest="prefetch", metavar="N", type=_prefetch, default=0, help="unacked messages per consumer (default no limit)")  # noqa: E501  # fmt: skip
-    load.add_argument("-a", "--autoack", action="store_true", help="consume without acks")
-    load.add_argument("-A", "--multi-ack-every", "--ack", dest="ack_every", metavar="N", type=count, default=1, help="one ack for N messages (default 1)")  # noqa: E501  # fmt: skip
-    load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", choices=("persistent", "mandatory"), default=[], help="persistent or mandatory; can be repeated")  # noqa: E501  # fmt: skip
+    number = "number of them, default 1"
+    publishers = ("-x", "--producers", "--publishers")
+    load.add_argument(*publishers, metavar="N", type=count_or_none, default=1, help=number)
+    add(load, "-y --consumers", "N", count_or_none, number, 1)
+    add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
+    add(load, "-c --confirm", "N", count_or_none, "use confirms, with at most N unconfirmed messages", 0)
+    add(load, "-C --pmessages", "N", count, "publish N messages in total")
+    add(load, "-D --cmessages", "N", count, "consume N messages in total")
+    add(load, "-r --rate", "R", rate, "messages per second and publisher")
+    add(load, "-R --consumer-rate", "R", rate, "messages per second and consumer")
+    prefetch = at_most(count_or_none, 0xFFFF, "AMQP can say")
+    add(load, "-q --qos -P --prefetch", "N", prefetch, "unacked messages per consumer (default no limit)", 0)
+    add_switch(load, "-a --autoack", "consume without acks")
+    acks = ("-A", "--multi-ack-every", "--ack")
+    step = "one ack for N messages (default 1)"
+    load.add_argument(*acks, dest="ack_every", metavar="N", type=count, default=1, help=step)
+    flag = load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", default=[])
+    flag.choices, flag.help = ("persistent", "mandatory"), "persistent or mandatory; can be repeated"
     load.add_argument("--persistent", dest="flags", action="append_const", const="persistent", help="as -f persistent")
-    load.add_argument("--processes", metavar="N", type=count, help="number of processes for publishers, and for consumers (default one per core, at most 4)")  # noqa: E501  # fmt: skip
-    load.add_argument("--unsent", metavar="SIZE", type=size, default=0, help="how much a publisher sends with one time stamp, and how much may wait in its kernel (default: what the kernel takes)")  # noqa: E501  # fmt: skip
-    load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help="an argument of the queues; can be repeated")  # noqa: E501  # fmt: skip
-    load.add_argument("--ceiling", action="store_true", help="first measure how fast the generator is without a broker")
+    processes = "number of processes for publishers, and for consumers (default one per core, at most 4)"
+    add(load, "--processes", "N", count, processes)
+    unsent = "how much a publisher sends with one time stamp, and how much may wait in its kernel"
+    add(load, "--unsent", "SIZE", size, f"{unsent} (default: what the kernel takes)", 0)
+    arguments = "an argument of the queues; can be repeated"
+    load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help=arguments)
+    add_switch(load, "--ceiling", "first measure how fast the generator is without a broker")
     return load
+
+
+def load_of(
+    options: argparse.Namespace,
+    material: Material,
+    queues: Sequence[str],
+    *,
+    copies: int | None = None,
+    default_s: float | None = None,
+) -> Load:
+    """Return the load that the options of `add_load` and `add_time` describe.
+
+    Raises: BadOptions.
+    """
+    return Load(
+        address=options.uri,
+        material=material,
+        producers=options.producers,
+        queues=spread(queues, options.consumers),
+        demand=_demand(options),
+        window=options.confirm,
+        messages=options.pmessages,
+        per_s=options.rate,
+        prefetch=options.prefetch,
+        deliveries=options.cmessages,
+        seconds=seconds_of(options, default_s),
+        interval_s=options.interval,
+        copies=copies,
+        processes=processes_of(options),
+        unsent_bytes=options.unsent,
+    )
+
+
+def material_of(options: argparse.Namespace, exchange: str, keys: Sequence[str], *, renewed: bool = False) -> Material:
+    """Return the messages that the options of `add_load` describe."""
+    persistent, mandatory = "persistent" in options.flags, "mandatory" in options.flags
+    return Material(exchange, tuple(keys), options.size, persistent, mandatory, renewed)
+
+
+def spread(queues: Sequence[str], consumers: int) -> tuple[tuple[str, ...], ...]:
+    """Return the queues of each consumer: one queue each, round-robin, or several if there are more queues."""
+    if consumers >= len(queues):
+        return tuple((queues[number % len(queues)],) for number in range(consumers)) if queues else ()
+    return tuple(tuple(queues[number::consumers]) for number in range(consumers))
+
+
+def seconds_of(options: argparse.Namespace, default_s: float | None) -> float | None:
+    """Return the duration of a run, None for no limit."""
+    if getattr(options, "time", None) is not None:
+        return options.time or None
+    return None if options.pmessages or options.cmessages else default_s
+
+
+def processes_of(options: argparse.Namespace) -> int:
+    """Return the maximum number of publisher processes, which is also that of consumer processes."""
+    return options.processes or min(MOST_PROCESSES, cores())
+
+
+def _demand(options: argparse.Namespace) -> ReceiverPace:
+    """Return how consumers receive and ack.
+
+    Raises: BadOptions.
+    """
+    if options.autoack and options.ack_every > 1:
+        raise BadOptions("--autoack and --multi-ack-every do not go together")
+    if not options.autoack and 0 < options.prefetch < options.ack_every:
+        raise BadOptions(f"--multi-ack-every {options.ack_every} is never reached with --qos {options.prefetch}")
+    return ReceiverPace(0 if options.autoack else options.ack_every, options.size, options.consumer_rate)
+
+
+def check_sides(options: argparse.Namespace, both: str = "") -> None:
+    """Check that the options include the publishers or consumers that the run needs.
+
+    Shapes: `both` is the problem if either is missing; "" if the scenario can do without one.
+    Raises: BadOptions.
+    """
+    needed = {
+        "-x 0 -y 0 leaves nothing to do": options.producers or options.consumers,
+        "--pmessages needs a publisher": options.producers or not options.pmessages,
+        "--cmessages needs a consumer": options.consumers or not options.cmessages,
+        "--confirm needs a publisher": options.producers or not options.confirm,
+        both: (options.producers and options.consumers) or not both,
+    }
+    for problem, fulfilled in needed.items():
+        if not fulfilled:
+            raise BadOptions(problem)
 
 
 def masked(words: Sequence[str]) -> list[str]:
@@ -112,11 +209,4 @@ def _interval(text: str) -> float:
     value = duration(text)
     if not 0.05 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text!r} is not between 50ms and 1h")
-    return value
-
-
-def _prefetch(text: str) -> int:
-    value = count_or_none(text)
-    if value > 0xFFFF:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than 65535, the most that AMQP can say")
     return value

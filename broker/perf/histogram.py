@@ -24,8 +24,6 @@ class Histogram:
     Cost: a shift and an addition per record, and 265 KiB of memory for any number of records.
     """
 
-    __slots__ = ("_cells",)
-
     def __init__(self) -> None:
         self._cells = array("Q", bytes(8 * _CELLS))
 

@@ -11,29 +11,6 @@ from broker.perf.spool import Material
 
 
 @dataclass(frozen=True, slots=True)
-class PublishShare:
-    """The publishers of one process: the pace and the first routing key of each."""
-
-    address: Address
-    material: Material
-    paces: tuple[SenderPace, ...]
-    first_keys: tuple[int, ...]
-    stagger_s: tuple[float, ...]  # spreads publishers of one rate over the period
-    unsent_bytes: int = 0  # how much the kernel accepts before it must send, 0 for its default
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeShare:
-    """The consumers of one process: the queues of each."""
-
-    address: Address
-    demand: ReceiverPace
-    queues: tuple[tuple[str, ...], ...]
-    prefetch: int
-    limit: int | None  # for the first process, if the number of deliveries is given
-
-
-@dataclass(frozen=True, slots=True)
 class Load:
     """The messages to publish and consume, their source and destination, and the duration.
 
@@ -60,41 +37,37 @@ class Load:
     processes: int = 1
     unsent_bytes: int = 0
 
-    @property
-    def consumers(self) -> int:
-        """The number of consumers."""
-        return len(self.queues)
+    def publish_shares(self) -> list[Share]:
+        """Return the publishers of each publishing process."""
+        return self._shares(self.producers, self.processes)
 
-    def publish_shares(self) -> list[PublishShare]:
-        """Return the share of each publishing process."""
-        count = self.producers
-        paces = [self._pace(number) for number in range(count)]
-        first = [number * len(self.material.keys) // count for number in range(count)]
-        gap_s = 1 / self.per_s if self.per_s else 0.0
-        stagger = [gap_s * number / count for number in range(count)]
-        return [
-            PublishShare(
-                self.address, self.material, tuple(paces[at]), tuple(first[at]), tuple(stagger[at]), self.unsent_bytes
-            )
-            for at in _parts(count, self.processes)
-        ]
+    def consume_shares(self) -> list[Share]:
+        """Return the consumers of each consuming process; one process alone counts a given number of deliveries."""
+        return self._shares(len(self.queues), 1 if self.deliveries is not None else self.processes)
 
-    def consume_shares(self) -> list[ConsumeShare]:
-        """Return the share of each consuming process; one process alone counts a given number of deliveries."""
-        processes = 1 if self.deliveries is not None else self.processes
-        return [
-            ConsumeShare(self.address, self.demand, self.queues[at], self.prefetch, self.deliveries)
-            for at in _parts(self.consumers, processes)
-        ]
-
-    def _pace(self, number: int) -> SenderPace:
+    def pace(self, number: int) -> SenderPace:
+        """Return how a publisher publishes."""
         messages = self.messages
         if messages is not None:
             messages = messages // self.producers + (number < messages % self.producers)
         return SenderPace(self.window, messages, self.per_s)
 
+    def first_key(self, number: int) -> int:
+        """Return the index of a publisher's first routing key; publishers begin at different keys."""
+        return number * len(self.material.keys) // self.producers
 
-def _parts(count: int, processes: int) -> list[slice]:
-    """Return the slice of each process that gets a share."""
-    used = min(count, processes)
-    return [slice(count * part // used, count * (part + 1) // used) for part in range(used)]
+    def stagger_s(self, number: int) -> float:
+        """Return how much later than the first a publisher starts: they are spread over the period of a rate."""
+        return number / self.producers / self.per_s if self.per_s else 0.0
+
+    def _shares(self, count: int, processes: int) -> list[Share]:
+        used = min(count, processes)
+        return [Share(self, range(count * part // used, count * (part + 1) // used)) for part in range(used)]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The publishers, or the consumers, that one process runs."""
+
+    load: Load
+    numbers: range

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from broker.perf.histogram import Histogram
-from broker.perf.machine import MachineFacts
-from broker.perf.peer import Address
-from broker.perf.process_tree import TreeUsage
+from broker.perf.machine import MachineFacts, TreeUsage
 from broker.perf.result import BrokerFacts, Figure, Generator, Interval, Latency, ProcessUse, Result, RunTotals
-from broker.perf.tally import RunTally
 
-BUSY_SHARE: Final = 0.9  # of a core: above this share the generator limits the run
+_BUSY_SHARE: Final = 0.9  # of a core: above this share the generator limits the run
 _NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plot", "quiet", "pid", "version"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunTally:
+    """Messages since the run began, in one process or in all."""
+
+    published: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    returned: int = 0
+    delivered: int = 0
+    acked: int = 0
+    deliver_bytes: int = 0
+    blocked: int = 0  # publishers that the broker blocks now
+
+    def __add__(self, other: RunTally) -> RunTally:
+        return RunTally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: RunTally) -> RunTally:
+        return RunTally(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(slots=True)
@@ -47,14 +64,9 @@ class RunOutcome:
 
     def totals(self, body_bytes: int) -> RunTotals:
         """Return the counts with their rates."""
-        tally = self.tally
+        tally, counts = self.tally, ("published", "confirmed", "nacked", "returned", "delivered", "acked")
         return RunTotals(
-            published=tally.published,
-            confirmed=tally.confirmed,
-            nacked=tally.nacked,
-            returned=tally.returned,
-            delivered=tally.delivered,
-            acked=tally.acked,
+            **{name: getattr(tally, name) for name in counts},
             publish_per_s=_per(tally.published, self.publish_s),
             confirm_per_s=_per(tally.confirmed, self.publish_s),
             deliver_per_s=_per(tally.delivered, self.deliver_s),
@@ -62,13 +74,51 @@ class RunOutcome:
             deliver_bytes=tally.deliver_bytes,
         )
 
-    def generator(self, ceiling_per_s: float | None) -> Generator:
-        """Return the figures of the generator itself."""
-        return Generator(self.cpu_s, self.busy_share, ceiling_per_s, self.busy_share > BUSY_SHARE)
-
     def process(self) -> ProcessUse | None:
         """Return what the broker's process used, None if it was not measured."""
         return used(self.before, self.after, max(self.tally.published, self.tally.delivered))
+
+    def result(
+        self, options: Namespace, product: str, figures: Mapping[str, Figure], ceiling_per_s: float | None
+    ) -> Result:
+        """Return the result document of a run that moved messages."""
+        undelivered = {"queued_at_end": self.queued_at_end, "left_behind": self.left_behind}
+        return document(
+            options,
+            product,
+            self.seconds,
+            generator=generator(self.cpu_s, self.busy_share, ceiling_per_s),
+            process=self.process(),
+            figures={**figures, **{name: Figure(count, "messages") for name, count in undelivered.items() if count}},
+            failures=tuple(self.failures),
+            intervals=tuple(self.intervals),
+            totals=self.totals(options.size),
+            latency_us=Latency.of(self.due_times),
+            confirm_latency_us=Latency.of(self.confirm_times),
+        )
+
+
+def document(options: Namespace, product: str, seconds: float, **measured: Any) -> Result:
+    """Return the result document of a run that took `seconds` and ends now; `measured` are its further fields.
+
+    The options are JSON values, without output targets and credentials.
+    """
+    started = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds, UTC)
+    return Result(
+        scenario=options.scenario,
+        arguments=tuple(getattr(options, "words", ())),
+        started=started.isoformat(timespec="seconds")[:19] + "Z",
+        broker=BrokerFacts(product, options.uri.host, options.uri.port),
+        options={name: _plain(value) for name, value in vars(options).items() if name not in _NOT_OPTIONS},
+        seconds=seconds,
+        machine=MachineFacts.here(),
+        **measured,
+    )
+
+
+def generator(cpu_s: float, busy_share: float, ceiling_per_s: float | None = None) -> Generator:
+    """Return the figures of the generator itself."""
+    return Generator(cpu_s, min(1.0, busy_share), ceiling_per_s, busy_share > _BUSY_SHARE)
 
 
 def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> ProcessUse | None:
@@ -79,48 +129,23 @@ def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> Pr
     return ProcessUse(cpu_s, cpu_s / messages * 1e6 if messages else None, after.rss_bytes, after.peak_rss_bytes)
 
 
-def result_of(
-    options: argparse.Namespace,
-    product: str,
-    outcome: RunOutcome,
-    *,
-    figures: Mapping[str, Figure] | None = None,
-    ceiling_per_s: float | None = None,
-) -> Result:
-    """Return the result document of a run that moved messages."""
-    address: Address = options.uri
-    return Result(
-        scenario=options.scenario,
-        arguments=tuple(getattr(options, "words", ())),
-        started=started(outcome.seconds),
-        broker=BrokerFacts(product, address.host, address.port),
-        options=shown_options(options),
-        seconds=outcome.seconds,
-        intervals=tuple(outcome.intervals),
-        totals=outcome.totals(options.size),
-        latency_us=Latency.of(outcome.due_times),
-        confirm_latency_us=Latency.of(outcome.confirm_times),
-        generator=outcome.generator(ceiling_per_s),
-        process=outcome.process(),
-        machine=MachineFacts.here(),
-        figures=dict(figures or {}) | _undelivered(outcome),
-        failures=tuple(outcome.failures),
-    )
+def cost_figures(
+    before: TreeUsage | None, after: TreeUsage | None, count: int, *, cpu: str = "", memory: str = ""
+) -> dict[str, Figure]:
+    """Return, under these names, the broker's CPU time and growth for each of `count`; none if they are unknown."""
+    if before is None or after is None or not count:
+        return {}
+    cpu_us, grown_bytes = (after.cpu_s - before.cpu_s) / count * 1e6, max(0, after.rss_bytes - before.rss_bytes) / count
+    figures = {cpu: Figure(cpu_us, "us"), memory: Figure(grown_bytes, "bytes")}
+    return {name: figure for name, figure in figures.items() if name}
 
 
-def _undelivered(outcome: RunOutcome) -> dict[str, Figure]:
-    counts = {"queued_at_end": outcome.queued_at_end, "left_behind": outcome.left_behind}
-    return {name: Figure(count, "messages") for name, count in counts.items() if count}
-
-
-def shown_options(options: argparse.Namespace) -> dict[str, object]:
-    """Return the options as JSON values, without output targets and credentials."""
-    return {name: _plain(value) for name, value in vars(options).items() if name not in _NOT_OPTIONS}
-
-
-def started(seconds: float) -> str:
-    """Return the start time, in UTC, of something that took `seconds` and ends now."""
-    return datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds, UTC).isoformat(timespec="seconds")[:19] + "Z"
+def time_figures(name: str, times: Histogram) -> dict[str, Figure]:
+    """Return the median and the 99th percentile as figures; none if nothing was counted."""
+    if not times.count:
+        return {}
+    p50, p99 = times.percentiles((50, 99))
+    return {f"{name}_p50": Figure(p50 / 1e3, "us"), f"{name}_p99": Figure(p99 / 1e3, "us")}
 
 
 def _plain(value: Any) -> object:

@@ -13,15 +13,9 @@ from broker.perf.pictures import pictures
 from broker.perf.result import Generator, Result
 from broker.perf.table import bottleneck_text, latency_rows
 
-_TILES: Final = (
-    "published",
-    "confirmed",
-    "delivered",
-    "latency p50",
-    "latency p99",
-    "broker CPU/message",
-    "broker peak memory",
-)
+_COUNTS: Final = ("published", "confirmed", "nacked", "returned", "delivered", "acked")
+_TILES: Final = (*_COUNTS, "latency p50", "latency p99", "broker CPU/message", "broker peak memory")
+_MOST_TILES: Final = 8
 
 
 def page(results: Sequence[Result]) -> str:
@@ -70,7 +64,7 @@ def _failures(result: Result, name: str, *, alone: bool) -> str:
 def _tiles(measures: Sequence[Measure]) -> str:
     """Return the headline tiles; a scenario without messages shows its own figures."""
     shown = [row for row in measures if row.name in _TILES and not row.own]
-    shown += [row for row in measures if row.own][: max(0, len(_TILES) + 1 - len(shown))]
+    shown += [row for row in measures if row.own][: max(0, _MOST_TILES - len(shown))]
     return tiles([(row.text(0), row.name) for row in shown])
 
 
@@ -129,8 +123,7 @@ def _facts(title: str, facts: Sequence[tuple[str, tuple[str, ...]]], names: Sequ
 
 
 def _count_rows(results: Sequence[Result]) -> list[tuple[str, tuple[str, ...]]]:
-    names = ("published", "confirmed", "nacked", "returned", "delivered", "acked")
-    counts = [(name, [getattr(result.totals, name) for result in results]) for name in names]
+    counts = [(name, [getattr(result.totals, name) for result in results]) for name in _COUNTS]
     return [(name, tuple(count_text(value) for value in values)) for name, values in counts if any(values)]
 
 

@@ -1,4 +1,4 @@
-"""One AMQP client connection over a blocking socket: handshake and topology calls, then the bare socket."""
+"""AMQP client connections: the scripts of their handshakes, topology calls over a blocking socket, the bare socket."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker.perf import wire
@@ -18,10 +18,14 @@ from broker.perf.faults import Refusal
 from broker.perf.scanner import reason
 from broker.perf.wire import FRAME_MAX_BYTES
 
+T = TypeVar("T")
+Pending = TypeVar("Pending", bytes, memoryview)
+
 CALL_LIMIT_S = 30.0
 _CLOSE_LIMIT_S = 2.0
 _CALLS_AT_ONCE = 100  # few enough for the answers to fit into the socket buffer meanwhile
 _PORTS = {"amqp": 5672, "amqps": 5671}
+NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 LOGIN = re.compile(r"//\S*@")
 
 
@@ -94,35 +98,99 @@ class Address:
         return context
 
 
+Ask = tuple[bytes, tuple[int, int]]
+Script = Generator[Ask, bytes, Any]
+
+
+def opening(
+    address: Address, heartbeat_s: int = 0, channels: Iterable[int] = ()
+) -> Generator[Ask, bytes, tuple[str, int]]:
+    """Open a connection and its channels, each after the broker confirmed the one before.
+
+    Shapes: a script is a generator: it yields a request with the name of the expected response, and receives that
+    response's payload. This one returns the broker's product with its version, and the agreed size of frames.
+    """
+    start = yield wire.PROTOCOL_HEADER, wire.CONNECTION_START
+    tune = yield wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE
+    channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
+    frame_max = min(frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
+    agreed = wire.method(0, wire.CONNECTION_TUNE_OK, wire.TUNE.pack(channel_max, frame_max, heartbeat_s))
+    vhost = wire.short_string(address.vhost) + b"\x00\x00"
+    yield agreed + wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK
+    for channel in channels:
+        yield wire.method(channel, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
+    return _product(start), frame_max
+
+
+def closing() -> Script:
+    """Close a connection with the closing handshake of the specification."""
+    yield wire.close(0, wire.CONNECTION_CLOSE), wire.CONNECTION_CLOSE_OK
+
+
+def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
+    """Remove the first frame from a buffer and return its type and payload; None if it is incomplete."""
+    if len(buffer) < wire.FRAME_OVERHEAD_BYTES:
+        return None
+    kind, _, size_bytes = wire.FRAME_HEAD.unpack_from(buffer)
+    whole = size_bytes + wire.FRAME_OVERHEAD_BYTES
+    if len(buffer) < whole:
+        return None
+    payload = bytes(buffer[7 : whole - 1])
+    del buffer[:whole]
+    return kind, payload
+
+
+def send_some(end: socket.socket, pending: Pending) -> Pending:
+    """Send what a non-blocking socket accepts and return the rest.
+
+    Raises: OSError.
+    """
+    try:
+        return pending[end.send(pending) :]
+    except NOT_NOW:
+        return pending
+
+
+def receive_some(end: socket.socket, room: memoryview, whose: str) -> int:
+    """Receive what a non-blocking socket has and return the number of bytes.
+
+    Raises: Refusal at the end of the stream, with the role of the connection; OSError.
+    """
+    try:
+        count = end.recv_into(room)
+    except NOT_NOW:
+        return 0
+    if not count:
+        raise Refusal(f"the broker closed a {whose}'s connection")
+    return count
+
+
 class PeerConnection:
     """A connection with one open channel, used call by call until messages flow."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:
-        """Connect and open `channel`; the sizes bound the kernel's buffers (0: its defaults)."""
+        """Connect and open `channel`; the sizes bound the kernel's buffers (0: its defaults).
+
+        No heartbeats are agreed: a timer would distort the measurement.
+        """
         self.channel = channel
-        self.product = ""
-        self.frame_max_bytes = FRAME_MAX_BYTES
         self.socket = address.connect(CALL_LIMIT_S, receive_bytes, unsent_bytes)
         self.received = bytearray()
         try:
-            self._open(address)
+            self.product, self.frame_max_bytes = self._follow(opening(address, channels=(channel,)))
         except BaseException:
             self.socket.close()
             raise
 
-    def _open(self, address: Address) -> None:
-        self.socket.sendall(wire.PROTOCOL_HEADER)
-        self.product = _product(self.await_method(wire.CONNECTION_START))
-        tune = self.call(wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE)
-        channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
-        self.frame_max_bytes = min(frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
-        answer = wire.TUNE.pack(
-            channel_max, self.frame_max_bytes, 0
-        )  # no heartbeats: a timer would distort the measurement
-        self.socket.sendall(wire.method(0, wire.CONNECTION_TUNE_OK, answer))
-        vhost = wire.short_string(address.vhost) + b"\x00\x00"
-        self.call(wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK)
-        self.call(wire.method(self.channel, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
+    def _follow(self, script: Generator[Ask, bytes, T]) -> T:
+        """Run a script to its end and return its value."""
+        try:
+            asked = next(script)
+            while True:
+                asked = script.send(self.call(*asked))
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
 
     def call(self, request: bytes, answer: tuple[int, int]) -> bytes:
         """Send a method and return the payload of its answer."""
@@ -143,20 +211,14 @@ class PeerConnection:
         raise Refusal(f"method {name} came in place of {answer}")
 
     def _method_payload(self) -> bytes:
-        buffer = self.received
         while True:
-            if len(buffer) >= wire.FRAME_OVERHEAD_BYTES:
-                kind, _, size = wire.FRAME_HEAD.unpack_from(buffer)
-                if len(buffer) >= size + wire.FRAME_OVERHEAD_BYTES:
-                    payload = bytes(buffer[7 : 7 + size])
-                    del buffer[: size + wire.FRAME_OVERHEAD_BYTES]
-                    if kind == wire.METHOD:
-                        return payload
-                    continue
+            while (found := next_frame(self.received)) is not None:
+                if found[0] == wire.METHOD:
+                    return found[1]
             chunk = self.socket.recv(65536)
             if not chunk:
                 raise Refusal("the broker closed the socket")
-            buffer += chunk
+            self.received += chunk
 
     def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
         """Send methods that have the same answer, many at a time, and return the payloads of the answers.
@@ -170,9 +232,9 @@ class PeerConnection:
             answers += [self.await_method(answer) for _ in some]
         return answers
 
-    def declare_exchange(self, name: str, *, durable: bool, kind: str = "topic") -> None:
-        """Declare an exchange."""
-        request = wire.exchange_declare(self.channel, name, kind, durable=durable)
+    def declare_exchange(self, name: str, *, durable: bool, kind: str = "topic", passive: bool = False) -> None:
+        """Declare an exchange (`passive`: only check that it exists)."""
+        request = wire.exchange_declare(self.channel, name, kind, durable=durable, passive=passive)
         self.call(request, wire.EXCHANGE_DECLARE_OK)
 
     def declare_queue(

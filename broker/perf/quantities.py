@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import Final
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z%]*)")
@@ -63,6 +64,18 @@ def argument(text: str) -> tuple[str, str | int | bool]:
     if re.fullmatch(r"-?[0-9]{1,18}", value):
         return name, int(value)
     return name, {"true": True, "false": False}.get(value, value)
+
+
+def at_most(kind: Callable[[str], int], most: int, limit: str) -> Callable[[str], int]:
+    """Return a parser of numbers up to `most`, which is the most that `limit`."""
+
+    def parse(text: str) -> int:
+        value = kind(text)
+        if value > most:
+            raise ArgumentTypeError(f"{text!r} is more than {most}, the most that {limit}")
+        return value
+
+    return parse
 
 
 def _read(text: str, units: dict[str, float] | dict[str, int], expected: str) -> float:

@@ -9,12 +9,11 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
 from broker.perf import wire
-from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import PeerConnection
+from broker.perf.peer import PeerConnection, receive_some, send_some
 from broker.perf.scanner import Scanner
 from broker.perf.sender import NEVER_NS
-from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
+from broker.perf.spool import DUE_BYTES, STAMP, STAMP_BYTES
 
 ROOM_BYTES: Final = 524_288  # for the bytes of one read
 _SAMPLES: Final = 64  # of the stamps in one read
@@ -36,8 +35,6 @@ class ReceiverPace:
 class DeliveryQuota:
     """The number of deliveries that all receivers of a process together may still count."""
 
-    __slots__ = ("left",)
-
     def __init__(self, deliveries: int | None) -> None:
         self.left = NEVER_NS if deliveries is None else deliveries
 
@@ -53,8 +50,6 @@ class Watch:
 
     Invariant: a stamp outside the run belongs to another run and is ignored.
     """
-
-    __slots__ = ("_sent_too", "_since_ns", "_weights", "due_times", "late_times", "now_ns", "room", "sent_times")
 
     def __init__(self, body_bytes: int) -> None:
         self.due_times = Histogram()
@@ -97,24 +92,18 @@ class Receiver:
     Invariant: no delivery above the quota is acked or counted.
     """
 
-    __slots__ = (
-        "_acked", "_demand", "_out", "_quota", "_resume_ns", "_scanner", "_socket", "_start_ns", "_tail", "_tls",
-        "_watch", "delivered", "last_ns", "peer",
-    )  # fmt: skip
-
     def __init__(self, peer: PeerConnection, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer
         self.last_ns = 0
         self.delivered = 0
         self._socket = peer.socket
-        self._tls = isinstance(peer.socket, ssl.SSLSocket)
         self._demand = demand
         self._watch = watch
         self._quota = quota
         self._scanner = Scanner(watch=watch.look)
         self._tail = bytes(peer.received)  # a partly received frame
         self._out = b""
-        self._acked = 0
+        self.acked = 0
         self._start_ns = 0
         self._resume_ns = 0
 
@@ -129,10 +118,6 @@ class Receiver:
     def body_bytes(self) -> int:
         deliveries = self._scanner.deliveries
         return self._scanner.body_bytes * self.delivered // deliveries if deliveries else 0
-
-    @property
-    def acked(self) -> int:
-        return self._acked
 
     def interest(self, now_ns: int) -> int:
         """Return the selector events to wait for: no read before the rate allows it."""
@@ -149,7 +134,7 @@ class Receiver:
         Raises: Refusal, BrokenStream, OSError.
         """
         if events & EVENT_WRITE:
-            self._push()
+            self._out = send_some(self._socket, self._out)
         if events & EVENT_READ:
             self._pull()
         elif self._resume_ns <= now_ns:
@@ -163,22 +148,11 @@ class Receiver:
             fill = len(self._tail)
             room[:fill] = self._tail
             stop = fill + _SLOW_READ_BYTES if self._demand.per_s else len(room)
-            try:
-                count = self._socket.recv_into(view[fill:stop])
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            count = receive_some(self._socket, view[fill:stop], "consumer")
+            if count:
+                self._scan(fill + count)
+            if not count or not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():
                 return
-            if not count:
-                raise Refusal("the broker closed a consumer's connection")
-            self._scan(fill + count)
-            if not self._tls or not self._socket.pending():  # type: ignore[attr-defined]
-                return
-
-    def _push(self) -> None:
-        """Send pending acks."""
-        try:
-            self._out = self._out[self._socket.send(self._out) :]
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            return
 
     def finish(self, limit_s: float) -> None:
         """Ack all counted deliveries.
@@ -186,9 +160,9 @@ class Receiver:
         Raises: OSError.
         """
         self._socket.settimeout(limit_s)
-        if self._demand.ack_every and self.delivered > self._acked:
+        if self._demand.ack_every and self.delivered > self.acked:
             self._out += wire.basic_ack(self.peer.channel, self.delivered, multiple=True)
-            self._acked = self.delivered
+            self.acked = self.delivered
         self._socket.sendall(self._out)
         self._out = b""
 
@@ -204,7 +178,7 @@ class Receiver:
         self.last_ns = watch.now_ns
         self.delivered += self._quota.take(scanner.deliveries - before)
         every = self._demand.ack_every
-        if every and self.delivered - self._acked >= every:
+        if every and self.delivered - self.acked >= every:
             self._ack(self.delivered - self.delivered % every)
         if self._demand.per_s:
             self._resume_ns = self._start_ns + int(self.delivered / self._demand.per_s * 1e9)
@@ -212,8 +186,8 @@ class Receiver:
     def _ack(self, upto: int) -> None:
         """Ack in steps of the configured size, as a counting client would, all in one write."""
         step, channel = self._demand.ack_every, self.peer.channel
-        tags = range(self._acked + step, upto + 1, step)
+        tags = range(self.acked + step, upto + 1, step)
         multiple = step > 1
         self._out += b"".join([wire.basic_ack(channel, tag, multiple=multiple) for tag in tags])
-        self._acked = upto
-        self._push()
+        self.acked = upto
+        self._out = send_some(self._socket, self._out)

@@ -85,7 +85,7 @@ class Relay(asyncio.Protocol):
             at = len(wire.PROTOCOL_HEADER)
             self.transport.write(wire.method(0, wire.CONNECTION_START, _START))
         while len(data) - at >= wire.FRAME_OVERHEAD_BYTES + 4:
-            _, channel, size = wire.FRAME_HEAD.unpack_from(data, at)
+            _, channel, _ = wire.FRAME_HEAD.unpack_from(data, at)
             name = cast("tuple[int, int]", wire.METHOD_HEAD.unpack_from(data, at + 7))
             if name == wire.BASIC_DELIVER:
                 if self._learn(data, at):
@@ -93,21 +93,21 @@ class Relay(asyncio.Protocol):
                     self._pass_on(data[at:])
                     return
                 break
-            if len(data) - at < size + wire.FRAME_OVERHEAD_BYTES:
+            after = _frame_end(data, at)
+            if len(data) < after:
                 break
             self._answer(channel, name)
-            at += size + wire.FRAME_OVERHEAD_BYTES
+            at = after
         self.held = data[at:]
 
     def _learn(self, data: bytes, at: int) -> bool:
         """Take the size of the first message as the size of all; return whether its method and header are complete."""
-        header_at = at + wire.FRAME_HEAD.unpack_from(data, at)[2] + wire.FRAME_OVERHEAD_BYTES
+        header_at = _frame_end(data, at)
         if len(data) < header_at + _BODY_SIZE_AT + 8:
             return False
-        body_at = header_at + wire.FRAME_HEAD.unpack_from(data, header_at)[2] + wire.FRAME_OVERHEAD_BYTES
         body_bytes = int.from_bytes(data[header_at + _BODY_SIZE_AT :][:8], "big")
         frames = -(-body_bytes // (wire.FRAME_MAX_BYTES - wire.FRAME_OVERHEAD_BYTES))
-        self.stride_bytes = body_at - at + body_bytes + frames * wire.FRAME_OVERHEAD_BYTES
+        self.stride_bytes = _frame_end(data, header_at) - at + body_bytes + frames * wire.FRAME_OVERHEAD_BYTES
         Relay.publisher = self.transport
         return True
 
@@ -121,6 +121,11 @@ class Relay(asyncio.Protocol):
             self.transport.write(wire.method(channel, *answer))
         if name == wire.CONNECTION_CLOSE:
             self.transport.close()
+
+
+def _frame_end(data: bytes, at: int) -> int:
+    """Return where the frame that begins at `at` ends."""
+    return at + int(wire.FRAME_HEAD.unpack_from(data, at)[2]) + wire.FRAME_OVERHEAD_BYTES
 
 
 def _is_control(data: bytes) -> bool:

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from broker.perf.document import BadDocument, decode, encode, parse
+from broker.perf.document import decode, encode, parse
+from broker.perf.faults import BadDocument
 from broker.perf.histogram import Histogram
 from broker.perf.machine import MachineFacts
 

@@ -9,28 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.perf import wire
 from broker.perf.faults import BrokenStream, Refusal
-from broker.perf.wire import (
-    BASIC_ACK,
-    BASIC_CANCEL,
-    BASIC_DELIVER,
-    BASIC_NACK,
-    BASIC_QOS_OK,
-    BASIC_RETURN,
-    BODY,
-    CHANNEL_CLOSE,
-    CONNECTION_BLOCKED,
-    CONNECTION_CLOSE,
-    CONNECTION_UNBLOCKED,
-    FRAME_HEAD,
-    FRAME_OVERHEAD_BYTES,
-    HEADER,
-    HEARTBEAT,
-    METHOD,
-    METHOD_HEAD,
-)
-
-__all__ = []
 
 
 class Confirms:
@@ -38,8 +18,6 @@ class Confirms:
 
     Invariant: every number up to `watermark` is confirmed, and `above` holds no number up to `watermark` + 1.
     """
-
-    __slots__ = ("above", "frames", "watermark")
 
     def __init__(self) -> None:
         self.watermark = 0
@@ -59,29 +37,20 @@ class Confirms:
         self.frames += 1
         if tag <= self.watermark:
             return
-        above = self.above
-        if not multiple:
-            above.add(tag)
-            watermark = self.watermark
-            while watermark + 1 in above:
-                watermark += 1
-                above.remove(watermark)
-            self.watermark = watermark
-            return
-        watermark = tag
-        if above:
-            above = {one for one in above if one > tag}
-            while watermark + 1 in above:
-                watermark += 1
-                above.remove(watermark)
-            self.above = above
-        self.watermark = watermark
+        if multiple:
+            self.watermark = tag
+            self.above = {one for one in self.above if one > tag} if self.above else self.above
+        else:
+            self.above.add(tag)
+        while self.watermark + 1 in self.above:
+            self.watermark += 1
+            self.above.remove(self.watermark)
 
 
 _FATAL = {
-    CONNECTION_CLOSE: "connection.close",
-    CHANNEL_CLOSE: "channel.close",
-    BASIC_CANCEL: "basic.cancel",
+    wire.CONNECTION_CLOSE: "connection.close",
+    wire.CHANNEL_CLOSE: "channel.close",
+    wire.BASIC_CANCEL: "basic.cancel",
 }
 _END = 0xCE
 _HEAD_BYTES = 16  # of a body that the frame walk passes to `watch`
@@ -97,32 +66,6 @@ class Scanner:
     Shapes: `watch(buffer, at, stride, count)` receives `count` bodies, the first one at `at`, `stride` bytes apart; of
     a walked delivery it receives the first bytes only.
     """
-
-    __slots__ = (
-        "_begun_at",
-        "_body_at",
-        "_body_left",
-        "_body_size",
-        "_head",
-        "_lenient",
-        "_probes",
-        "_returning",
-        "_shape",
-        "_sizes",
-        "_stride",
-        "_tag_at",
-        "_watch",
-        "blocked",
-        "blocked_for",
-        "body_bytes",
-        "confirms",
-        "deliveries",
-        "last_tag",
-        "nacked",
-        "returned",
-        "settled",
-        "walked",
-    )
 
     def __init__(self, *, lenient: bool = False, watch: Watch | None = None) -> None:
         """Start counting; a `lenient` scanner counts refused and returned messages instead of raising."""
@@ -194,49 +137,49 @@ class Scanner:
 
     def _walk(self, buffer: bytearray, at: int, end: int) -> int:
         """Parse whole frames one by one to the end of the first complete delivery; return where the last one ends."""
-        while end - at >= FRAME_OVERHEAD_BYTES:
-            kind, _, size = FRAME_HEAD.unpack_from(buffer, at)
-            after = at + size + FRAME_OVERHEAD_BYTES
+        while end - at >= wire.FRAME_OVERHEAD_BYTES:
+            kind, _, size = wire.FRAME_HEAD.unpack_from(buffer, at)
+            after = at + size + wire.FRAME_OVERHEAD_BYTES
             if after > end:
                 break
             if buffer[after - 1] != _END:
                 raise BrokenStream(f"frame of type {kind} and {size} bytes does not end with 0xCE")
-            if kind == METHOD:
+            if kind == wire.METHOD:
                 self._method(buffer, at, size)
-            elif kind == HEADER:
+            elif kind == wire.HEADER:
                 self._body_left = self._body_size = int.from_bytes(buffer[at + 11 : at + 19], "big")
                 self._sizes.append(size)
-            elif kind == BODY:
+            elif kind == wire.BODY:
                 if self._watch and self._body_left == self._body_size:
                     self._head = bytes(buffer[at + 7 : at + 7 + min(size, _HEAD_BYTES)])
                 self._body_left -= size
                 self._sizes.append(size)
-            elif kind != HEARTBEAT:
+            elif kind != wire.HEARTBEAT:
                 raise BrokenStream(f"frame type {kind}")
             at = after
-            if kind in (HEADER, BODY) and self._body_left <= 0:
+            if kind in (wire.HEADER, wire.BODY) and self._body_left <= 0:
                 self._delivered(buffer, at)
                 break
         return at
 
     def _method(self, buffer: bytearray, at: int, size: int) -> None:
-        name = METHOD_HEAD.unpack_from(buffer, at + 7)
-        if name == BASIC_DELIVER:
+        name = wire.METHOD_HEAD.unpack_from(buffer, at + 7)
+        if name == wire.BASIC_DELIVER:
             self._sizes = [size]
             self._begun_at = at
             tag_at = at + 12 + buffer[at + 11]
             self.last_tag = int.from_bytes(buffer[tag_at : tag_at + 8], "big")
             self._tag_at = tag_at - at
-        elif name == BASIC_ACK:
+        elif name == wire.BASIC_ACK:
             self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
         elif name in _FATAL:
             raise Refusal(f"{_FATAL[name]}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
-        elif name == CONNECTION_BLOCKED:
+        elif name == wire.CONNECTION_BLOCKED:
             self.blocked += 1
             self.blocked_for = reason(bytes(buffer[at + 7 : at + 7 + size])) or "no reason given"
-        elif name == CONNECTION_UNBLOCKED:
+        elif name == wire.CONNECTION_UNBLOCKED:
             self.blocked_for = ""
-        elif name == BASIC_QOS_OK:
+        elif name == wire.BASIC_QOS_OK:
             self.settled += 1
         else:
             self._refused(buffer, at, size)
@@ -246,13 +189,13 @@ class Scanner:
 
         Raises: Refusal unless lenient, BrokenStream for any other method.
         """
-        name = METHOD_HEAD.unpack_from(buffer, at + 7)
-        if name not in (BASIC_NACK, BASIC_RETURN):
+        name = wire.METHOD_HEAD.unpack_from(buffer, at + 7)
+        if name not in (wire.BASIC_NACK, wire.BASIC_RETURN):
             raise BrokenStream(f"method {name} was not expected while messages flow")
         if not self._lenient:
-            which = "basic.nack" if name == BASIC_NACK else "basic.return"
+            which = "basic.nack" if name == wire.BASIC_NACK else "basic.return"
             raise Refusal(f"{which}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
-        if name == BASIC_RETURN:
+        if name == wire.BASIC_RETURN:
             self._returning = True
             self._sizes = [size]
             return
@@ -275,28 +218,28 @@ class Scanner:
         if shape != self._shape:
             self._shape, self._stride = shape, 0
         elif not self._stride and len(shape) == 3:
-            stride = sum(shape) + 3 * FRAME_OVERHEAD_BYTES
+            stride = sum(shape) + 3 * wire.FRAME_OVERHEAD_BYTES
             if after - self._begun_at == stride and self._begun_at >= 0:  # contiguous, without another frame in between
                 self._stride = stride
                 self._learn(buffer, self._begun_at, shape)
 
     def _learn(self, buffer: bytearray, first: int, shape: tuple[int, ...]) -> None:
         """Derive from one delivery what all deliveries of its shape share: types, low octets of sizes and ids, ends."""
-        self._body_at = shape[0] + shape[1] + 2 * FRAME_OVERHEAD_BYTES + FRAME_HEAD.size
+        self._body_at = shape[0] + shape[1] + 2 * wire.FRAME_OVERHEAD_BYTES + wire.FRAME_HEAD.size
         offsets = [8, 10]  # low octets of class and method id
         start = 0
         for size in shape:
             offsets += [start, start + 5, start + 6, start + size + 7]
-            start += size + FRAME_OVERHEAD_BYTES
+            start += size + wire.FRAME_OVERHEAD_BYTES
         self._probes = tuple((offset, buffer[first + offset]) for offset in offsets)
 
 
 def reason(payload: bytes) -> str:
     """Return the reason in a close, cancel, return, nack or blocked method payload, for a message to the user."""
-    name = METHOD_HEAD.unpack_from(payload)
-    if name in (CONNECTION_CLOSE, CHANNEL_CLOSE, BASIC_RETURN):
+    name = wire.METHOD_HEAD.unpack_from(payload)
+    if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE, wire.BASIC_RETURN):
         code = int.from_bytes(payload[4:6], "big")
         return f"{code} {payload[7 : 7 + payload[6]].decode(errors='replace')}"
-    if name == BASIC_NACK:
+    if name == wire.BASIC_NACK:
         return f"tag {int.from_bytes(payload[4:12], 'big')}"
     return payload[5 : 5 + payload[4]].decode(errors="replace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -11,15 +10,14 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
 from broker.perf import wire
-from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import PeerConnection
+from broker.perf.peer import PeerConnection, receive_some, send_some
 from broker.perf.scanner import Scanner
 from broker.perf.spool import CHUNK_BYTES, Spool
 
-__all__ = []
-
+NEVER_NS: Final = 1 << 62
 _MOST_PARTS: Final = 10**6  # the largest denominator of a rate
+_READ_BYTES: Final = 65_536
 
 
 class Schedule:
@@ -27,8 +25,6 @@ class Schedule:
 
     Invariant: of the messages due at `now`, the last has `due_ns` <= `now`, and the next has a later one.
     """
-
-    __slots__ = ("_period", "_start_ns", "_times")
 
     def __init__(self, per_s: float) -> None:
         rate = Fraction(per_s).limit_denominator(_MOST_PARTS)
@@ -50,10 +46,6 @@ class Schedule:
         return ((elapsed_ns + 1) * self._times - 1) // self._period + 1 if elapsed_ns >= 0 else 0
 
 
-NEVER_NS: Final = 1 << 62
-_READ_BYTES: Final = 65_536
-
-
 @dataclass(frozen=True, slots=True)
 class SenderPace:
     """How a sender publishes.
@@ -71,12 +63,6 @@ class Sender:
 
     Invariant: at most `window` messages are unconfirmed, and no message is sent before it is due.
     """
-
-    __slots__ = (
-        "_at", "_chunk_bytes", "_confirmed", "_fill", "_limit", "_pace", "_pending", "_received",
-        "_scanner", "_schedule", "_settled", "_socket", "_spool", "_taken", "_view", "_waiting", "confirm_times",
-        "peer",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -147,11 +133,8 @@ class Sender:
     @property
     def done(self) -> bool:
         """Return whether every message is sent, and confirmed if confirms are on."""
-        return (
-            self._taken >= self._limit
-            and not self._pending
-            and (not self._pace.window or self._confirmed >= self._taken)
-        )
+        confirmed = not self._pace.window or self._confirmed >= self._taken
+        return self._taken >= self._limit and not self._pending and confirmed
 
     def wakes_ns(self) -> int:
         """Return when the next message is due that only the schedule delays; NEVER_NS if only an event can tell."""
@@ -177,12 +160,8 @@ class Sender:
 
         Raises: OSError.
         """
-        if not self._pending and not self._take(now_ns):
-            return
-        try:
-            self._pending = self._pending[self._socket.send(self._pending) :]
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            return
+        if self._pending or self._take(now_ns):
+            self._pending = send_some(self._socket, self._pending)
 
     def settle(self, limit_s: float) -> None:
         """Wait until the broker has read everything and has returned what it will.
@@ -200,13 +179,9 @@ class Sender:
         Raises: Refusal, BrokenStream, OSError.
         """
         buffer, fill = self._received, self._fill
-        try:
-            count = self._socket.recv_into(memoryview(buffer)[fill:])
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        end = fill + receive_some(self._socket, memoryview(buffer)[fill:], "publisher")
+        if end == fill:
             return
-        if not count:
-            raise Refusal("the broker closed a publisher's connection")
-        end = fill + count
         done = self._scanner.scan(buffer, end)
         self._fill = end - done
         buffer[: self._fill] = buffer[done:end]

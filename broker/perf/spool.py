@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from broker.perf import wire
-from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
+STAMP: Final = Struct(">QQ")  # a body's first bytes: when the message was due, and when it was sent
+STAMP_BYTES: Final = STAMP.size
+DUE_BYTES: Final = 8  # a body with room for one timestamp carries only the due time
 CHUNK_BYTES: Final = 262_144
 PASS_DIGITS: Final = "~~~~~~"  # in a key: the place of six digits that count the passes over the spool
 
@@ -36,32 +39,28 @@ class Spool:
     Units: `at` and `stride` in bytes.
     """
 
-    __slots__ = ("_body_at", "_pass_at", "_passes", "_stamped", "buffer", "length", "stride")
-
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
         """Encode messages, beginning with key `first`: each key once, or as many as fit.
 
         Raises: ValueError for keys of different lengths.
         """
-        keys = _turned(material.keys, first)
+        first %= len(material.keys)
+        keys = material.keys[first:] + material.keys[:first]
         pieces: list[bytes] = []
         used = 0
         while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # a single key fills a whole chunk, too
             for key in keys:
                 if pieces and used >= room_bytes:
                     break
-                piece = _encoded(material, key)
-                pieces.append(piece)
-                used += len(piece)
+                pieces.append(_encoded(material, key))
+                used += len(pieces[-1])
         if len({len(piece) for piece in pieces}) > 1:
             raise ValueError("the routing keys are not equally long")
         self.buffer = bytearray(b"".join(pieces))
         self.length = len(self.buffer)
         self.stride = len(pieces[0])
         self._body_at = self.stride - _tail_bytes(material.body_bytes)
-        self._stamped = STAMP_BYTES if material.body_bytes >= STAMP_BYTES else DUE_BYTES
-        if material.body_bytes < DUE_BYTES:
-            self._stamped = 0
+        self._stamped = next((size for size in (STAMP_BYTES, DUE_BYTES) if material.body_bytes >= size), 0)
         self._passes = -1
         self._pass_at = pieces[0].index(PASS_DIGITS.encode()) if material.renewed else -1
         self.renew()
@@ -99,11 +98,6 @@ class Spool:
             self.buffer[place :: self.stride] = bytes((digit,)) * count
 
 
-def _turned(keys: Sequence[str], first: int) -> list[str]:
-    first %= len(keys)
-    return [*keys[first:], *keys[:first]]
-
-
 def _encoded(material: Material, key: str) -> bytes:
     body = bytes(material.body_bytes)
     if material.relayed:
@@ -115,10 +109,7 @@ def _encoded(material: Material, key: str) -> bytes:
 
 def _tail_bytes(body_bytes: int) -> int:
     """Return the distance from a message's end to the start of its body."""
-    return (
-        len(wire.content(1, bytes(body_bytes), persistent=False))
-        - len(wire.content(1, b"", persistent=False))
-        - wire.FRAME_HEAD.size
-        if body_bytes
-        else 0
-    )
+    if not body_bytes:
+        return 0
+    empty, whole = (len(wire.content(1, bytes(size), persistent=False)) for size in (0, body_bytes))
+    return whole - empty - wire.FRAME_HEAD.size

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from broker.figures.markup import plain
-from broker.figures.numerals import (
-    count_text,
-    digits,
-    duration_text,
-    figure_text,
-    rate_text,
-    share_text,
-    size_text,
-)
+from broker.figures.numerals import count_text, digits, duration_text, figure_text, rate_text, share_text, size_text
 from broker.perf.comparison import Measure, labels, rows, spoken
 from broker.perf.result import Generator, Latency, ProcessUse, Result, RunTotals
 
@@ -66,31 +58,21 @@ def bottleneck_text(generator: Generator) -> str:
 
 
 def _count_rows(result: Result) -> list[tuple[str, ...]]:
-    totals = result.totals
-    rows = [
-        ("published", totals.published, totals.publish_per_s, totals.publish_bytes),
-        ("confirmed", totals.confirmed, totals.confirm_per_s, 0),
-        ("delivered", totals.delivered, totals.deliver_per_s, totals.deliver_bytes),
-        ("acked", totals.acked, 0.0, 0),
-        ("nacked", totals.nacked, 0.0, 0),
-        ("returned", totals.returned, 0.0, 0),
-    ]
-    shown = [row for row in rows if row[1]]
-    if not shown and totals == RunTotals():
+    totals, seconds = result.totals, result.seconds or 1.0
+    rates = {
+        "published": (totals.publish_per_s, totals.publish_bytes),
+        "confirmed": (totals.confirm_per_s, 0),
+        "delivered": (totals.deliver_per_s, totals.deliver_bytes),
+    }
+    if totals == RunTotals():
         return []
-    seconds = result.seconds or 1.0
-    return [
-        ("", "messages", "per second", "MB/s"),
-        *(
-            (
-                name,
-                count_text(count),
-                count_text(per_s) if per_s else "",
-                digits(size_bytes / seconds / _MB) if size_bytes else "",
-            )
-            for name, count, per_s, size_bytes in shown
-        ),
-    ]
+    rows: list[tuple[str, ...]] = [("", "messages", "per second", "MB/s")]
+    for name in ("published", "confirmed", "delivered", "acked", "nacked", "returned"):
+        per_s, size_bytes = rates.get(name, (0.0, 0))
+        megabytes = digits(size_bytes / seconds / _MB) if size_bytes else ""
+        if count := getattr(totals, name):
+            rows.append((name, count_text(count), count_text(per_s) if per_s else "", megabytes))
+    return rows
 
 
 def latency_rows(result: Result) -> list[tuple[str, ...]]:

@@ -14,44 +14,25 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = b"\xce"
 FRAME_OVERHEAD_BYTES = 8  # type, channel, size, end octet (section 4.2.3)
 
-CONNECTION_START = (10, 10)
-CONNECTION_START_OK = (10, 11)
-CONNECTION_TUNE = (10, 30)
-CONNECTION_TUNE_OK = (10, 31)
-CONNECTION_OPEN = (10, 40)
-CONNECTION_OPEN_OK = (10, 41)
-CONNECTION_CLOSE = (10, 50)
-CONNECTION_CLOSE_OK = (10, 51)
-CONNECTION_BLOCKED = (10, 60)
-CONNECTION_UNBLOCKED = (10, 61)
-CHANNEL_OPEN = (20, 10)
-CHANNEL_OPEN_OK = (20, 11)
-CHANNEL_CLOSE = (20, 40)
-CHANNEL_CLOSE_OK = (20, 41)
-EXCHANGE_DECLARE = (40, 10)
-EXCHANGE_DECLARE_OK = (40, 11)
-EXCHANGE_DELETE = (40, 20)
-EXCHANGE_DELETE_OK = (40, 21)
-QUEUE_DECLARE = (50, 10)
-QUEUE_DECLARE_OK = (50, 11)
-QUEUE_BIND = (50, 20)
-QUEUE_BIND_OK = (50, 21)
-QUEUE_UNBIND = (50, 50)
-QUEUE_UNBIND_OK = (50, 51)
-QUEUE_DELETE = (50, 40)
-QUEUE_DELETE_OK = (50, 41)
-BASIC_QOS = (60, 10)
-BASIC_QOS_OK = (60, 11)
-BASIC_CONSUME = (60, 20)
-BASIC_CONSUME_OK = (60, 21)
-BASIC_CANCEL = (60, 30)
-BASIC_PUBLISH = (60, 40)
-BASIC_RETURN = (60, 50)
-BASIC_DELIVER = (60, 60)
-BASIC_ACK = (60, 80)
-BASIC_NACK = (60, 120)
-CONFIRM_SELECT = (85, 10)
-CONFIRM_SELECT_OK = (85, 11)
+CONNECTION_START, CONNECTION_START_OK = (10, 10), (10, 11)  # class and method
+CONNECTION_TUNE, CONNECTION_TUNE_OK = (10, 30), (10, 31)
+CONNECTION_OPEN, CONNECTION_OPEN_OK = (10, 40), (10, 41)
+CONNECTION_CLOSE, CONNECTION_CLOSE_OK = (10, 50), (10, 51)
+CONNECTION_BLOCKED, CONNECTION_UNBLOCKED = (10, 60), (10, 61)
+CHANNEL_OPEN, CHANNEL_OPEN_OK = (20, 10), (20, 11)
+CHANNEL_CLOSE, CHANNEL_CLOSE_OK = (20, 40), (20, 41)
+EXCHANGE_DECLARE, EXCHANGE_DECLARE_OK = (40, 10), (40, 11)
+EXCHANGE_DELETE, EXCHANGE_DELETE_OK = (40, 20), (40, 21)
+QUEUE_DECLARE, QUEUE_DECLARE_OK = (50, 10), (50, 11)
+QUEUE_BIND, QUEUE_BIND_OK = (50, 20), (50, 21)
+QUEUE_UNBIND, QUEUE_UNBIND_OK = (50, 50), (50, 51)
+QUEUE_DELETE, QUEUE_DELETE_OK = (50, 40), (50, 41)
+BASIC_QOS, BASIC_QOS_OK = (60, 10), (60, 11)
+BASIC_CONSUME, BASIC_CONSUME_OK = (60, 20), (60, 21)
+BASIC_CANCEL, BASIC_CANCEL_OK = (60, 30), (60, 31)
+BASIC_PUBLISH, BASIC_RETURN, BASIC_DELIVER = (60, 40), (60, 50), (60, 60)
+BASIC_ACK, BASIC_NACK = (60, 80), (60, 120)
+CONFIRM_SELECT, CONFIRM_SELECT_OK = (85, 10), (85, 11)
 
 CONSUMER_TAG = "bench"
 PUBLISH_CHANNEL = 1
@@ -65,11 +46,7 @@ FRAME_MAX_BYTES = 131_072  # what brokers offer, and the maximum that this clien
 _ACK_FRAME = Struct(">BHIHHQBB")
 _DELIVERY_MODE_FLAG = 1 << 12
 _CAPABILITIES = (
-    b"publisher_confirms",
-    b"basic.nack",
-    b"consumer_cancel_notify",
-    b"connection.blocked",
-    b"authentication_failure_close",
+    "publisher_confirms basic.nack consumer_cancel_notify connection.blocked authentication_failure_close".split()
 )
 
 
@@ -109,10 +86,9 @@ def _field(value: str | int | bool) -> bytes:
 
 def client_properties() -> bytes:
     """Return the field table that connection.start-ok carries."""
-    flags = b"".join(bytes((len(name),)) + name + b"t\x01" for name in _CAPABILITIES)
-    return long_string(
-        b"\x07productS" + long_string(b"slotmq-perf") + b"\x0ccapabilitiesF" + long_string(flags),
-    )
+    product = short_string("product") + _field("slotmq-perf")
+    capabilities = short_string("capabilities") + b"F" + table(dict.fromkeys(_CAPABILITIES, True))
+    return long_string(product + capabilities)
 
 
 def start_ok(user: str, password: str) -> bytes:
@@ -144,14 +120,16 @@ def queue_declare(
 
 def queue_bind(channel: int, queue: str, exchange: str, binding_key: str) -> bytes:
     """Return queue.bind."""
-    names = short_string(queue) + short_string(exchange) + short_string(binding_key)
-    return method(channel, QUEUE_BIND, b"\x00\x00" + names + b"\x00" + long_string(b""))
+    return method(channel, QUEUE_BIND, _binding(queue, exchange, binding_key) + b"\x00" + long_string(b""))
 
 
 def queue_unbind(channel: int, queue: str, exchange: str, binding_key: str) -> bytes:
     """Return queue.unbind."""
-    names = short_string(queue) + short_string(exchange) + short_string(binding_key)
-    return method(channel, QUEUE_UNBIND, b"\x00\x00" + names + long_string(b""))
+    return method(channel, QUEUE_UNBIND, _binding(queue, exchange, binding_key) + long_string(b""))
+
+
+def _binding(queue: str, exchange: str, binding_key: str) -> bytes:
+    return b"\x00\x00" + short_string(queue) + short_string(exchange) + short_string(binding_key)
 
 
 def queue_delete(channel: int, name: str) -> bytes:

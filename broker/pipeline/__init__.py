@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
     from broker.pipeline.spark.session import register, session
 
 __all__ = ["Lake", "register", "session"]
 
-HOMES: Final = {"Lake": "lake", "register": "spark.session", "session": "spark.session"}  # the modules that define them
+HOMES: Final = {"Lake": "lake.lake", "register": "spark.session", "session": "spark.session"}  # their modules
 
 
 def __getattr__(name: str) -> Any:

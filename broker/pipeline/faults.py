@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = [
-    "BAD_RECORDS",
-    "ERROR",
-    "GAP",
-    "NO_JAVA",
-    "OK",
-    "USAGE",
-    "JobFailed",
-    "LakeRefused",
-    "PipelineFault",
-    "PublishFailed",
-    "ServerRefused",
-    "SimulationFailed",
-    "SinkRefused",
-    "SlotDamaged",
-    "SlotGap",
-    "SlotMissing",
-    "SourceRefused",
-    "TapTaken",
-    "exit_code",
-    "fault_in",
-    "faults_fail_the_job",
-    "said_plainly",
-]
+Kinds = type[Exception] | tuple[type[Exception], ...]
 
 OK: Final = 0
 ERROR: Final = 1
@@ -44,7 +21,7 @@ NO_JAVA: Final = 5
 class JobFailed(Exception):
     """A job cannot continue; the text is for the user: one line, or the screen that lists the supported Java versions.
 
-    A subclass has its exit code as `code`, so that an exception raised in a worker sets the job's exit code, too.
+    Shapes: `code` is the job's exit code; a subclass has its own, so that an exception raised in a worker sets it, too.
     """
 
     code = ERROR
@@ -55,8 +32,14 @@ class JobFailed(Exception):
             self.code = code
 
 
-class PipelineFault(Exception):
-    """An error that a user can understand and fix; the text is one line."""
+class JobRefused(JobFailed):
+    """A job cannot do what its arguments request."""
+
+    code = USAGE
+
+
+class PipelineFault(JobFailed):
+    """An error that a user can understand and fix, also where no job runs; the text is one line."""
 
 
 class SourceRefused(PipelineFault):
@@ -65,6 +48,8 @@ class SourceRefused(PipelineFault):
 
 class SlotGap(PipelineFault):
     """Messages that the reader has not received are lost."""
+
+    code = GAP
 
 
 class SlotMissing(SlotGap):
@@ -86,6 +71,8 @@ class PublishFailed(PipelineFault):
 class ServerRefused(PipelineFault):
     """The Spark server of this user cannot be used or started."""
 
+    code = USAGE
+
 
 class LakeRefused(PipelineFault):
     """A lake cannot do what was requested, or is no lake."""
@@ -99,43 +86,40 @@ class SimulationFailed(PipelineFault):
     """A simulated overlay did not do what overlays promise."""
 
 
-_KINDS: Final = {
-    kind.__name__: kind
-    for kind in (
-        PipelineFault, SourceRefused, SlotGap, SlotMissing, SlotDamaged, SinkRefused, PublishFailed, LakeRefused,
-        ServerRefused, SimulationFailed, TapTaken,
-    )
-}  # fmt: skip
-_SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")
-
-
-def exit_code(fault: PipelineFault) -> int:
-    """Return the exit code of a job that a fault ends."""
-    if isinstance(fault, ServerRefused):
-        return USAGE
-    return GAP if isinstance(fault, SlotGap) else ERROR
+OF_WORKERS: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+_SAID: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
 
 
 @contextmanager
 def faults_fail_the_job() -> Iterator[None]:
-    """Turn faults of the pipeline, however Spark wraps them, into JobFailed with their line and their exit code."""
+    """Raise faults of the pipeline that Spark wraps as themselves."""
     try:
         yield
-    except JobFailed:
-        raise
     except Exception as error:
         fault = fault_in(error)
-        if fault is None:
+        if fault is None or fault is error:
             raise
-        raise JobFailed(str(fault), exit_code(fault)) from error
+        raise fault from error
+
+
+@contextmanager
+def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -> Iterator[None]:
+    """Raise exceptions of some kinds as another one, with their line after `before`."""
+    try:
+        yield
+    except kinds as error:
+        raise into(f"{before}{error}") from None
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:
     """Return the fault that an exception is, or that an exception of Spark's reports; None if there is none."""
     if isinstance(error, PipelineFault):
         return error
-    found = _SAID.search(str(error))
-    return _KINDS[found[1]](found[2]) if found else None
+    for name, line in _SAID.findall(str(error)):
+        kind = globals().get(name)
+        if isinstance(kind, type) and issubclass(kind, PipelineFault):
+            return kind(line)
+    return None
 
 
 @contextmanager
@@ -147,10 +131,6 @@ def said_plainly() -> Iterator[None]:
     try:
         yield
     except PipelineFault:
-        if _in_worker():
+        if not os.environ.keys().isdisjoint(OF_WORKERS):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
-
-
-def _in_worker() -> bool:
-    return any(name in os.environ for name in ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH"))

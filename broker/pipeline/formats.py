@@ -6,56 +6,52 @@ slotmq-slots    one row for each slot, for programs that fetch the messages them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import publish_batches
+from broker.pipeline.sink.rows import SinkOptions, SinkRows, check_message_columns
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import SourceOptions, check_columns
-from broker.pipeline.source.schema import ARROW_SCHEMA, SLOTS_ARROW_SCHEMA, SLOTS_DDL, ddl_of
-from broker.pipeline.source.seal_stream import SealStream
+from broker.pipeline.source.schema import ARROW_SCHEMA, SLOTS_ARROW_SCHEMA, ddl_of
+from broker.pipeline.source.seal_stream import Rows, SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import frame_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = [
-    "MessageFormat",
-    "RowStream",
-    "SlotFormat",
-    "SpeculatingMessageFormat",
-    "arrow_schema_of",
-    "live_messages",
-    "message_batches",
-]
-
 READER: Final = "a batch read"
-
-Rows = Callable[[InputPartition, pa.Schema], Iterator[pa.RecordBatch]]
 
 
 class SlotReader(DataSourceReader):
     """The reader of the slots that exist now. It is pickled into tasks, which open their own resources."""
 
-    def __init__(self, options: Mapping[str, str], schema: pa.Schema, rows: Rows) -> None:
+    def __init__(self, options: Mapping[str, str], rows: Rows) -> None:
         """Shapes: `rows` yields the rows of a run of slots."""
         self._options = dict(options)
-        self._schema = schema
         self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
@@ -65,25 +61,43 @@ class SlotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one run."""
-        return self._rows(partition, self._schema)
+        return self._rows(partition)
 
 
-class RowStream(SealStream):
-    """The stream of the rows of slots, as they are sealed."""
+class SlotFormat(DataSource):
+    """The Spark format `slotmq-slots`."""
 
-    def __init__(self, options: Mapping[str, str], schema: pa.Schema, rows: Rows) -> None:
-        """Shapes: `rows` yields the rows of a run of slots."""
-        super().__init__(options)
-        self._schema = schema
-        self._rows = rows
+    known = SLOTS_ARROW_SCHEMA
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one run."""
-        return self._rows(partition, self._schema)
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "slotmq-slots"
+
+    def schema(self) -> str:
+        """Return the columns. Raises: SourceRefused."""
+        return ddl_of(self.known)
+
+    def rows(self, schema: pa.Schema) -> Rows:
+        """Return the function that reads a run of slots."""
+        return partial(slot_batches, schema=schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch. Raises: SourceRefused."""
+        with said_plainly():
+            return SlotReader(self.options, self.rows(arrow_schema_of(schema, self.known)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream. Raises: SourceRefused."""
+        with said_plainly():
+            return SealStream(self.options, self.rows(arrow_schema_of(schema, self.known)))
 
 
-class MessageFormat(DataSource):
+class MessageFormat(SlotFormat):
     """The Spark format `slotmq`."""
+
+    known = ARROW_SCHEMA
+    speculates = False  # whether its session has speculative execution, and must not write
 
     @classmethod
     def name(cls) -> str:
@@ -95,71 +109,31 @@ class MessageFormat(DataSource):
         with said_plainly():
             return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch. Raises: SourceRefused."""
-        with said_plainly():
-            return SlotReader(self.options, arrow_schema_of(schema), message_batches)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream. Raises: SourceRefused."""
-        with said_plainly():
-            return RowStream(self.options, arrow_schema_of(schema), message_batches)
+    def rows(self, schema: pa.Schema) -> Rows:
+        """Return the function that reads a run of slots."""
+        return partial(message_batches, schema=schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the publisher of a frame's rows. Raises: SourceRefused."""
-        from broker.pipeline.sink.writers import batch_writer
-
+        """Return the publisher of a frame's rows. Raises: SinkRefused."""
         with said_plainly():
-            return batch_writer(dict(self.options), schema, overwrite)
+            self._check_speculation()
+            return BatchSink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the publisher of a stream's rows. Raises: SourceRefused."""
-        from broker.pipeline.sink.writers import stream_writer
-
+        """Return the publisher of a stream's rows. Raises: SinkRefused."""
         with said_plainly():
-            return stream_writer(dict(self.options), schema, overwrite)
+            self._check_speculation()
+            return StreamSink(self.options, schema, overwrite)
+
+    def _check_speculation(self) -> None:
+        if self.speculates:
+            raise SinkRefused("the session has spark.speculation, whose second attempts would publish beside the first")
 
 
 class SpeculatingMessageFormat(MessageFormat):
     """The format for sessions with speculative execution: it reads, and refuses to write."""
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse to write. Raises: SinkRefused."""
-        with said_plainly():
-            raise speculation()
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse to write. Raises: SinkRefused."""
-        with said_plainly():
-            raise speculation()
-
-
-def speculation() -> SinkRefused:
-    """Return why a session with speculative execution does not write."""
-    return SinkRefused("the session has spark.speculation, whose second attempts would publish beside the first")
-
-
-class SlotFormat(DataSource):
-    """The Spark format `slotmq-slots`."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "slotmq-slots"
-
-    def schema(self) -> str:
-        """Return the columns of a slot."""
-        return SLOTS_DDL
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch. Raises: SourceRefused."""
-        with said_plainly():
-            return SlotReader(self.options, arrow_schema_of(schema, SLOTS_ARROW_SCHEMA), slot_batches)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream. Raises: SourceRefused."""
-        with said_plainly():
-            return RowStream(self.options, arrow_schema_of(schema, SLOTS_ARROW_SCHEMA), slot_batches)
+    speculates = True
 
 
 def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -174,10 +148,8 @@ def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _tasks_now(source: SlotSource) -> list[InputPartition]:
-    try:
+    with closing(source.catalog):
         return source.tasks(source.all_now(), READER)
-    finally:
-        source.catalog.close()
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
@@ -203,18 +175,94 @@ def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.Re
         with said_plainly():
             catalog = open_catalog(partition.path, partition.url)
             rows = [slot_row(catalog, slot) for slot in partition.slots]
-        columns = [
-            pa.array([row[name] for row in rows], pa.int64()).cast(kind)
-            if pa.types.is_timestamp(kind)
-            else pa.array([row[name] for row in rows], kind)
-            for name, kind in zip(schema.names, schema.types, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield pa.RecordBatch.from_pylist(rows, schema)
 
 
 def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, Any]:
     """Return the columns of a slot. Units: times in microseconds."""
     found = {name: getattr(slot, name, None) for name in SLOTS_ARROW_SCHEMA.names}
-    times = {name: getattr(slot, f"{name}_ms") for name in ("first_ts", "last_ts")}
+    times = {"first_ts": slot.first_ts_ms, "last_ts": slot.last_ts_ms}
     times = {name: None if at_ms is None else at_ms * 1000 for name, at_ms in times.items()}
     return {**found, **times, "slot": slot.first, "path": catalog.location(slot)}
+
+
+@dataclass(frozen=True)
+class TaskPublished(WriterCommitMessage):
+    """The report of one task: messages sent, rows finally refused, and the file that holds them."""
+
+    messages: int
+    refused: int
+    file: str
+
+
+class _Sink:
+    """Publishes in tasks; on the driver it logs which files of bad rows count.
+
+    Invariant: every row that a task reports is confirmed, or in its file.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """Check the arguments. Raises: SinkRefused."""
+        if overwrite:
+            raise SinkRefused("messages can be added only: use mode append")
+        self._options = SinkOptions.read(options)
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        check_message_columns(columns, self._options)
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
+        """Publish the rows of one task. Raises: PublishFailed."""
+        options, rows = self._options, SinkRows(self._options)
+
+        def publish(publisher: AmqpPublisher, batch: pa.RecordBatch) -> None:
+            publisher.publish(rows.messages(batch, publisher.refused))
+
+        with said_plainly():
+            done = publish_batches(options.address, options.publisher, options.bad_records, iterator, publish)
+        return TaskPublished(done.published, done.refused, done.file)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, run: str) -> None:
+        if self._options.bad_records is not None:
+            BadRecordLog(self._options.bad_records).commit(run, batch, _files(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.bad_records is not None:
+            BadRecordLog(self._options.bad_records).remove(_files(messages))
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Publishes the rows of a frame."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log the files of bad rows."""
+        self._commit(messages, 0, self._run)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop the bad rows of the successful tasks; published messages stay published."""
+        self._abort(messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Publishes the rows of a stream."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log the files of bad rows of a batch."""
+        self._commit(messages, batchId, self._query_id() or self._run)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drop the bad rows of the successful tasks."""
+        self._abort(messages)
+
+    def _query_id(self) -> str:
+        """Return the stream's id, which survives a restart, from its checkpoint; empty if the checkpoint has none."""
+        if self._options.checkpoint is None:
+            return ""
+        try:
+            said = json.loads((self._options.checkpoint / "metadata").read_bytes())["id"]
+            return str(uuid.UUID(said))
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
+def _files(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    return [message.file for message in messages if isinstance(message, TaskPublished) and message.file]

@@ -16,43 +16,29 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
-from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, ServerRefused
+from broker.pipeline.faults import OK, JobFailed, JobRefused, LakeRefused, ServerRefused, SourceRefused, restated
 from broker.pipeline.lake.place import OPTIONS, LakePlace
-from broker.pipeline.local_path import local_path
+from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
+from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.spark.log import SparkLog
-from broker.pipeline.spark.server import ServerRequest, connect, files, start, why_not
-from broker.pipeline.spark.server_files import ServerState
+from broker.pipeline.spark.server import connect, files, start, why_not
+from broker.pipeline.spark.server_files import ServerRequest, ServerState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
-__all__ = [
-    "ALWAYS_WARM",
-    "SessionChoice",
-    "Summary",
-    "add_lake",
-    "add_output",
-    "add_spark",
-    "carry_out",
-    "choose",
-    "open_lake",
-    "path_argument",
-    "setting",
-    "spark_of",
-    "write_whole",
-]
-
+Options = TypeVar("Options")
 LOCAL: Final = "local[*]"
 ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # the environment variable that makes every command start the server
 RUNTIME: Final = "spark.sql."  # settings that a session may change while Spark runs
@@ -114,24 +100,47 @@ def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = 
     )  # fmt: skip
 
 
+def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:
+    """Add the arguments that name a broker, by its data folder or by its HTTP server, and what they are for."""
+    parser.add_argument("--path", metavar="DIR", help=f"the broker's data folder{data}")
+    url = "http(s)://user:password@host:15672"
+    parser.add_argument("--url", metavar="URL", type=_url, help=f"the broker's HTTP server, {url}{server}")
+
+
+def _url(text: str) -> str:
+    with restated(SourceRefused, argparse.ArgumentTypeError):
+        HttpCatalog(text)
+    return text
+
+
+def options_of(kind: Callable[..., Options], arguments: argparse.Namespace, **found: Any) -> Options:
+    """Return the options of a job: the fields that are given here, else those that arguments of their name have.
+
+    Shapes: `kind` is a dataclass; its field `spark`, if it has one, starts Spark as the arguments request.
+    """
+    for name in (each.name for each in fields(cast("Any", kind))):
+        if name == "spark":
+            found.setdefault(name, lambda: spark_of(arguments))
+        elif name not in found and name in arguments:
+            value = getattr(arguments, name)
+            found[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**found)
+
+
 def _lake_argument(text: str) -> Path | str:
     if not text:
         raise argparse.ArgumentTypeError("it names no folder")
-    try:
+    with restated(LakeRefused, argparse.ArgumentTypeError):
         folder = LakePlace.of(text).folder
-    except LakeRefused as refused:
-        raise argparse.ArgumentTypeError(str(refused)) from None
     return text if folder is None else folder
 
 
 def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
     """Return the lake, at a version if one is given. Raises: JobFailed (USAGE) if there is none."""
-    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.lake import Lake
 
-    try:
+    with restated(LakeRefused, JobRefused):
         return Lake(place, version=version)
-    except LakeRefused as refused:
-        raise JobFailed(str(refused), USAGE) from None
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -158,10 +167,8 @@ def _storage_option(text: str) -> tuple[str, str]:
 
 def path_argument(text: str) -> Path:
     """Return the path that an argument names, as argparse's `type`. Raises: ArgumentTypeError for a URL."""
-    try:
+    with restated(LakeRefused, argparse.ArgumentTypeError):
         return local_path(text)
-    except LakeRefused as refused:
-        raise argparse.ArgumentTypeError(str(refused)) from None
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -172,7 +179,7 @@ def setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession:
+def spark_of(arguments: argparse.Namespace) -> SparkSession:
     """Return the session that `carry_out` chose. Raises: JobFailed (NO_JAVA)."""
     chosen: SessionChoice = arguments.session
     conf = dict(arguments.conf)
@@ -182,7 +189,7 @@ def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession
 
     if arguments.driver_memory:
         conf["spark.driver.memory"] = arguments.driver_memory
-    made = session(master=arguments.master or LOCAL, conf=conf, app=app, formats=False)
+    made = session(master=arguments.master or LOCAL, conf=conf, app=chosen.app, formats=False)
     if SparkLog.current is not None:
         SparkLog.current.take_root_logger()
     # Spark's handler would call the JVM to cancel, in the middle of another call; the JVM ends with this process.
@@ -203,16 +210,16 @@ def carry_out(
     progress = Progress(name, quiet=arguments.quiet)
     try:
         if engine and "warm" in arguments:
-            arguments.session = choose(arguments)
+            arguments.session = replace(choose(arguments), app=f"slotmq-{name}")
             progress.say(str(arguments.session))
         summary = work(progress)
     except (BadUsage, BadFile, Unanswered):
         raise
     except Exception as error:  # noqa: BLE001 - a stack trace through two languages helps no user
-        from broker.pipeline.spark.failure import told
+        from broker.pipeline.spark.log import told
 
         progress.close()
-        failure = error if isinstance(error, JobFailed) else told(error)
+        failure = told(error)
         print(f"slotmq: {failure}", file=sys.stderr)
         return failure.code
     finally:
@@ -228,6 +235,7 @@ class SessionChoice:
     server: ServerState | None
     why: str = ""
     started: bool = False
+    app: str = "slotmq"
 
     def __str__(self) -> str:
         if self.server is None:

@@ -13,8 +13,6 @@ from broker.figures.numerals import many, size_text, span_text
 if TYPE_CHECKING:
     from broker.slot_files.cursor_lag import Lag
 
-__all__ = ["Progress"]
-
 ELSEWHERE_EVERY_S: Final = 5.0
 REFRESHES_PER_S: Final = 4  # on a terminal
 

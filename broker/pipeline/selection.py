@@ -7,20 +7,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.cli.parser import BadUsage
-from broker.pipeline.faults import USAGE, JobFailed, LakeRefused
-from broker.pipeline.job import add_lake, open_lake
-from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.faults import USAGE, JobFailed, JobRefused, LakeRefused, restated
+from broker.pipeline.job import add_lake, open_lake, options_of
+from broker.pipeline.options import instant_ms, now_ms
+from broker.pipeline.spark.log import reason
 from broker.routing.pattern import HASH, STAR, parse_pattern
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from broker.pipeline.lake import Lake
-
-__all__ = ["Selection", "add_selection", "check_instants", "pattern_regex", "selection_of"]
 
 WORD: Final = r"\.[^.]*"
 NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
@@ -42,17 +40,11 @@ class Selection:
     where: str | None = None
     vhost: str | None = None
 
-    def open(self) -> Lake:
-        """Return the lake. Raises: JobFailed (USAGE) if there is none."""
-        return open_lake(self.lake)
-
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""
-        lake = self.open()
-        try:
+        lake = open_lake(self.lake)
+        with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)
-        except LakeRefused as refused:
-            raise JobFailed(str(refused), USAGE) from None
         frame = self.of(frame)
         return frame if columns is None else frame.select(*columns)
 
@@ -61,9 +53,6 @@ class Selection:
 
         Raises: JobFailed (USAGE) for a condition that is invalid SQL over these columns.
         """
-        from pyspark.errors import AnalysisException, ParseException
-        from pyspark.sql import functions as F  # noqa: N812 - the usual alias
-
         if self.vhost is not None:
             frame = frame.where(F.col("vhost") == self.vhost)
         if self.queues:
@@ -74,8 +63,6 @@ class Selection:
             try:
                 frame = frame.where(self.where)
             except (AnalysisException, ParseException) as error:
-                from broker.pipeline.spark.failure import reason
-
                 raise JobFailed(f"--where {self.where!r}: {reason(str(error))[0]}", USAGE) from None
         return frame
 
@@ -95,8 +82,9 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     group.add_argument("--until", metavar="T", help="before this time")
     group.add_argument("--pattern", metavar="P", help="only routing keys that match this topic pattern")
     group.add_argument(
-        "--queue", metavar="Q", action="append", default=[], help="only of this queue or tap; can be repeated"
-    )
+        "--queue", dest="queues", metavar="Q", action="append", default=[],
+        help="only of this queue or tap; can be repeated",
+    )  # fmt: skip
     group.add_argument("--vhost", metavar="V", help="only of this vhost")
     group.add_argument("--where", metavar="SQL", help="only messages for which this condition over their columns holds")
 
@@ -104,24 +92,14 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 def selection_of(arguments: argparse.Namespace) -> Selection:
     """Return the selection of the arguments. Raises: BadUsage for an invalid time."""
     check_instants(arguments.since, arguments.until)
-    return Selection(
-        arguments.lake,
-        arguments.since,
-        arguments.until,
-        tuple(arguments.queue),
-        arguments.pattern,
-        arguments.where,
-        arguments.vhost,
-    )
+    return options_of(Selection, arguments)
 
 
 def check_instants(*instants: str | None) -> None:
     """Check the times before the slow start of Spark. Raises: BadUsage for an invalid time."""
-    try:
+    with restated(LakeRefused, BadUsage):
         for instant in instants:
             instant_ms(instant, now_ms())
-    except LakeRefused as refused:
-        raise BadUsage(str(refused)) from None
 
 
 def pattern_regex(pattern: str) -> str:
@@ -142,7 +120,5 @@ def pattern_regex(pattern: str) -> str:
 
 def pattern_column(pattern: str) -> Column:
     """Return the condition that a row's routing key matches."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     words = F.when(F.col("routing_key") == "", "").otherwise(F.concat(F.lit("."), F.col("routing_key")))
     return words.rlike(rf"\A{pattern_regex(pattern)}\z")

@@ -57,6 +57,8 @@ class Exchange(Destination["Exchange"]):
     """Whether messages with x-delay are delayed here; routing itself does not depend on time."""
     dialect: TopicDialect = AMQP
     """The dialect of the binding keys."""
+    chooses: bool = False
+    """Whether a message goes to one of the destinations, chosen among all of them."""
     by_topic: bool = False
     """Whether binding keys are patterns of routing keys: topic permissions hold here, delayed or not."""
 

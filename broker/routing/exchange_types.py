@@ -13,11 +13,16 @@ from broker.routing.exchange import Exchange, ExchangeProperties
 from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.hash_exchange import HashExchange
 from broker.routing.headers_exchange import HeadersExchange
+from broker.routing.modulus_exchange import ModulusExchange
 from broker.routing.pattern import PatternLimits
+from broker.routing.random_exchange import LocalRandomExchange, RandomExchange
 from broker.routing.topic_exchange import TopicExchange
 
 DELAYED_TYPE: Final = "x-delayed-message"
-EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash", DELAYED_TYPE)
+EXCHANGE_TYPES: Final = (
+    "direct", "fanout", "topic", "headers",
+    "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random", DELAYED_TYPE,
+)  # fmt: skip
 
 
 class ExchangeArgumentError(ValueError):
@@ -58,6 +63,12 @@ def make_exchange(
                 exchange = HashExchange(name, properties, cache_limits)
             except ValueError as error:
                 raise ExchangeArgumentError(str(error)) from error
+        case "x-modulus-hash":
+            exchange = ModulusExchange(name, properties, cache_limits)
+        case "x-random":
+            exchange = RandomExchange(name, properties)
+        case "x-local-random":
+            exchange = LocalRandomExchange(name, properties)
         case unknown:
             raise ExchangeArgumentError(f"unknown exchange type '{unknown}'")
     if type == DELAYED_TYPE:

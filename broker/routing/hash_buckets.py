@@ -10,8 +10,8 @@ from typing import Any, Final
 from broker.routing.destinations import count_down, count_up
 
 BUCKETS: Final = 65536
-_MASK: Final = 2**64 - 1
-_GOLDEN: Final = 0x9E3779B97F4A7C15
+MASK: Final = 2**64 - 1
+GOLDEN: Final = 0x9E3779B97F4A7C15
 _LARGEST_DIGEST: Final = 2.0**64
 
 
@@ -84,7 +84,7 @@ class HashBuckets:
         bucket = digest(value) % BUCKETS
         owner = self._owners.get(bucket)
         if owner is None:
-            mark = bucket * _GOLDEN
+            mark = bucket * GOLDEN
             owner = min(draws, key=lambda destination: _lot(mark, *draws[destination]))
             self._owners[bucket] = owner
         return owner
@@ -97,8 +97,11 @@ def digest(value: str) -> int:
 
 def _lot(mark: int, seed: int, weight: int) -> tuple[float, int]:
     """Return an exponentially distributed draw with the weight as its rate; the least of several wins."""
-    bits = (seed + mark) & _MASK
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # the finaliser of splitmix64
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
-    bits ^= bits >> 31
-    return -log((bits + 1) / _LARGEST_DIGEST) / weight, seed
+    return -log((mixed((seed + mark) & MASK) + 1) / _LARGEST_DIGEST) / weight, seed
+
+
+def mixed(bits: int) -> int:
+    """Return 64 bits that look random, from 64 that need not: the finaliser of splitmix64."""
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+    return bits ^ (bits >> 31)

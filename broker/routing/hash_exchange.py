@@ -29,6 +29,7 @@ class HashExchange(KeyedExchange):
     """
 
     type = "x-consistent-hash"
+    chooses = True
 
     def __init__(
         self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -150,6 +149,8 @@ def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
     names = {other.removeprefix(PREFIX): other for other in known}
     found = [other for other in names if _letters(other) == _letters(given_section + given_key)]  # SLOTMQ_SERVER_PORT
     if not found:
+        from difflib import get_close_matches  # noqa: PLC0415 - settings without a mistake need none
+
         keys = {other: other.rpartition(delimiter)[2] for other in names}
         close = get_close_matches(given_key, list(keys.values()), n=1, cutoff=1.0 if given_section else 0.7)
         found = [other for other, key in keys.items() if key in close or given_key.endswith(f"_{key}")]

@@ -223,6 +223,7 @@ class MessageLog:
             else:
                 run.pieces[0] = encode_header(SegmentHeader(run.segment, run.previous_end, self.synced, run.token))
         self._runs = []
+        self._pieces = []  # the batch's own would keep its records in memory until the next one
         self.waiting = False
         self._fence = -1
         self._begun_bytes = 0

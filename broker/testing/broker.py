@@ -13,8 +13,6 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from broker.administration.permission_changes import PermissionChanges
-from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
 from broker.server import BrokerServer as Server
@@ -27,6 +25,7 @@ from broker.testing.clock import VirtualClock
 from broker.testing.views import Published, QueueView, queue_view
 
 if TYPE_CHECKING:
+    from broker.administration.definitions import Draft
     from broker.core.queue.queue import Queue
     from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
@@ -244,12 +243,19 @@ class Broker:
 
     async def _make_vhosts(self, server: Server) -> None:
         administration = server.administration
-        for name in self._vhosts:
-            if name not in administration.vhosts:  # this is not a restart
-                await VhostChanges(administration).add(name, {})
-                for user in administration.users:
-                    if not administration.users.is_configured(user):  # configured users have all rights
-                        await PermissionChanges(administration).set(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
+        # All of them, unless this is a restart.
+        names = [name for name in dict.fromkeys(self._vhosts) if name not in administration.vhosts]
+
+        def add(draft: Draft) -> None:
+            administration.check_new_vhosts(draft, names)
+            for name in names:
+                draft.add_vhost(name, {})
+                for user in draft.users:
+                    if not draft.users.is_configured(user):  # configured users have all rights
+                        draft.permissions.set(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
+
+        if names:
+            await administration.change(add)
 
     async def _idle(self) -> None:
         quiet = 0

@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["MessageView", "Published", "QueueView"]
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """One publish as the broker received it, routed or not."""
+class WithHeader:
+    """The properties of a message, from its content header."""
 
-    exchange: str
-    routing_key: str
-    body: bytes
-    mandatory: bool
-    header: bytes = field(repr=False)
+    __slots__ = ()
+
+    header: bytes
 
     @property
     def properties(self) -> Basic.Properties:
@@ -41,7 +38,18 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageView:
+class Published(WithHeader):
+    """One publish as the broker received it, routed or not."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    mandatory: bool
+    header: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView(WithHeader):
     """One message in a queue. Shapes: `state` is "ready" or "unacked"; `message_id` is the broker's, per level."""
 
     exchange: str
@@ -51,16 +59,6 @@ class MessageView:
     redelivered: bool
     message_id: int
     header: bytes = field(repr=False)
-
-    @property
-    def properties(self) -> Basic.Properties:
-        """Its properties, decoded."""
-        return decode_properties(self.header)
-
-    @property
-    def headers(self) -> Mapping[str, Any]:
-        """Its headers table, empty if absent."""
-        return self.properties.headers or {}
 
 
 @dataclass(frozen=True, slots=True)

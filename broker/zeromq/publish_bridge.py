@@ -15,7 +15,7 @@ from broker.amqp.client import Received
 from broker.amqp.lenient_methods import BindAny, UnbindAny
 from broker.client.link import CallRefused, ClientLink
 from broker.event_log import get_logger
-from broker.operations.message_row import properties_row
+from broker.operations.rows import properties_row
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch

@@ -21,7 +21,6 @@ import pytest
 from pamqp import commands
 
 from broker.administration.backups import Backups
-from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
@@ -264,7 +263,7 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
     steps: set[str] = set()
     target = tmp_path / "backup"
     async with running_broker(tmp_path / "data", files, taps={"window_ms": 3_600_000}) as broker:
-        await VhostChanges(broker.administration).add("x" * 250, {})
+        await broker.administration.change(lambda draft: draft.add_vhost("x" * 250, {}))
         await broker.taps.add("/", "amq.topic", "#", name="all")
         async with client_of(broker) as channel:
             exchange = await channel.get_exchange("amq.topic")

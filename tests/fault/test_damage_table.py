@@ -16,9 +16,6 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.administration.permission_changes import PermissionChanges
-from broker.administration.user_changes import UserChanges
-from broker.administration.vhost_changes import VhostChanges
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.delivery.engine import Engine
@@ -94,8 +91,8 @@ async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) 
     """Leave a data folder with two vhosts that hold messages; the vhost to be damaged has a policy and rights."""
     async with mortal_broker(folder, sections("refuse"), files=files, crash=not clean) as broker:
         broker._timers.close()  # no checkpoint before the end: the next start reads the damaged record
-        await VhostChanges(broker.administration).add("crm", {"description": "customers"})
-        await PermissionChanges(broker.administration).set("guest", "crm", ".*", ".*", ".*")
+        await broker.administration.change(lambda draft: draft.add_vhost("crm", {"description": "customers"}))
+        await broker.administration.change(lambda draft: draft.permissions.set("guest", "crm", ".*", ".*", ".*"))
         for name, pattern, length in (("long", "^q$", 1000), ("short", "^recovered", 10)):
             definition = {"max-length": length}
             await asyncio.to_thread(
@@ -187,7 +184,8 @@ async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None
                 reason = await expect_down(broker)
                 assert "segment 1" in reason or "segment 2" in reason
                 await expect_well(broker)
-                await UserChanges(broker.administration).add("other", "secret", [])  # a change writes all definitions
+                # A change writes all definitions.
+                await broker.administration.change(lambda draft: draft.users.add("other", "secret"))
         (event,) = [event for event in events if event["event"] == "vhost.offline"]
         assert (event["vhost"], event["reason"]) == ("crm", reason)
         await remove_user(tmp_path, files)
@@ -202,7 +200,7 @@ async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None
 async def remove_user(folder: Path, files: SickFiles) -> None:
     """Undo the change of the previous broker."""
     async with mortal_broker(folder, sections("refuse"), files=files) as broker:
-        await UserChanges(broker.administration).delete("other")
+        await broker.administration.change(lambda draft: draft.users.delete("other"))
 
 
 @pytest.mark.fault
@@ -230,8 +228,8 @@ async def test_an_unreadable_sector_in_the_last_batch_is_no_torn_tail(tmp_path: 
     """An unreadable sector is not cut as a torn tail, although no later record proves that its batch was synced."""
     async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
         broker._timers.close()
-        await VhostChanges(broker.administration).add("crm", {})
-        await PermissionChanges(broker.administration).set("guest", "crm", ".*", ".*", ".*")
+        await broker.administration.change(lambda draft: draft.add_vhost("crm", {}))
+        await broker.administration.change(lambda draft: draft.permissions.set("guest", "crm", ".*", ".*", ".*"))
         with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
             for body in SENT[:-40]:
@@ -460,8 +458,8 @@ async def test_a_vhost_that_is_down_is_deleted_with_its_slot_files(tmp_path: Pat
     """Nothing of its taps is left for a new vhost of the same name."""
     async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
         broker._timers.close()
-        await VhostChanges(broker.administration).add("crm", {})
-        await PermissionChanges(broker.administration).set("guest", "crm", ".*", ".*", ".*")
+        await broker.administration.change(lambda draft: draft.add_vhost("crm", {}))
+        await broker.administration.change(lambda draft: draft.permissions.set("guest", "crm", ".*", ".*", ".*"))
         await broker.taps.add("crm", "", "q", name="t", cursors=["reader"])
         with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -474,7 +472,7 @@ async def test_a_vhost_that_is_down_is_deleted_with_its_slot_files(tmp_path: Pat
         assert list(broker.vhosts.offline) == ["crm"]
         assert broker.taps.view.seals
         assert broker.taps.view.cursors
-        await VhostChanges(broker.administration).delete("crm")
+        await broker.administration.change(lambda draft: draft.drop_vhost("crm"))
         assert not broker.taps.view.seals
         assert not broker.taps.view.cursors
         assert not list((tmp_path / "slots").glob("*.slot"))

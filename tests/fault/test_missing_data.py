@@ -13,7 +13,6 @@ import pika
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import ask
 from broker.server import BrokerServer
@@ -374,16 +373,19 @@ async def test_a_change_of_a_vhost_may_die(change: str, accident: str) -> None:
             broker = server(files)
             await broker.start()
             broker._timers.close()
-            changes = VhostChanges(broker.administration)
+            change_definitions = broker.administration.change
             if change == "delete":
-                await changes.add("v", {})
+                await change_definitions(lambda draft: draft.add_vhost("v", {}))
             begin = disk.calls
             if accident == "error":
                 disk.fail_at = begin + n
             else:
                 disk.lose_at = begin + n
             try:
-                await (changes.add("v", {}) if change == "add" else changes.delete("v"))
+                if change == "add":
+                    await change_definitions(lambda draft: draft.add_vhost("v", {}))
+                else:
+                    await change_definitions(lambda draft: draft.drop_vhost("v"))
             except (PowerLost, StoreFailed, ValueError):
                 done = False
             else:

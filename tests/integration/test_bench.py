@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from bench import brokers
 from bench.certificate import Certificate
+from bench.growth import pauses
 from bench.messages.backlog import Backlog
 from bench.messages.companion import Companion
 from bench.messages.limits import QUICK
@@ -28,8 +30,7 @@ from bench.messages.perf_load import (
     routing,
 )
 from bench.stage import NotOffered
-from broker.perf.crew import RunFailed
-from broker.perf.faults import Refusal
+from broker.perf.faults import Refusal, RunFailed
 from broker.perf.peer import PeerConnection
 
 pytestmark = pytest.mark.slow
@@ -155,3 +156,17 @@ def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> N
         Companion(replace(broker, other=replace(broker.other, password="wrong"))),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["delete, unacked", "rollback", "connection lost", "the same import"])
+def test_a_verb_over_a_group_is_carried_out_beside_a_light_client(tmp_path: Path, name: str) -> None:
+    """The verb has its effect, and the light client's longest wait is measured; sources name the longest turn."""
+    turns = tmp_path / "turns"
+    prefix = ("-m", "bench.growth.turn_sampler", str(turns))
+    with (
+        brokers.slotmq(tmp_path / "broker", prefix=prefix) as started,
+        closing(pauses.Group(started, brokers.PROJECT, 20_000, tmp_path)) as group,
+    ):
+        figures = pauses.paused(group, pauses.VERBS[name])
+    assert figures["max_ms"] >= figures["p50_ms"] > 0
+    assert turns.exists()

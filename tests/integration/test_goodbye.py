@@ -13,7 +13,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.net.listener import STEPS
-from broker.net.stop import Stop
+from broker.net.publisher_throttle import Stop
 from broker.net.transport import CLOSE_TICKS, EOF_TICKS
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async

@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 from pamqp import commands
 
-from broker.net.publisher_throttle import STORE_BACKLOG_MAX_BYTES
-from broker.net.stop import Stop
+from broker.net.publisher_throttle import STORE_BACKLOG_MAX_BYTES, Stop
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.gated_files import GatedFiles

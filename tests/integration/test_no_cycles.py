@@ -6,25 +6,30 @@ import asyncio
 import gc
 import http.client
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import aio_pika
 import pytest
 import trustme
 import uvloop
 from pamqp import commands
 
 from broker.server import BrokerServer
+from broker.store.message_log import Batch
 from tests.deadline import wait_until
 from tests.http_talk import GUEST, basic
-from tests.in_process import running_broker
+from tests.in_process import client_of, running_broker
 from tests.raw_client import RawClient, publish_frames
 
 MANY: Final = 1000
 SOME: Final = 100
 """How many objects of each kind come and go: connections take longer."""
+VHOST_MAX_BYTES: Final = 300_000
+"""What a deleted vhost may leave: its parts know each other, but nothing that clients made."""
 LEFT_MAX: Final = 20
 """Objects of the tests' own threads and of the loop, however many came and went."""
 
@@ -35,7 +40,7 @@ LIMITS: Final[dict[str, Any]] = {
     "x-expires": 100_000,
     "x-dead-letter-exchange": "amq.fanout",
 }
-KINDS: Final = ("topic", "direct", "fanout", "headers", "x-consistent-hash")
+KINDS: Final = ("topic", "direct", "fanout", "headers", "x-consistent-hash", "x-modulus-hash", "x-random")
 
 
 def call(client: RawClient, channel: int, method: Any, answer: type) -> None:
@@ -45,11 +50,11 @@ def call(client: RawClient, channel: int, method: Any, answer: type) -> None:
         pass
 
 
-def queues(client: RawClient) -> None:
+def queues(client: RawClient, many: int = MANY) -> None:
     """Declare, bind, fill, consume from and delete queues, a third of them with limits."""
     client.open()
     client.open_channel(1)
-    for n in range(MANY):
+    for n in range(many):
         name, limits = f"q{n}", LIMITS if n % 3 == 0 else {}
         call(
             client,
@@ -110,6 +115,27 @@ def answers(port: int) -> None:
         web.request("GET", path, headers=basic(GUEST))
         assert web.getresponse().read()
         web.close()
+
+
+def use_vhost(broker: BrokerServer) -> None:
+    """Create a vhost, fill its queues and caches, and delete it."""
+    for method in ("PUT", "DELETE"):
+        web = http.client.HTTPConnection("127.0.0.1", broker.manage.port("http"))
+        web.request(method, "/api/vhosts/v", headers=basic(GUEST))
+        assert web.getresponse().status in (201, 204)
+        web.close()
+        if method == "PUT":
+            with RawClient("127.0.0.1", broker.listener.port) as client:
+                client.open(vhost="v")
+                client.open_channel(1)
+                for n in range(SOME):
+                    queue = commands.Queue.Declare(queue=f"q{n}", durable=True)
+                    call(client, 1, queue, commands.Queue.DeclareOk)
+                    bind = commands.Queue.Bind(queue=f"q{n}", exchange="amq.topic", routing_key=f"{n}.#")
+                    call(client, 1, bind, commands.Queue.BindOk)
+                for n in range(20 * MANY):  # each key twice
+                    client.send(publish_frames(1, "amq.topic", f"{n % SOME}.{n % (10 * MANY)}", b"body"))
+                call(client, 1, queue, commands.Queue.DeclareOk)
 
 
 def live_streams(port: int) -> None:
@@ -203,3 +229,51 @@ def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
     finally:
         gc.enable()
     assert {name: kinds for name, kinds in left.items() if sum(kinds.values()) > LEFT_MAX} == {}
+
+
+def test_a_deleted_vhost_leaves_its_empty_parts_alone(tmp_path: Path) -> None:
+    """Its exchanges, queues and caches are freed, however much it was used."""
+
+    async def run() -> int:
+        async with running_broker(tmp_path, http={"enabled": True, "port": 0}) as broker:
+            gc.collect()
+            await asyncio.to_thread(use_vhost, broker)
+            await asyncio.to_thread(wait_until, lambda: not broker.listener.transports, "the client has gone")
+            await asyncio.sleep(0.5)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            gc.set_debug(0)
+            left_bytes = sum(sys.getsizeof(one) for one in gc.garbage)
+            gc.garbage.clear()
+            return left_bytes
+
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            assert runner.run(run()) < VHOST_MAX_BYTES
+    finally:
+        gc.enable()
+
+
+def batches() -> list[Batch]:
+    """Return the batches of logs that are in memory."""
+    return [one for one in gc.get_objects() if type(one) is Batch]
+
+
+async def test_a_written_batch_is_released(tmp_path: Path) -> None:
+    """Once it is on disk, neither the log nor the thread that wrote it keeps the records of the last batch."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q", durable=True)
+        message = aio_pika.Message(bytes(100_000), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        for _ in range(3):
+            await asyncio.gather(*[channel.default_exchange.publish(message, "q") for _ in range(10)])
+        await asyncio.to_thread(wait_until, lambda: broker.at_rest and not batches(), "no batch is kept")
+        log = broker.engines["/"].store.log
+        record = bytes(1000)
+        log.append(record)
+        batch = log.take()
+        assert batch is not None
+        log.write(batch)
+        log.complete(batch)
+        del batch
+        assert sys.getrefcount(record) == 2

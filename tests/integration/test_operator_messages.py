@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.content_header import facts_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.alarms import Watermark
 from broker.core.message.message import Envelope, Message
 from broker.operations import messages
-from broker.operations.fetch import AT_ONCE, drop
+from broker.operations.messages import DROPPED_AT_ONCE, drop
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker
@@ -304,7 +303,7 @@ async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
         nonlocal deleted
         if not deleted:
             deleted = True
-            await VhostChanges(broker.administration).delete("v")
+            await broker.administration.change(lambda draft: draft.drop_vhost("v"))
 
     pause = SimpleNamespace(sleep=sleep)
     monkeypatch.setattr(messages, "asyncio", pause)
@@ -313,13 +312,13 @@ async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
     assert deleted
 
 
-@pytest.mark.parametrize(("limit", "left"), [(AT_ONCE, 700), (2 * AT_ONCE + 100, 100), (10_000, 0)])
+@pytest.mark.parametrize(("limit", "left"), [(DROPPED_AT_ONCE, 700), (2 * DROPPED_AT_ONCE + 100, 100), (10_000, 0)])
 async def test_more_messages_than_one_step_takes_are_dropped(broker: BrokerServer, limit: int, left: int) -> None:
     """A drop goes on step by step up to its limit, or to the end of the queue, and leaves the rest in order."""
     engine = broker.engines["/"]
     queue = engine.vhost.queues.declare("q")
     envelope, facts = Envelope("", "q"), facts_of(NO_PROPERTIES)
-    bodies = [b"%d" % number for number in range(2 * AT_ONCE + 200)]
+    bodies = [b"%d" % number for number in range(2 * DROPPED_AT_ONCE + 200)]
     queue.level.append([Message(envelope, NO_PROPERTIES, body, 1, facts, 0) for body in bodies])
     assert await drop(engine, queue, limit) == len(bodies) - left
     contents = [one for slot in queue.level.manager.slots.values() for one in slot.contents or () if one is not None]

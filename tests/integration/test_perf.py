@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,36 +15,23 @@ from broker.cli.control_client import ask
 from broker.perf.result import Result
 from tests.broker_process import PROJECT, BrokerAddress, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
+from tests.perf_run import PerfRun, command
 from tests.raw_client import RawClient
 
 
-class Run:
-    """A `slotmq perf` process that has ended."""
+class Run(PerfRun):
+    """A run against a broker."""
 
     def __init__(self, address: BrokerAddress | str, *words: str) -> None:
-        url = address if isinstance(address, str) else address.url
-        command = [sys.executable, "-m", "broker", "perf", *words, "--uri", url]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, cwd=PROJECT, check=False)
-        self.code, self.out, self.err = ended.returncode, ended.stdout, ended.stderr
-
-    @property
-    def result(self) -> Result:
-        """Return the result of a successful run with --json."""
-        assert not self.code, self.err
-        result = Result.from_json(self.out)
-        assert result.failures == ()
-        return result
-
-    @property
-    def line(self) -> str:
-        """Return the one line of the error."""
-        assert self.err.count("\n") == 1, self.err
-        return self.err.strip()
+        super().__init__(*words, "--uri", address if isinstance(address, str) else address.url)
 
 
 def measured(address: BrokerAddress | str, *words: str) -> Result:
     """Return the result of a run."""
-    return Run(address, *words, "--json", "--quiet").result
+    run = Run(address, *words, "--json", "--quiet")
+    assert not run.code, run.err
+    assert run.result.failures == ()
+    return run.result
 
 
 def test_a_number_of_messages_is_published_confirmed_delivered_and_acked_once_each(broker: BrokerAddress) -> None:
@@ -208,10 +194,9 @@ def test_the_result_goes_to_a_file_a_page_and_the_terminal(broker: BrokerAddress
 
 def test_ctrl_c_ends_a_run_in_order(broker: BrokerAddress) -> None:
     """Ctrl-C ends a run with its result so far, and exit code 0."""
-    words = ("perf", "throughput", "-z", "0", "-c", "10", "-i", "50ms", "--uri", broker.url, "--json")
-    command = [sys.executable, "-m", "broker", *words]
+    words = ("throughput", "-z", "0", "-c", "10", "-i", "50ms", "--uri", broker.url, "--json")
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT, start_new_session=True
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT, start_new_session=True
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"time ")
@@ -226,10 +211,8 @@ def test_ctrl_c_ends_a_run_in_order(broker: BrokerAddress) -> None:
 def test_a_broker_that_dies_is_a_failure_and_the_result_is_shown(broker_process: BrokerProcess) -> None:
     """kill -9 of the broker ends the run with exit code 1, the counts so far, and the reason."""
     broker_process.start()
-    words = ("perf", "throughput", "-z", "0", "-c", "10", "-i", "50ms", "--uri", broker_process.address.url, "--json")
-    with subprocess.Popen(
-        [sys.executable, "-m", "broker", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT
-    ) as process:
+    words = ("throughput", "-z", "0", "-c", "10", "-i", "50ms", "--uri", broker_process.address.url, "--json")
+    with subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"time ")
         broker_process.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,35 +16,9 @@ from broker.perf.result import Result
 from tests.broker_process import PROJECT, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
 from tests.in_process import running_broker
+from tests.perf_run import PerfRun, command
 
 LOOKS = 1  # the connection that asks a broker for its name
-
-
-class Run:
-    """A `slotmq perf` process that has ended."""
-
-    def __init__(self, *words: str, limit: int | None = None) -> None:
-        command = perf(*words)
-        if limit is not None:
-            command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, cwd=PROJECT, check=False)
-        self.code, self.out, self.err = ended.returncode, ended.stdout, ended.stderr
-
-    @property
-    def result(self) -> Result:
-        """Return the result of a run with --json."""
-        return Result.from_json(self.out)
-
-    @property
-    def line(self) -> str:
-        """Return the one line of the error."""
-        assert self.err.count("\n") == 1, self.err
-        return self.err.strip()
-
-
-def perf(*words: str) -> list[str]:
-    """Return the result of the command."""
-    return [sys.executable, "-m", "broker", "perf", *words]
 
 
 def value(result: Result, name: str) -> float:
@@ -71,7 +44,7 @@ def test_each_connection_is_opened_held_and_closed(running: BrokerProcess) -> No
     """The broker sees forty connections that close as the specification says; the result has the cost of each."""
     pid = str(running.running.pid)
     words = "connections -n 40 -w 8 -X 3 -z 0.2s --json --quiet --pid".split()
-    run = Run(*words, pid, "--uri", running.address.url)
+    run = PerfRun(*words, pid, "--uri", running.address.url)
     assert (run.code, run.err) == (0, "")
     result = run.result
     assert (value(result, "opened"), value(result, "held")) == (40, 40)
@@ -89,7 +62,7 @@ def test_a_broker_that_takes_no_more_is_told_of(broker_process: BrokerProcess) -
     """Open connections are held and closed, refused ones are a failure in the result and in the exit code."""
     broker_process.environment["SLOTMQ_SERVER__CONNECTIONS_MAX"] = "5"
     broker_process.start()
-    run = Run(*"connections -n 20 -z 0 --json --quiet --uri".split(), broker_process.address.url)
+    run = PerfRun(*"connections -n 20 -z 0 --json --quiet --uri".split(), broker_process.address.url)
     assert run.code == 1
     opened = value(run.result, "opened")
     assert 1 <= opened <= 5
@@ -104,7 +77,7 @@ def test_ctrl_c_ends_the_holding_in_order(running: BrokerProcess, tmp_path: Path
     document = tmp_path / "result.json"
     words = ["connections", "-n", "10", "-z", "1h", "--json", str(document), "--uri", running.address.url]
     with subprocess.Popen(
-        perf(*words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=PROJECT
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=PROJECT
     ) as process:
         try:
             wait_until(lambda: seen(running)["connection.opened"] == 10 + LOOKS, "all open")
@@ -120,7 +93,7 @@ def test_ctrl_c_ends_the_holding_in_order(running: BrokerProcess, tmp_path: Path
 
 def test_too_few_descriptors_are_said_before_anything_is_opened(running: BrokerProcess) -> None:
     """The soft limit is raised to the hard one; the error line names the limit that the run needs."""
-    run = Run(*"connections -n 500 --uri".split(), running.address.url, limit=100)
+    run = PerfRun(*"connections -n 500 --uri".split(), running.address.url, limit=100)
     assert run.code == 1
     assert run.line == (
         "slotmq: 501 connections need 533 open files, and this process may have 100: "
@@ -131,11 +104,8 @@ def test_too_few_descriptors_are_said_before_anything_is_opened(running: BrokerP
 
 def test_a_soft_limit_is_raised(running: BrokerProcess) -> None:
     """A shell's own limit does not keep a run from opening as many connections as the hard limit allows."""
-    command = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *perf("connections", "-n", "100", "-z", "0", "--json")]
-    ended = subprocess.run(
-        [*command, "--uri", running.address.url], capture_output=True, timeout=DEADLINE_S, cwd=PROJECT, check=False
-    )
-    assert value(Result.from_json(ended.stdout.decode()), "held") == 100
+    run = PerfRun(*"connections -n 100 -z 0 --json --uri".split(), running.address.url, limit=64, kind="-S")
+    assert value(run.result, "held") == 100
 
 
 @pytest.mark.parametrize("words", ["connections -n 8 -w 4 -z 0", "churn connections -C 8", "churn channels -C 8"])
@@ -187,13 +157,12 @@ async def test_churn_that_is_refused_says_why_and_undoes_the_rest(tmp_path: Path
         ("connections -X 65536", 2, "argument -X/--channels: '65536' is more than 65535"),
         ("churn", 2, "the following arguments are required: KIND"),
         ("churn exchanges", 2, "argument KIND: invalid choice: 'exchanges'"),
-        ("churn queues --uri amqp://guest:secret@127.0.0.1:1", 1, "cannot reach 127.0.0.1 port 1: Connection refused"),
         ("connections --uri amqp://guest:secret@127.0.0.1:1", 1, "cannot reach 127.0.0.1 port 1: Connection refused"),
     ],
 )
 def test_what_cannot_be_is_one_line(words: str, code: int, line: str) -> None:
     """Wrong flags end with exit code 2, a missing broker with 1; neither shows a traceback or a password."""
-    run = Run(*words.split())
+    run = PerfRun(*words.split())
     assert run.code == code
     assert line in run.line
     assert "secret" not in run.line
@@ -203,7 +172,7 @@ def test_what_cannot_be_is_one_line(words: str, code: int, line: str) -> None:
 def test_a_wrong_password_is_one_line(running: BrokerProcess, scenario: str) -> None:
     """A wrong password prints the broker's text, without the password."""
     address = running.address
-    run = Run(*scenario.split(), "--uri", f"amqp://{address.user}:wrong@{address.host}:{address.port}")
+    run = PerfRun(*scenario.split(), "--uri", f"amqp://{address.user}:wrong@{address.host}:{address.port}")
     assert run.code == 1
     assert "ACCESS_REFUSED" in run.line
     assert "wrong" not in run.line
@@ -211,10 +180,10 @@ def test_a_wrong_password_is_one_line(running: BrokerProcess, scenario: str) -> 
 
 def test_a_process_that_is_not_there_is_one_line(running: BrokerProcess) -> None:
     """--pid must name a running process, or nothing is measured."""
-    run = Run(*"connections -n 1 --pid 4194305 --uri".split(), running.address.url)
+    run = PerfRun(*"connections -n 1 --pid 4194305 --uri".split(), running.address.url)
     assert (run.code, run.line) == (1, "slotmq: no process 4194305 on this machine")
 
 
-async def in_thread(*words: str) -> Run:
+async def in_thread(*words: str) -> PerfRun:
     """Run a call in a thread, because the test's loop runs the broker."""
-    return await asyncio.to_thread(Run, *words)
+    return await asyncio.to_thread(PerfRun, *words)

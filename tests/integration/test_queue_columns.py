@@ -10,7 +10,7 @@ import aio_pika
 import pytest
 
 from broker.cli.control_client import ask
-from broker.operations.queue_rates import QueueCounters, Rates
+from broker.operations.queue_readings import QueueCounters, Rates
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker

@@ -9,7 +9,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.administration.parameter_changes import QueuePauses
+from broker.administration.definitions import PAUSED_QUEUE
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.server import BrokerServer
@@ -45,24 +45,33 @@ async def collect(channel: Any) -> list[str]:
     return received
 
 
+async def pause(broker: Broker) -> None:
+    """Pause the queue "q"."""
+    await broker.server.administration.change(lambda draft: draft.set_parameter(("/", PAUSED_QUEUE, "q"), {}))
+
+
+async def resume(broker: Broker) -> None:
+    """Resume the queue "q"."""
+    await broker.server.administration.change(lambda draft: draft.drop_parameter(("/", PAUSED_QUEUE, "q")))
+
+
 @pytest.mark.parametrize("single_active", [False, True], ids=["shared", "single active"])
 async def test_nothing_is_delivered_before_the_queue_is_resumed(tmp_path: Path, single_active: bool) -> None:
     """Publishes, acks and purges go on; then consumers get what is left, in order, the active consumer first."""
     async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
-        pauses = QueuePauses(broker.server.administration)
         await channel.declare_queue("q", durable=True, arguments={"x-single-active-consumer": single_active})
         first, second = await collect(channel), await collect(channel)
         await publish(channel, "before")
         await broker.idle()
         assert first + second == ["before"]
-        await pauses.pause("/", "q")
+        await pause(broker)
         await publish(channel, "a", "b", "c")
         await broker.idle()
         assert first + second == ["before"]
         assert (broker.queue("q").ready, broker.queue("q").unacked) == (3, 0)
         assert await (await channel.get_queue("q")).get(fail=False) is None
         await broker.idle()
-        await pauses.resume("/", "q")
+        await resume(broker)
         await broker.idle()
         assert sorted(first + second) == ["a", "b", "before", "c"]
         if single_active:
@@ -72,17 +81,16 @@ async def test_nothing_is_delivered_before_the_queue_is_resumed(tmp_path: Path, 
 async def test_what_returns_to_a_paused_queue_stays_there(tmp_path: Path) -> None:
     """A message that its consumer returns is not delivered again before the queue is resumed."""
     async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
-        pauses = QueuePauses(broker.server.administration)
         queue = await channel.declare_queue("q")
         taken: list[Any] = []
         await queue.consume(taken.append)
         await publish(channel, "m")
         await broker.idle()
-        await pauses.pause("/", "q")
+        await pause(broker)
         await taken[0].nack(requeue=True)
         await broker.idle()
         assert (len(taken), broker.queue("q").ready) == (1, 1)
-        await pauses.resume("/", "q")
+        await resume(broker)
         await broker.idle()
         assert [message.redelivered for message in taken] == [False, True]
 
@@ -93,7 +101,7 @@ async def test_a_restart_keeps_the_pause(tmp_path: Path) -> None:
     async def begin(broker: Broker) -> None:
         async with client_of(broker.server) as channel:
             await channel.declare_queue("q", durable=True)
-            await QueuePauses(broker.server.administration).pause("/", "q")
+            await pause(broker)
             await publish(channel, "m")
 
     async with timed_broker(tmp_path) as broker:

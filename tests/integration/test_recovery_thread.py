@@ -10,8 +10,6 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.administration.permission_changes import PermissionChanges
-from broker.administration.vhost_changes import VhostChanges
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.files import File, Files
@@ -47,8 +45,8 @@ def start(folder: Path, files: Files) -> tuple[BrokerServer, asyncio.Task[None]]
 async def fill(folder: Path) -> None:
     """Leave one persistent message in a queue of each of two vhosts."""
     async with running_broker(folder) as broker:
-        await VhostChanges(broker.administration).add(SECOND, {})
-        await PermissionChanges(broker.administration).set("guest", SECOND, ".*", ".*", ".*")
+        await broker.administration.change(lambda draft: draft.add_vhost(SECOND, {}))
+        await broker.administration.change(lambda draft: draft.permissions.set("guest", SECOND, ".*", ".*", ".*"))
         for vhost in ("%2F", SECOND):
             connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/{vhost}")
             async with connection:

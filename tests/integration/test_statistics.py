@@ -13,8 +13,6 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractQueue
 from aio_pika.exceptions import DeliveryError
 
-from broker.administration.permission_changes import PermissionChanges
-from broker.administration.vhost_changes import VhostChanges
 from broker.core.session.channel import SessionOfChannel
 from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
 from broker.server import BrokerServer
@@ -224,8 +222,8 @@ async def test_a_delivery_and_an_ack_count_once_in_each_place(tmp_path: Path) ->
 async def test_totals_do_not_fall_when_a_channel_a_queue_or_a_vhost_ends(tmp_path: Path) -> None:
     """What ended stays counted, and so do those that opened and closed."""
     async with statistics_of(tmp_path) as (broker, statistics):
-        await VhostChanges(broker.administration).add("crm", {})
-        await PermissionChanges(broker.administration).set("guest", "crm", ".*", ".*", ".*")
+        await broker.administration.change(lambda draft: draft.add_vhost("crm", {}))
+        await broker.administration.change(lambda draft: draft.permissions.set("guest", "crm", ".*", ".*", ".*"))
         async with connected(broker, "crm") as connection:
             channel = await connection.channel()
             queue = await channel.declare_queue("q")
@@ -238,7 +236,7 @@ async def test_totals_do_not_fall_when_a_channel_a_queue_or_a_vhost_ends(tmp_pat
         await until(lambda: statistics.churn().connections_closed == 1)
         expected = MessageCounts(publish=4, publish_confirm=4, confirm=4, routed=4, get=1, ack=1)
         assert statistics.totals() == expected
-        await VhostChanges(broker.administration).delete("crm")
+        await broker.administration.change(lambda draft: draft.drop_vhost("crm"))
         await until(lambda: "crm" not in broker.engines)
         assert statistics.totals() == expected
         assert sum(statistics.sizes().counts) == 4

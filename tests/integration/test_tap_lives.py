@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from aio_pika import Message
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.core.definitions.export import topology_of
 from broker.delivery.engine import Engine
 from broker.store.damage import StoreFailed
@@ -151,7 +150,7 @@ async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
             await publish(exchange, ["a"] * 10)
             await taps.seal("v")
             await publish(exchange, ["waits"])
-        await VhostChanges(broker.server.administration).delete("v")
+        await broker.server.administration.change(lambda draft: draft.drop_vhost("v"))
         assert there(taps) == []
         assert taps.view.cursors == []
         await broker._make_vhosts(broker.server)
@@ -242,9 +241,9 @@ def engines_in_memory(vhost: str) -> int:
 async def test_a_vhost_that_is_gone_is_remembered_by_nobody(tmp_path: Path) -> None:
     """Deleted vhosts leave no objects in memory."""
     async with timed_broker(tmp_path) as broker:
-        await VhostChanges(broker.server.administration).add("forgotten", {})
+        await broker.server.administration.change(lambda draft: draft.add_vhost("forgotten", {}))
         assert engines_in_memory("forgotten") == 1
-        await VhostChanges(broker.server.administration).delete("forgotten")
+        await broker.server.administration.change(lambda draft: draft.drop_vhost("forgotten"))
 
         async def forgotten() -> bool:
             gc.collect()

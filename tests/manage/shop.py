@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.core.policy.policy import Policy
 from broker.server import BrokerServer
 from tests.http_talk import ask
@@ -31,10 +30,10 @@ async def managed_broker(folder: Path, **sections: Any) -> AsyncIterator[BrokerS
 async def shop(folder: Path) -> AsyncIterator[BrokerServer]:
     """Yield a broker with the scene in its vhost `shop`."""
     async with managed_broker(folder) as broker:
-        await VhostChanges(broker.administration).add("shop", {**SHOP, "tags": SHOP["tags"].split(",")})
         policy = Policy("limit", POLICY["pattern"], "all", POLICY["definition"], POLICY["priority"])
 
         def edit(draft: Any) -> None:
+            draft.add_vhost("shop", {**SHOP, "tags": SHOP["tags"].split(",")})
             draft.permissions.set("guest", "shop", ".*", ".*", ".*")
             draft.policies("shop").set(policy)
 

@@ -12,10 +12,8 @@ from typing import Any
 from starlette.responses import Response
 
 from broker.manage.answers import PieceResponse
-from broker.manage.api_route import ApiRoute
 from broker.manage.app import application
-from broker.manage.call import Call
-from broker.manage.needs import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.server import BrokerServer
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.http_talk import GUEST, request, statuses, until_closed

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import aio_pika
+import pytest
 
+from broker.administration.definitions import Draft
 from broker.core.auth.peer import TlsFacts
 from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
-from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
+from broker.manage.api.queues import LISTED_EXACTLY_MAX
 from broker.operations.operated_broker import ClusterMembership
 from broker.vhosts.offline import OfflineVhost
 from tests.http_talk import ask
@@ -190,3 +192,28 @@ async def test_the_age_of_the_next_message_is_shown(tmp_path: Path) -> None:
         assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_001
         await queue.get(no_ack=True)
         assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
+
+
+@pytest.mark.parametrize("tag", ["management", "monitoring", ""])
+async def test_the_overview_counts_what_its_reader_sees(tmp_path: Path, tag: str) -> None:
+    """A user without the tag monitoring has totals of the own vhosts and connections; without a tag none."""
+    async with managed_broker(tmp_path / "data") as broker, client_of(broker):
+
+        def edit(draft: Draft) -> None:
+            for name in ("own", "foreign"):
+                draft.add_vhost(name, {})
+            draft.users.add("reader", "an own password", [tag] if tag else [])
+            draft.permissions.set("reader", "own", "", "", "")
+
+        await broker.administration.change(edit)
+        for vhost in broker.vhosts.values():
+            vhost.queues.declare("q")
+        reader = ("reader", "an own password")
+        if not tag:
+            said = await ask(broker, "GET", "/api/overview", user=reader)
+            assert said.refusal == (401, "not_authorised", "Not management user")
+            return
+        overview = await get(broker, "overview", user=reader)
+        totals = overview["object_totals"]
+        assert (totals["queues"], totals["connections"]) == ((3, 1) if tag == "monitoring" else (1, 0))
+        assert ("node" in overview) is (tag == "monitoring")

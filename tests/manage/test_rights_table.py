@@ -28,8 +28,6 @@ import pytest
 
 from broker.core.auth.password import SHA256
 from broker.manage.app import http_routes, metrics_routes
-from broker.manage.v1.file_reads import FileReads
-from broker.store.files import Files
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
 from tests.http_talk import Said, Web, basic
@@ -653,7 +651,7 @@ def test_a_verb(scene: Scene, row: Row) -> None:
 def test_every_route_and_verb_has_a_row(scene: Scene) -> None:
     """What is added has to be entered by hand."""
     managed = scene.broker.server.entrance.managed
-    routes = [*http_routes(managed, FileReads(Files())), *metrics_routes()]
+    routes = [*http_routes(), *metrics_routes()]
     paths = {re.sub("^GET /page/.*", "GET /page/{file}", f"{route.method} {route.path}") for route in routes}
     assert paths == {f"{row.method} {row.path}" for row in rows(ROUTES)}
     assert set(managed.verbs) == {row.path for row in rows(VERBS)}

@@ -21,7 +21,7 @@ import pytest
 from broker.cli.broker_url import BrokerUrl
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
-from broker.operations.head_age import HeadTimes
+from broker.operations.queue_readings import HeadTimes
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
 from tests.in_process import client_of, queue_of, running_broker

@@ -22,8 +22,8 @@ from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import open_catalog, open_handle
+from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
+from broker.pipeline.lake.parquet_file import DayFiles
+from broker.pipeline.lake.slot_copy import Copied
+from broker.pipeline.lake.table import LakeBatch
+from broker.pipeline.source.schema import ARROW_SCHEMA
 
 __all__ = ["SLOT", "lake_of", "rows_of"]
 
@@ -20,8 +23,6 @@ SLOT = 200
 
 def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal: int) -> Any:
     """Return rows of messages (exchange, key, properties, body) in slots of a queue, from this seal on."""
-    from broker.pipeline.source.schema import ARROW_SCHEMA
-
     count = len(messages)
     made: dict[str, Any] = {
         "vhost": ["/"] * count,
@@ -43,12 +44,6 @@ def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal:
 
 def lake_of(path: Path, *batches: Any) -> Lake:
     """Return a lake with these rows."""
-    from broker.pipeline.lake import Lake
-    from broker.pipeline.lake.parquet_file import DayFiles
-    from broker.pipeline.lake.slot_copy import Copied
-    from broker.pipeline.lake.table import LakeBatch
-    from broker.pipeline.source.schema import ARROW_SCHEMA
-
     lake = Lake(path, create=True)
     files: list[Any] = []
     for batch in batches:

@@ -11,26 +11,22 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pika
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import BAD_RECORDS, GAP, OK, JobFailed
 from broker.pipeline.job import Summary
+from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of, orphans_of
 from tests.slot_folders import START_MS, SlotFolder, make_slots, numbered
-
-pytest.importorskip("pyspark")
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from broker.pipeline.lake import Lake
 
 PROJECT = Path(__file__).parents[2]
 DRIVER_DEADLINE_S = 200.0
@@ -40,8 +36,6 @@ ROWS = 50
 
 def archive(spark: SparkSession, lake: Path | str, **options: Any) -> Summary:
     """Run an archive to its end."""
-    from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
-
     return run_archive(ArchiveOptions(lambda: spark, lake, **options), Progress("archive", quiet=True))
 
 
@@ -52,8 +46,6 @@ def ids(frame: DataFrame) -> list[int]:
 
 def open_lake(path: Path) -> Lake:
     """Return the lake."""
-    from broker.pipeline.lake import Lake
-
     return Lake(path)
 
 

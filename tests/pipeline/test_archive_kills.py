@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import BAD_RECORDS, OK
@@ -35,11 +35,6 @@ from tests.pipeline.test_archive import (
     slot_files,
 )
 from tests.slot_folders import make_slots, numbered
-
-pytest.importorskip("pyspark")
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(900)]
 

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from broker.cli.pipeline import missing_packages
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.spark.java import find_java
 from tests.broker_process import PACKAGE, PROJECT
 from tests.deadline import wait_until

@@ -8,27 +8,32 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pika
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from broker.cli.control_client import ask
 from broker.cli.main import main
+from broker.client.address import AmqpAddress
+from broker.pipeline.faults import BAD_RECORDS, OK
+from broker.pipeline.jobs.replay import ReplayOptions, run_replay
+from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
+from broker.pipeline.lake.lake import Lake
+from broker.pipeline.progress import Progress
+from broker.pipeline.routes.topology import read_definitions
+from broker.pipeline.selection import Selection
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
+from tests.pipeline.lake_rows import SLOT, lake_of, rows_of
+from tests.pipeline.queue_drain import drain_queue
 from tests.unit.pipeline.encoded import properties
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from broker.pipeline.lake import Lake
-
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("pyspark")
-
-from tests.pipeline.lake_rows import SLOT, lake_of, rows_of  # noqa: E402 - what it stands on may be missing
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,6 @@ def depth(channel: Any, queue: str) -> int:
 
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
     """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty."""
-    from tests.pipeline.queue_drain import drain_queue
-
     return drain_queue(broker.address.url, queue)
 
 
@@ -70,11 +73,6 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Order is the lake's per queue and key; unroutable messages are kept; a rerun and a resume add nothing."""
-    from broker.pipeline.faults import BAD_RECORDS, OK
-    from broker.pipeline.jobs import replay
-    from broker.pipeline.progress import Progress
-    from broker.pipeline.sink.bad_records import BadRecordLog
-
     draw = random.Random(1)
     heads = [properties({}), properties({"n": 1, "a": [1, {"b": b"\xff"}]}, content_type="text/x"), b"\x00\x00"]
     sent = {
@@ -92,7 +90,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     channel.queue_declare("replayed", durable=True)
     for pattern in ("one.#", "two.#", "again.#"):
         channel.queue_bind("replayed", "replay", pattern)
-    monkeypatch.setattr(replay, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
 
     assert main([*command, "--dry-run"]) == OK
@@ -109,7 +107,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
         wanted[key].append(body)
     assert by_key == wanted
 
-    (folder,) = (lake.work_folder / "unroutable").iterdir()
+    (folder,) = (lake.place.work_folder / "unroutable").iterdir()
     refused = [row for path in BadRecordLog(folder).files() for row in pq.read_table(path).to_pylist()]
     assert [(row["routing_key"], row["offset"], row["code"]) for row in refused] == [("lost.key", 8, 312)]
 
@@ -128,17 +126,13 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     options = replace(_replay_options(spark, lake, broker), producer="none", exchange="", speed=1000.0)
     channel.queue_declare("two.k3", durable=True)
     chosen = replace(options, selection=replace(options.selection, where="routing_key = 'two.k3' AND seal = 2"))
-    summary = replay.run_replay(chosen, Progress("replay", quiet=True))
+    summary = run_replay(chosen, Progress("replay", quiet=True))
     first = [row for row in sent["two"][:SLOT] if row[1] == "two.k3"]
     assert summary.values["published"] == len(first)
     assert [row[2:] for row in drain(broker, "two.k3")] == [row[2:] for row in first]
 
 
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
-    from broker.client.address import AmqpAddress
-    from broker.pipeline.jobs.replay import ReplayOptions
-    from broker.pipeline.selection import Selection
-
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
 
@@ -169,11 +163,6 @@ def test_route_tells_what_the_broker_does(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
 ) -> None:
     """Messages published with these bindings reach the queues as counted; a diff with them finds nothing."""
-    from broker.client.address import AmqpAddress
-    from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
-    from broker.pipeline.routes.bindings_file import read_definitions
-    from broker.pipeline.sink.amqp_publisher import AmqpPublisher
-
     queues = [f"r{n}" for n in range(1, 6)]
     for queue in queues:
         channel.queue_declare(queue, durable=True)
@@ -221,8 +210,6 @@ def test_route_tells_what_the_broker_does(
 
 
 def _ddl() -> str:
-    from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
-
     return ddl_of(ARROW_SCHEMA, COLUMNS)
 
 
@@ -230,8 +217,6 @@ def test_dead_letters_are_told_and_go_back(
     spark: SparkSession, broker: BrokerProcess, channel: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Groups are as the messages died; a listing takes nothing; requeued messages that die again are recognized."""
-    from broker.pipeline.jobs import deadletters
-
     channel.exchange_declare("d.ex", "topic")
     channel.queue_declare("d.dead", durable=True)
     channel.queue_declare(
@@ -255,7 +240,7 @@ def test_dead_letters_are_told_and_go_back(
         channel.basic_publish("d.ex", "k0", b"expired", pika.BasicProperties(expiration="1"))
     channel.basic_publish("", "d.dead", b"alive")
     wait_until(lambda: depth(channel, "d.dead") == 14, "dead letters")
-    monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     look = ["pipeline", "deadletters", "--path", str(broker.folder), "--queue", "d.dead", "--quiet", "--json"]
 
     def told(*more: str) -> Any:
@@ -313,8 +298,6 @@ def test_dead_letters_of_a_lake_go_back_once(
     place: tuple[str, str],
 ) -> None:
     """Chosen dead letters go to their first exchange, or to the queue in which they died; a rerun adds nothing."""
-    from broker.pipeline.jobs import deadletters
-
     channel.exchange_declare("l.ex", "topic")
     channel.queue_declare("l.work", durable=True)
     channel.queue_bind("l.work", "l.ex", "#")
@@ -324,7 +307,7 @@ def test_dead_letters_of_a_lake_go_back_once(
     ]
     dead = [("", "l.dead", properties({"x-death": [deaths[n % 2]]}), b"%d" % n) for n in range(8)]
     lake = lake_of(tmp_path / "lake", rows_of("l.tap", [*dead, ("", "l.dead", b"\x00\x00", b"alive")], 1))
-    monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
     command = ["pipeline", "deadletters", "--lake", str(lake.place), "--reason", "rejected", "--quiet", "--json"]
     for count in (4, 0):
         capsys.readouterr()

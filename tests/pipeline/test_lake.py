@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
+import slotmq
 from broker.pipeline.faults import OK, USAGE, JobFailed
 from broker.pipeline.job import Summary
+from broker.pipeline.jobs.compact import CompactOptions, run_compact
+from broker.pipeline.jobs.query import QueryOptions, run_query
+from broker.pipeline.lake.lake import Lake
+from broker.pipeline.lake.slot_copy import LakeTarget
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.progress import Progress
+from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered
-
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from broker.pipeline.lake import Lake
 
 ROWS = 40
 DAY = "2023-11-14"
@@ -29,10 +31,6 @@ DAY = "2023-11-14"
 
 def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
     """Archive one more slot, as a task and a commit do, and return its message ids."""
-    from broker.pipeline.lake.slot_copy import LakeTarget
-    from broker.pipeline.lake.table import LakeBatch
-    from broker.pipeline.source.slot_handle import SlotHandle
-
     seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
     target = LakeTarget(
         lake.place, "", "q",
@@ -44,8 +42,6 @@ def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
 
 def add_older(lake: Lake) -> None:
     """Add a file as another program would: fewer columns, in another order."""
-    from deltalake import write_deltalake
-
     columns = {
         "date": pa.array([date(2020, 1, 2)] * 2),
         "body": pa.array([b"old 1", b"old 2"], pa.binary()),
@@ -58,8 +54,6 @@ def add_older(lake: Lake) -> None:
 
 def open_lake(path: Path, **options: Any) -> Lake:
     """Open the lake again and return it."""
-    from broker.pipeline.lake import Lake
-
     return Lake(path, **options)
 
 
@@ -71,8 +65,6 @@ def ids(lake: Lake, spark: SparkSession, **bounds: Any) -> list[tuple[str, int]]
 
 def ask(spark: SparkSession, sql: str, **options: Any) -> Summary:
     """Return the result of a query."""
-    from broker.pipeline.jobs.query import QueryOptions, run_query
-
     return run_query(QueryOptions(lambda: spark, sql, **options), Progress("query", quiet=True))
 
 
@@ -80,10 +72,6 @@ def test_a_lake_is_read_compacted_and_asked(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Old files are read with nulls; a compaction beside an archive loses and doubles nothing; SQL covers all of it."""
-    import slotmq
-    from broker.pipeline.jobs.compact import CompactOptions, run_compact
-    from broker.pipeline.lake import Lake
-
     folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "la{k}e {1,2} *", create=True)
     assert lake.messages(spark).count() == 0
     wanted = [(("audit", "news")[at % 2], n) for at in range(4) for n in add_slot(lake, folder, at)]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
-pytest.importorskip("pyspark")
+import slotmq
+
 pytest.importorskip("moto")
 
 from tests.pipeline.test_archive import archive
 from tests.slot_folders import make_slots, numbered
 from tests.unit.pipeline.bucket import bucket
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROWS = 50
 
@@ -24,8 +22,6 @@ def test_an_archive_into_a_bucket_is_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message is stored once, and the archive goes on from another machine: its position is in the bucket."""
-    import slotmq
-
     place = "s3://attic/lake"
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS)), list(numbered(ROWS, start=ROWS))])
     with bucket("attic") as options:

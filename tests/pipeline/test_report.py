@@ -8,10 +8,11 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from broker.cli.main import main
 from broker.routing.pattern import split_words
@@ -19,9 +20,6 @@ from tests.broker_process import BrokerProcess
 from tests.lake_folders import make_lake
 from tests.property.topic_reference import matches
 from tests.slot_folders import SlotFolder, TapMessage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 START = datetime(2026, 11, 18, 22, 30, tzinfo=UTC)
 HOURS = 5

@@ -18,9 +18,8 @@ from broker.pipeline import register
 from broker.pipeline.faults import OK
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
 from broker.pipeline.progress import Progress
-from broker.pipeline.spark.failure import told
 from broker.pipeline.spark.java import find_java
-from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.log import SparkLog, told
 from tests.slot_folders import SlotFolder, TapMessage
 
 if TYPE_CHECKING:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from broker.cli.main import main
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from broker.pipeline.simulate.levels import TableSimulation
+from broker.pipeline.simulate.plan import SimulationPlan
 
 WORDS = "--brokers 7,10 --redundancy 1,2 --fan-out 2 --subscriptions 30 --patterns 40 --messages 20 --quiet"
 
@@ -21,9 +20,6 @@ def test_each_task_simulates_one_overlay(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rows are those of a simulation without Spark, in Parquet and JSON alike, and a picture shows them."""
-    from broker.pipeline.simulate.plan import SimulationPlan
-    from broker.pipeline.simulate.tables_level import run_tables
-
     output, plot = tmp_path / "rows.parquet", tmp_path / "rows.svg"
     assert main(["pipeline", "simulate", *WORDS.split(), "--json", "-o", str(output), "--plot", str(plot)]) == 0
     rows = json.loads(capsys.readouterr().out)["simulations"]
@@ -31,7 +27,7 @@ def test_each_task_simulates_one_overlay(
     assert {(row["brokers"], row["redundancy"]) for row in rows} == {(7, 1), (7, 2), (10, 1), (10, 2)}
     for row in rows:
         plan = SimulationPlan(**{name: row[name] for name in SimulationPlan.__slots__})
-        here = run_tables(plan).to_json(plan)
+        here = TableSimulation(plan).run().to_json(plan)
         for measured in ("cpu_s", "broker_cpu_ms"):
             del here[measured], row[measured]
         for held in ("inner_bytes", "leaf_bytes", "broker_bytes"):  # equal texts are one object or two, as it happens

@@ -8,17 +8,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pika
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
+from broker.pipeline.faults import fault_in
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from broker.testing import Broker
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-pa = pytest.importorskip("pyarrow")
 PROPERTIES = (
     b"\0\0",
     b"\x30\0\0\0\0\0\x02",
@@ -41,8 +44,6 @@ def broker() -> Iterator[Broker]:
 
 def table() -> Any:
     """Return rows of six slots; every fiftieth is unroutable."""
-    from broker.pipeline.source.schema import ARROW_SCHEMA
-
     rows = [
         {
             "seal": 1 + row // 100,
@@ -91,8 +92,6 @@ def failing(frame: DataFrame, url: str) -> DataFrame:
 
 def test_a_frame_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A job that fails half way and runs again leaves each row once, byte for byte; unroutable rows are kept."""
-    from broker.pipeline.sink.bad_records import BadRecordLog
-
     frame = spark.createDataFrame(table()).coalesce(1)
     options = {"url": broker.url, "producer": "job", "badRecords": str(tmp_path), "window": "50"}
     rows_at_once = spark.conf.get(BATCH_ROWS)
@@ -115,11 +114,6 @@ def test_a_frame_is_published_once(spark: SparkSession, broker: Broker, tmp_path
 
 def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A stream whose last batch runs again, because its commit was not recorded, leaves each row once."""
-    import pyarrow.parquet as pq
-
-    from broker.pipeline.sink.bad_records import BadRecordLog
-    from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
-
     source, checkpoint, bad = (tmp_path / name for name in ("source", "checkpoint", "bad"))
     source.mkdir()
     for part in range(3):
@@ -158,8 +152,6 @@ count_minutes(spark, url, Path(source), Path(checkpoint), killing(url, os.getpgr
 
 def count_minutes(spark: SparkSession, url: str, source: Path, checkpoint: Path, task: Any = None) -> None:
     """Publish the number of rows of each minute, once it is over, through a task of the test."""
-    from pyspark.sql import functions as sf
-
     stream = spark.readStream.schema("ts timestamp").option("maxFilesPerTrigger", 1).parquet(str(source))
     counts = stream.withWatermark("ts", "0 seconds").groupBy(sf.window("ts", "1 minute")).count()
     minute = sf.expr("unix_seconds(window.start) div 60").alias("minute")
@@ -202,8 +194,6 @@ def test_an_aggregate_is_published_once(spark: SparkSession, broker: Broker, tmp
 
     The next run sends the batch again, and the broker drops the duplicates by the numbers of the user's own column.
     """
-    import pyarrow.parquet as pq
-
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
     for part in range(2):
@@ -226,8 +216,6 @@ def counted(broker: Broker) -> list[tuple[int, ...]]:
 
 def test_what_cannot_be_published_is_one_line(spark: SparkSession, broker: Broker) -> None:
     """A wrong password, and a frame without a body, are one line each."""
-    from broker.pipeline.faults import fault_in
-
     frame = spark.createDataFrame(table())
     refused = [(frame.drop("body"), broker.url), (frame.limit(1), broker.url.replace("guest:guest", "guest:secret"))]
     texts = []

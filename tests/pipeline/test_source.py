@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pyspark.sql import DataFrame, SparkSession
 
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.slot_folders import SlotFolder, numbered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 HTTP = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
 HTTP_ADDRESS = re.compile(r"HTTP at http://([\d.:]+)/")

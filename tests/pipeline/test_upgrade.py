@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.broker_process import BrokerProcess
 from tests.pipeline.test_archive import archive, ids, ids_in_files, open_lake
 from tests.upgrade.contents import SMALL
 from tests.upgrade.recordings import CLEAN, FORMATS, unpack
-
-pytest.importorskip("pyspark")
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ARCHIVED = 6  # the id of the one message that no reader had passed
 

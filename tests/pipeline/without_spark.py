@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.pipeline.lake import Lake
-from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
+from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.stream_offset import StreamOffset
+from broker.pipeline.source.seal_stream import SealStream, StreamOffset
 
 __all__ = ["archive"]
 
@@ -36,7 +36,7 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         ending.callback(run.end)
         run.begin(**choice)
         run.cursors.seal_now()
-        plan = SlotPlan(where)
+        plan = SealStream(where)
         ending.callback(plan.stop)
         with suppress(Killed):
             target = replace(run.target(place), open_slot=partial(open_handle, catalog))

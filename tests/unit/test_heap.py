@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from broker.heap import _clean_files
+
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 
 
@@ -96,3 +98,46 @@ def test_freed_memory_goes_back_in_slices() -> None:
     left_bytes, largest = done.stdout.split()
     assert int(left_bytes) < 8_000_000
     assert float(largest) < 2
+
+
+SMAPS = """\
+1000-3000 r-xp 00000000 fe:00 7          /usr/lib/libone.so
+Size:                  8 kB
+Anonymous:             0 kB
+VmFlags: rd ex
+4000-5000 r--p 00002000 fe:00 7          /usr/lib/libone.so
+Anonymous:             4 kB
+6000-7000 rw-p 00003000 fe:00 7          /usr/lib/libone.so
+Anonymous:             0 kB
+8000-9000 r--p 00000000 00:00 0          [vvar]
+Anonymous:             0 kB
+a000-b000 r--p 00000000 fe:00 8          /usr/share/a file
+Anonymous:             0 kB
+"""
+
+
+def test_only_files_as_they_are_on_disk_are_unmapped() -> None:
+    """What the linker relocated, what can be written and what is no file stays: the kernel could not read it again."""
+    assert list(_clean_files(SMAPS.splitlines())) == [(0x1000, 0x2000), (0xA000, 0x1000)]
+
+
+UNMAPPED = """
+import asyncio
+from broker.heap import Heap
+from broker.process_memory import resident_bytes
+import pydantic.types, ssl, uvloop
+async def run():
+    before = resident_bytes()
+    heap = Heap(asyncio.get_running_loop(), lambda: 0)
+    heap.start()
+    after = resident_bytes()
+    heap.close()
+    print(before - after)
+asyncio.run(run())
+"""
+
+
+def test_code_that_only_a_start_ran_is_unmapped() -> None:
+    """The libraries that an import read are no longer resident, and the process runs on."""
+    done = subprocess.run([sys.executable, "-c", UNMAPPED], check=True, capture_output=True, text=True)
+    assert int(done.stdout) > 2 << 20

@@ -9,7 +9,7 @@ import pytest
 
 import broker
 from broker import compiled
-from broker.cli.version import version_line
+from broker.cli.parser import version_line
 from tools import compiled_build
 
 hatchling = pytest.importorskip("hatchling.builders.wheel", reason="the extra dev is not installed")

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import zmq
 
-from broker.administration.permission_changes import PermissionChanges
-from broker.administration.user_changes import UserChanges
 from broker.zeromq.publish_bridge import PublishBridge
 from tests.tap_files import publish
 from tests.zeromq.peers import Peers, bindings, bridge_rows, bridged, endpoint_of, peers, take, until
@@ -213,10 +211,9 @@ async def test_rights_of_the_user_hold(tmp_path: Path, caplog: pytest.LogCapture
             socket = subscriber(made, broker, b"b.", b"a.", b"c.", b"a.1.")
             await until(lambda: "Login was refused" in bridge_rows(broker)[0]["problem"], "the refusal")
             administration = broker.server.administration
-            await UserChanges(administration).add("limited", "secret", [])
-            rights = PermissionChanges(administration)
-            await rights.set_topic("limited", "/", "x", "", "^a[.]")
-            await rights.set("limited", "/", "^amq[.]gen", ".*", ".*")
+            await administration.change(lambda draft: draft.users.add("limited", "secret"))
+            await administration.change(lambda draft: draft.permissions.topics.set("limited", "/", "x", "", "^a[.]"))
+            await administration.change(lambda draft: draft.permissions.set("limited", "/", "^amq[.]gen", ".*", ".*"))
             await wanted(broker, "a.#", "a.1.#")
             await until(lambda: bridge_rows(broker)[0]["refused"] == 2, "both refusals")
             assert sorted(re.findall(r"zmq.subscription_refused .* key='(.*?)' code=403", caplog.text)) == [
@@ -236,10 +233,11 @@ async def test_a_user_that_may_not_have_everything_has_no_limit(tmp_path: Path) 
     async with bridged(tmp_path, wait=False, publish=[settings]) as (broker, _channel):
         with peers() as made:
             administration = broker.server.administration
-            await UserChanges(administration).add("limited", "secret", [])
-            rights = PermissionChanges(administration)
-            await rights.set_topic("limited", "/", "x", "", "^[abc][.]")
-            await rights.set("limited", "/", ".*", ".*", ".*")
+            await administration.change(lambda draft: draft.users.add("limited", "secret"))
+            await administration.change(
+                lambda draft: draft.permissions.topics.set("limited", "/", "x", "", "^[abc][.]")
+            )
+            await administration.change(lambda draft: draft.permissions.set("limited", "/", ".*", ".*", ".*"))
             socket = subscriber(made, broker, b"a.", b"b.")
             await wanted(broker, "a.#", "b.#")
             socket.set(zmq.SUBSCRIBE, b"c.")

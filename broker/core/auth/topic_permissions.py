@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
-
-import regex
 
 from broker.core.auth.users import Users
 from broker.core.bounded_pattern import BoundedPattern
@@ -122,7 +121,7 @@ def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tu
 def expanded(text: str, user: str, vhost: str) -> BoundedPattern:
     """Return the pattern with its variables replaced. AMQP 0-9-1 knows no `{client_id}`: it stands for itself."""
     parts = {"{username}": user, "{vhost}": vhost, "{client_id}": "{client_id}"}
-    whole = regex.sub(r"\{(?:username|vhost|client_id)\}", lambda found: regex.escape(parts[found[0]]), text or "^$")
+    whole = re.sub(r"\{(?:username|vhost|client_id)\}", lambda found: re.escape(parts[found[0]]), text or "^$")
     try:
         return BoundedPattern(whole)
     except ValueError as error:

@@ -211,11 +211,15 @@ class Users:
         keyed.update(len(password).to_bytes(8, "big") + password + password_hash.encode())
         return keyed.digest()
 
+    def stored(self) -> list[User]:
+        """Return the users that are not of the settings, in order of their names."""
+        return [self._stored[name] for name in sorted(self._stored)]
+
     # -- JSON ---------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the stored users as RabbitMQ's definitions have them, without those of the settings."""
-        return [self._stored[name].to_json() for name in sorted(self._stored)]
+        return [user.to_json() for user in self.stored()]
 
     def from_json(self, users: Iterable[Mapping[str, Any]]) -> None:
         """Restore stored users in place of all others, without telling the listeners. Raises: ValueError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 from broker.core.policy.policy_definition import KEYS, OPERATOR_KEYS, keys_in_effect, takes
@@ -32,6 +31,8 @@ def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[s
     found = {}
     for key, value in definition.items():
         if key not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - a mistake is rare
+
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys_in_effect(operator=operator))}"
             raise ValueError(f"{kind} has no key '{key}'; {hint}")

@@ -5,7 +5,7 @@ Of the policies that match, the one with the highest priority applies; an operat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -148,6 +148,19 @@ class Policies:
         Raises: ValueError with RabbitMQ's text for an invalid policy, with nothing changed.
         """
         self._rules[operator][policy.name] = _Rule(policy, operator=operator)
+        self._changed()
+
+    def setting(self, policies: Iterable[tuple[Policy, bool]]) -> Generator[None, None, None]:
+        """Set many policies, operator policies with True, in steps of one, and apply them at once.
+
+        Raises: ValueError, with nothing changed.
+        """
+        made: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
+        for policy, operator in policies:
+            made[operator][policy.name] = _Rule(policy, operator=operator)
+            yield
+        for operator, rules in made.items():
+            self._rules[operator].update(rules)
         self._changed()
 
     def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:

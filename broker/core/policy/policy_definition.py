@@ -78,6 +78,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "dead-letter-exchange": (_is_text, "dead letter exchange name"),
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of(*_CHOICES["dead-letter-strategy"]), "dead letter strategy"),
+    "consumer-timeout": (_is_positive, "consumer timeout"),
     "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ
     # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
@@ -91,7 +92,8 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "stream-max-segment-size-bytes": (_is_natural, "segment size"),
     "stream-filter-size-bytes": (_is_natural, "filter size"),
     "max-segment-size": (_is_natural, "segment size"),
-    "consumer-timeout": (_is_positive, "consumer timeout"),
+    "consumer-disconnected-timeout": (_is_natural, "consumer disconnected timeout"),
+    "member-placement-tag": (_is_text, "member placement tag"),
     **dict.fromkeys(
         (
             "queue-master-locator",
@@ -113,7 +115,8 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 }
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
-    "dead-letter-routing-key keep-poisoned dead-letter-strategy".split()  # the last: no dead letter is lost in any case
+    "dead-letter-routing-key keep-poisoned consumer-timeout "
+    "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
 _USELESS: Final[dict[str, frozenset[str]]] = {

@@ -36,6 +36,11 @@ class PublishCaches:
         for cache in self._by_user.values():
             cache.drop_all()
 
+    def end(self) -> None:
+        """Drop the caches, because the vhost is deleted."""
+        self.drop_all()
+        self._by_user.clear()
+
     def drop(self, user_name: str) -> None:
         """Drop the entries of a user whose rights have changed."""
         cache = self._by_user.get(user_name)

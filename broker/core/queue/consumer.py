@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.slots.slot import Slot
 
-__all__ = ["LAST_OCTETS", "LAST_OCTETS_AGAIN", "TAGS", "UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
+__all__ = [
+    "LAST_OCTETS",
+    "LAST_OCTETS_AGAIN",
+    "TAGS",
+    "UNLIMITED",
+    "ChannelConsumers",
+    "Consumer",
+    "consumer_priority",
+    "consumer_timeout_ms",
+]
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
@@ -160,11 +169,16 @@ class ChannelConsumers:
         """Drop a consumer whose queue was deleted and tell a client that understands it."""
         raise NotImplementedError
 
+    def expel(self, consumer: Consumer) -> None:
+        """End a consumer on the broker's own account, and tell a client that understands it."""
+        raise NotImplementedError
+
 
 class Consumer(RingMember):
     """Takes messages of one queue as far as its prefetch and its connection allow.
 
-    Units: ``prefetch`` is in messages, 0 for no limit.
+    Units: ``prefetch`` is in messages, 0 for no limit; ``timeout_ms`` is how long it may hold a message, 0 for no
+        limit, None for that of its queue.
     """
 
     __slots__ = (
@@ -179,6 +193,7 @@ class Consumer(RingMember):
         "prefetch",
         "queue",
         "session",
+        "timeout_ms",
     )
 
     def __init__(
@@ -192,6 +207,7 @@ class Consumer(RingMember):
         arguments: dict[str, Any],
         prefetch: int,
         priority: int = 0,
+        timeout_ms: int | None = None,
     ) -> None:
         super().__init__(tag, priority=priority, exclusive=exclusive)
         # What every message reads comes first, so that it lies in few cache lines.
@@ -207,9 +223,15 @@ class Consumer(RingMember):
         self._heads: dict[int, bytes] = {}
         self.queue = queue
         self.arguments = arguments
+        self.timeout_ms = timeout_ms
+
+    @property
+    def timeout_in_force_ms(self) -> int:
+        """How long it may hold a message, 0 for no limit."""
+        return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
 
     def shut(self) -> None:
-        """Take no message before `open`, because the answer to the client's basic.consume is not sent yet."""
+        """Take no message before `open`: the answer to basic.consume is not sent yet, or the consumer is drained."""
         self.output_window = OutputWindow(self.connection)
         self.output_window.pause()
 
@@ -343,3 +365,20 @@ def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
             406, f"invalid arg 'x-priority' for {resource}: \"expected integer, got {amqp_type(priority)}\""
         )
     return int(priority)
+
+
+def consumer_timeout_ms(resource: Resource, arguments: Mapping[str, Any]) -> int | None:
+    """Return how long a consumer asks to hold a message at most, None when it does not ask.
+
+    Raises: ChannelError 406 unless it is a natural number.
+    Source: RabbitMQ 4.3, rabbit_amqqueue:check_consume_arguments.
+    """
+    timeout = arguments.get("x-consumer-timeout")
+    if timeout is None:
+        return None
+    reason = f'"expected integer, got {amqp_type(timeout)}"' if type_class(timeout) != "int" else ""
+    if not reason and timeout < 0:
+        reason = f"{{value_negative,{timeout}}}"
+    if reason:
+        raise ChannelError(406, f"invalid arg 'x-consumer-timeout' for {resource}: {reason}")
+    return int(timeout)

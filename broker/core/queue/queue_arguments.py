@@ -113,6 +113,9 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-queue-leader-locator": ((QUORUM,), _locator),
     "x-delivery-limit": ((QUORUM,), _integer),  # RabbitMQ takes anything; RabbitMQ 4 knows -1 as no limit
     "x-queue-master-locator": ((CLASSIC,), _text),
+    "x-consumer-timeout": (SUPPORTED_TYPES, _count),  # RabbitMQ refuses it for classic queues
+    "x-consumer-disconnected-timeout": ((QUORUM,), _count),  # of brokers that cannot be reached: none waits here
+    "x-member-placement-tag": ((QUORUM,), _text),
 }
 
 

@@ -32,7 +32,8 @@ class QueueRules:
     Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may go unused. ``max_length``
         counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
         ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
-        ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities.
+        ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
+        consumer may hold a message for ``consumer_timeout_ms``.
     """
 
     ttl_ms: int | None = None
@@ -43,6 +44,7 @@ class QueueRules:
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
     max_priority: int = 0
     single_active: bool = False
     counts_deliveries: bool = False
@@ -109,6 +111,7 @@ def queue_rules(
         dead_letter_exchange=exchange,
         dead_letter_key=None if exchange is None else _chosen(given, "dead-letter-routing-key"),
         delivery_limit=limit,
+        consumer_timeout_ms=min(filter(None, _numbers(given, "consumer-timeout")), default=None),
         max_priority=int(arguments.get("x-max-priority", 0)),
         single_active=arguments.get("x-single-active-consumer") is True,
         counts_deliveries=quorum,

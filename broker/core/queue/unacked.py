@@ -19,6 +19,8 @@ __all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
 
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
+LATE_MAX: Final = 256  # stretches of tags that may be acknowledged late; those of older ones are unknown
+
 _looks: Final = count(1)  # numbers the looks for slots that occur twice
 
 
@@ -99,16 +101,23 @@ class Run(SlotDelivery):
             self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
         return SlotDelivery(self.level, self.slot, indexes, indexes[0], count, self.consumer)
 
-    def restore(self, tag: int) -> None:
-        """Let a message that was removed wait again."""
+    def restore(self, tags: Sequence[int]) -> None:
+        """Let messages that were removed wait again. Shapes: ``tags`` ascend."""
         first = self.first
         low = self.low if self.left else self.last + 1
+        self.left += len(tags)
+        self.low = min(low, tags[0])
+        if self.left == self.count:
+            self.gone = None
+            return
         if self.gone is None:
             self.gone = bytearray(self.last - first + 1)
         self.gone[: low - first] = b"\1" * (low - first)
-        self.gone[tag - first] = 0
-        self.low = min(low, tag)
-        self.left += 1
+        if isinstance(tags, range):
+            self.gone[tags.start - first : tags.stop - first] = bytes(len(tags))
+        else:
+            for tag in tags:
+                self.gone[tag - first] = 0
 
     def waiting(self, tag: int) -> Sequence[int]:
         """Return the indexes of the messages that wait under the tags up to one."""
@@ -119,10 +128,11 @@ class Run(SlotDelivery):
             return dense([indexes[place] for place in range(start, stop) if not gone[place]])
         return indexes if stop - start == len(indexes) else dense(indexes[start:stop])
 
-    def tags(self) -> list[int]:
-        """Return the tags that wait."""
+    def tags(self, upto: int) -> Sequence[int]:
+        """Return the tags that wait, up to one."""
         first, gone = self.first, self.gone
-        return [tag for tag in range(self.low, self.last + 1) if gone is None or not gone[tag - first]]
+        tags = range(self.low, min(self.last, upto) + 1)
+        return tags if gone is None else dense([tag for tag in tags if not gone[tag - first]])
 
 
 class Unacked:
@@ -134,7 +144,7 @@ class Unacked:
         where the oldest message waits.
     """
 
-    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "runs")
+    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "late", "runs")
 
     def __init__(self) -> None:
         self.last_tag = 0
@@ -142,7 +152,8 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self._count = 0
-        self.aside: dict[int, SlotDelivery] = {}  # acknowledged in a transaction that is not committed
+        self.late: list[Sequence[int]] = []  # tags whose messages went back: their acknowledgements change nothing
+        self.aside: list[tuple[Sequence[int], SlotDelivery]] = []  # acknowledged in a transaction, with their tags
 
     def __len__(self) -> int:
         """Return how many messages wait."""
@@ -213,8 +224,11 @@ class Unacked:
         """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
 
         Shapes: tag 0 with multiple names all of them.
-        Raises: ChannelError 406 for a tag that is not waiting.
+        Raises: ChannelError 406 for a tag that is not waiting, unless its message was taken back.
         """
+        if self.late and any(tag in tags for tags in self.late):
+            before = self._tags(tag) if multiple else []
+            return self._take_up_to(before[-1][-1]) if before else []
         if multiple:
             return self._take_up_to(tag) if tag else self.take_all()
         run = self._run_of(tag)
@@ -247,6 +261,32 @@ class Unacked:
         self._drop_empty()
         return taken
 
+    def take_back(self, consumer: RingMember, upto: int) -> list[SlotDelivery]:
+        """Remove and return what one consumer holds under the tags up to one, which may still be acknowledged."""
+        taken = []
+        for run in self.runs:
+            if run.first > upto:
+                break
+            if run.consumer is consumer and run.left and (tags := run.tags(upto)):
+                self._note_late(tags)
+                taken.append(run.remove_up_to(tags[-1]))
+                self._count -= len(tags)
+                self._empty += not run.left
+        self._drop_empty()
+        return taken
+
+    def _note_late(self, tags: Sequence[int]) -> None:
+        late = self.late
+        if late and isinstance(tags, range) and isinstance(late[-1], range) and late[-1].stop == tags.start:
+            late[-1] = range(late[-1].start, tags.stop)
+        else:
+            late.append(tags)
+            del late[:-LATE_MAX]
+
+    def oldest_of(self, consumer: RingMember) -> int:
+        """Return the tag of the message that a consumer has held longest, one after the last when it holds none."""
+        return next((run.low for run in self.runs if run.left and run.consumer is consumer), self.last_tag + 1)
+
     @property
     def oldest(self) -> int | None:
         """The tag that has waited longest, None when none waits."""
@@ -255,7 +295,7 @@ class Unacked:
     def indexes_of(self, slot: Slot) -> list[int]:
         """List the messages of one slot that wait. Cost: O(runs + messages listed)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
-        waiting += [delivery.indexes for delivery in self.aside.values() if delivery.slot is slot]
+        waiting += [delivery.indexes for _, delivery in self.aside if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
     def levels(self) -> Iterable[Level]:
@@ -329,60 +369,68 @@ class Unacked:
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def set_aside(self, tag: int, *, multiple: bool) -> list[int]:
-        """Set the deliveries that an acknowledgement names aside, one by one, and return their tags.
+    @property
+    def aside_count(self) -> int:
+        """How many messages are set aside."""
+        return sum([delivery.count for _, delivery in self.aside])
+
+    def set_aside(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
+        """Set the deliveries that an acknowledgement names aside, and return them.
 
         Raises: ChannelError 406 for a tag that is not waiting, which one set aside is not.
         """
-        tags = self._tags(tag or self.last_tag) if multiple else [tag]
-        self.aside.update(zip(tags, one_by_one(self.take(tag, multiple=multiple)), strict=True))
-        return tags
+        tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
+        taken = self.take(tag, multiple=multiple)
+        if taken:
+            self.aside += zip(tags, taken, strict=True)
+        return taken
 
-    def take_aside(self, tags: Iterable[int]) -> list[SlotDelivery]:
-        """Remove and return deliveries that were set aside."""
-        return [self.aside.pop(tag) for tag in tags]
+    def drop_aside(self) -> None:
+        """Forget all deliveries that were set aside, because their transaction is committed."""
+        self.aside = []
 
     def put_back(self) -> None:
-        """Put all deliveries that were set aside back in their places. Cost: O(those that were set aside, and runs)."""
+        """Put all deliveries that were set aside back in their places. Cost: O(deliveries set aside, and runs)."""
         if not self.aside:
             return
-        aside, self.aside = self.aside, {}
+        aside, self.aside = sorted(self.aside, key=lambda one: one[0][0]), []
         runs, place = self.runs, 0
         lost: list[Run] = []  # of runs that were dropped since
-        for tag, delivery in sorted(aside.items()):
-            while place < len(runs) and runs[place].last < tag:
+        for tags, delivery in aside:
+            self._count += len(tags)
+            while place < len(runs) and runs[place].last < tags[0]:
                 place += 1
-            if place < len(runs) and runs[place].first <= tag:
-                runs[place].restore(tag)
+            if place < len(runs) and runs[place].first <= tags[0]:
+                runs[place].restore(tags)
             else:
-                of = (delivery.level, delivery.slot, delivery.indexes, delivery.start, 1, delivery.consumer)
-                lost.append(Run(tag, *of))
+                lost += _runs(tags, delivery)
         if lost:
             runs += lost
             runs.sort(key=attrgetter("first"))
-        self._count += len(aside)
         self._front = 0
         self._empty = len([run for run in runs if not run.left])
         self._drop_empty()
 
-    def _tags(self, upto: int) -> list[int]:
-        """List the tags that wait, up to one. Cost: O(tags listed)."""
-        tags: list[int] = []
+    def _tags(self, upto: int) -> list[Sequence[int]]:
+        """List the tags that wait, up to one, by run. Cost: O(runs listed)."""
+        found: list[Sequence[int]] = []
         for place in range(self._front, len(self.runs)):
             run = self.runs[place]
             if run.first > upto:
                 break
-            if run.left:
-                tags += [tag for tag in run.tags() if tag <= upto]
-        return tags
+            if run.left and (tags := run.tags(upto)):
+                found.append(tags)
+        return found
 
 
-def one_by_one(deliveries: Iterable[SlotDelivery]) -> list[SlotDelivery]:
-    """Return deliveries of one message each."""
+def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:
+    """Return the runs of messages that wait again and whose run was dropped: one, if no tag is missing between them."""
+    level, slot, consumer = delivery.level, delivery.slot, delivery.consumer
+    if isinstance(tags, range):
+        return [Run(tags.start, level, slot, delivery.indexes, delivery.start, delivery.count, consumer)]
     return [
-        SlotDelivery(delivery.level, delivery.slot, single(index), index, 1, delivery.consumer)
-        for delivery in deliveries
-        for index in delivery.indexes
+        Run(tag, level, slot, single(index), index, 1, consumer)
+        for tag, index in zip(tags, delivery.indexes, strict=True)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
@@ -14,7 +14,7 @@ from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.lenient_methods import BasicGetOk
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
-from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority
+from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority, consumer_timeout_ms
 from broker.core.queue.unacked import SlotDelivery, by_slot, differ
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 
@@ -40,7 +40,7 @@ DELIVERIES_AT_ONCE: Final = 16  # runs of messages, of one slot each, that are a
 class BasicSession(ChannelConsumers):
     """Consumes, fetches and settles for one channel."""
 
-    __slots__ = ("_channel", "_marks", "_session", "_vhost", "closed", "consumers_max")
+    __slots__ = ("_channel", "_fetches", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(session.connection, channel.number, session.output_window, vhost.share, vhost.tally.deliveries)
@@ -48,6 +48,7 @@ class BasicSession(ChannelConsumers):
         self._session = session
         self._vhost = vhost
         self.closed = False
+        self._fetches = False  # whether basic.get has delivered anything that is to be acknowledged
         self.consumers_max = self.connection.limits.consumers_max
         self._marks: list[tuple[int, int]] = []  # (last delivery tag, when it was seen), for the consumer timeout
 
@@ -95,6 +96,7 @@ class BasicSession(ChannelConsumers):
             raise ConnectionFault(530, f"reached maximum ({limit}) of consumers per channel")
         arguments = dict(method.arguments or {})
         priority = consumer_priority(resource, arguments)
+        timeout_ms = consumer_timeout_ms(resource, arguments)
         if method.exclusive and queue.rules.single_active:
             raise ChannelError(403, f"{resource} in exclusive use")
         if queue.consumers and (method.exclusive or queue.consumers.exclusive):
@@ -108,6 +110,7 @@ class BasicSession(ChannelConsumers):
             arguments=arguments,
             prefetch=self.prefetch_consumer,
             priority=priority,
+            timeout_ms=timeout_ms,
         )
         self.consumers[tag] = consumer
         if not method.nowait:
@@ -136,6 +139,11 @@ class BasicSession(ChannelConsumers):
         self.consumers.pop(consumer.tag, None)
         if self.connection.has_capability("consumer_cancel_notify"):
             self._channel.send(commands.Basic.Cancel(consumer.tag, True))
+
+    def expel(self, consumer: Consumer) -> None:
+        """End a consumer on the broker's own account, and tell a client that understands it."""
+        self.consumer_cancelled(consumer)
+        self._leave(consumer)
 
     # -- get ----------------------------------------------------------------------------------------------------------
 
@@ -172,6 +180,7 @@ class BasicSession(ChannelConsumers):
             tag = self.unacked.skip_tag()
             level.settle_one(slot, index)
         else:
+            self._fetches = True
             tag = self.unacked.add(level, slot, index)
         if not queue.consumers and slot.owner is not None:
             manager.give_back(slot)
@@ -353,6 +362,40 @@ class BasicSession(ChannelConsumers):
             if len(marks) > MARKS_MAX:
                 del marks[1:-1:2]
         return bool(marks) and timeout_ms > 0 and now_ms - marks[0][1] >= timeout_ms
+
+    def timed_out(self, now_ms: int) -> list[tuple[Consumer, int]]:
+        """Return the consumers that have held a message for too long, each with the last tag that is overdue.
+
+        Called after `overdue`, in the same tick.
+        """
+        found = []
+        for consumer in self.consumers.values():
+            timeout_ms = consumer.timeout_in_force_ms
+            if timeout_ms and consumer.unacked:
+                place = bisect_right(self._marks, now_ms - timeout_ms, key=itemgetter(1))
+                if place and self._marks[place - 1][0] >= self.unacked.oldest_of(consumer):
+                    found.append((consumer, self._marks[place - 1][0]))
+        return found
+
+    def fetched_too_long(self, now_ms: int) -> int:
+        """Return the timeout of a queue from which a message was fetched by basic.get and held for too long, else 0."""
+        for run in self.unacked.runs if self._fetches else ():
+            timeout_ms = run.level.queue.rules.consumer_timeout_ms
+            if run.left and run.consumer is None and timeout_ms:
+                since_ms = self.held_since_ms(run.low)
+                if since_ms is not None and now_ms - since_ms >= timeout_ms:
+                    return timeout_ms
+        return 0
+
+    def time_out(self, consumer: Consumer, upto: int) -> int:
+        """Cancel a consumer, and requeue what it holds under the tags up to one; return how many messages that are.
+
+        Source: RabbitMQ 4.3: these deliveries have not failed, and may be acknowledged late, without an effect.
+        """
+        self.expel(consumer)
+        deliveries = self.unacked.take_back(consumer, upto)
+        self._run(self._returns(deliveries, failed=False))
+        return sum([delivery.count for delivery in deliveries])
 
     def held_since_ms(self, tag: int) -> int | None:
         """Return when `overdue` first saw a delivery that waits, None if it has not seen it yet."""

@@ -194,6 +194,22 @@ class SessionOfConnection(SessionClient):
         """Close the connection on an operator's order, or because its vhost or user was removed."""
         self.connection.fail(ConnectionFault(320, text))
 
+    @property
+    def unacked(self) -> int:
+        """How many messages wait for this client's acknowledgements."""
+        found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
+        return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
+
+    def cancel_consumers(self) -> int:
+        """Cancel all consumers, tell the client, and return how many there were."""
+        count = 0
+        for channel in list(self.connection.channels.values()):
+            basic = cast("SessionOfChannel", channel.session).basic
+            for consumer in list(basic.consumers.values()):
+                basic.expel(consumer)
+                count += 1
+        return count
+
     def cancel_unreadable(self) -> None:
         """Cancel the consumers whose queue the user may not read any more, and tell the client."""
         assert self.user is not None and self.vhost is not None
@@ -203,21 +219,34 @@ class SessionOfConnection(SessionClient):
                 queue = consumer.queue
                 if not self.permissions.allows(self.user, self.vhost.queue_resource(queue.name), "read"):
                     _log.warning("consumer.revoked", **self._facts, channel=channel.number, queue=queue.name)
-                    basic.consumer_cancelled(consumer)
-                    queue.remove_consumer(consumer)
-                    self.vhost.queues.consumer_left(queue)
+                    basic.expel(consumer)
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
         """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
 
-        Source: RabbitMQ, consumer_timeout.
+        A consumer with a timeout of its own, or of its queue, is cancelled instead if its client understands that.
+        Source: RabbitMQ, consumer_timeout; of a consumer and of a queue, RabbitMQ 4.3.
         """
         for channel in list(self.connection.channels.values()):
-            session = cast("SessionOfChannel", channel.session)
-            if session.basic.overdue(now_ms, timeout_ms):
-                text = (
-                    f"delivery acknowledgement on channel {channel.number} timed out. "
-                    f"Timeout value used: {timeout_ms} ms. "
-                    "This timeout value can be configured, see consumers doc guide to learn more"
-                )
-                self.connection.fail(ChannelError(406, text), channel.number)
+            basic = cast("SessionOfChannel", channel.session).basic
+            if basic.overdue(now_ms, timeout_ms):
+                self._close_timed_out(channel.number, timeout_ms)
+                continue
+            if fetched_ms := basic.fetched_too_long(now_ms):
+                self._close_timed_out(channel.number, fetched_ms)
+                continue
+            for consumer, upto in basic.timed_out(now_ms):
+                own_ms = consumer.timeout_in_force_ms
+                fields = {"channel": channel.number, "queue": consumer.queue.name, "consumer_tag": consumer.tag}
+                _log.warning("consumer.timed_out", **self._facts, **fields, timeout_ms=own_ms)
+                if not self.connection.has_capability("consumer_cancel_notify"):
+                    self._close_timed_out(channel.number, own_ms)
+                    break
+                basic.time_out(consumer, upto)
+
+    def _close_timed_out(self, channel: int, timeout_ms: int) -> None:
+        text = (
+            f"delivery acknowledgement on channel {channel} timed out. Timeout value used: {timeout_ms} ms. "
+            "This timeout value can be configured, see consumers doc guide to learn more"
+        )
+        self.connection.fail(ChannelError(406, text), channel)

@@ -5,8 +5,9 @@ Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -27,6 +28,9 @@ __all__ = ["QueueSession"]
 
 UNITS: Final = 3  # what each of these methods costs of a connection's method budget
 UNITS_OF_QUEUE: Final = 8  # and to make or delete a queue
+PREFIX: Final = "amq.gen-"
+PREFIX_ARGUMENT: Final = "x-name-prefix"
+PREFIX_MAX_BYTES: Final = 64
 
 
 class QueueSession:
@@ -102,7 +106,9 @@ class QueueSession:
         else:
             if arguments.get("x-queue-type") == "quorum":
                 raise ChannelError(406, "Cannot declare a server-named queue for type rabbit_quorum_queue")
-            self._generated = name = self._generated or self._vhost.new_name("amq.gen-")
+            prefix = name_prefix(arguments)
+            arguments = {key: value for key, value in arguments.items() if key != PREFIX_ARGUMENT}
+            self._generated = name = self._generated or self._vhost.new_name(prefix)
         self._session.check(self._vhost.queue_resource(name), "configure")
         if name not in self._vhost.queues:
             self._session.check_new(self._vhost.queue_resource(name), arguments)
@@ -196,3 +202,19 @@ class QueueSession:
         finally:
             if answer is not None:
                 answers.fulfil(self._channel, answer, subject, mark)
+
+
+def name_prefix(arguments: Mapping[str, Any]) -> str:
+    """Return what the name of a server-named queue is to begin with.
+
+    Raises: ChannelError 406 for what is no short text, 403 for a reserved name.
+    Source: RabbitMQ 4.4, rabbit_channel.
+    """
+    prefix = arguments.get(PREFIX_ARGUMENT, PREFIX)
+    if not isinstance(prefix, str):
+        raise ChannelError(406, f"invalid arg '{PREFIX_ARGUMENT}': expected a string, got {prefix!r}")
+    if len(prefix.encode()) > PREFIX_MAX_BYTES:
+        raise ChannelError(406, f"Queue name prefix '{prefix}' exceeds the {PREFIX_MAX_BYTES}-byte limit")
+    if prefix != PREFIX:
+        refuse_reserved("queue", prefix)
+    return prefix or PREFIX

@@ -73,7 +73,7 @@ class TxSession:
         self.limit_bytes = channel.connection.limits.tx_max_bytes
         self.kept_bytes = 0
         self._publications: list[Publication] = []
-        self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # the action, and its delivery tags
+        self._acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []
         self._is_refused = False  # a full queue refused a message of the commit that is under way, so nothing was done
         self.closed = False
         self.waiting = False
@@ -106,9 +106,9 @@ class TxSession:
         self._set_aside(action, tag, multiple=multiple)
 
     def _set_aside(self, acknowledge: Acknowledge, tag: int, *, multiple: bool) -> None:
-        tags = self._basic.unacked.set_aside(tag, multiple=multiple)
-        self._keep(OVERHEAD_BYTES * len(tags))
-        self._acknowledgements.append((acknowledge, tags))
+        deliveries = self._basic.unacked.set_aside(tag, multiple=multiple)
+        self._keep(OVERHEAD_BYTES * sum([delivery.count for delivery in deliveries]))
+        self._acknowledgements.append((acknowledge, deliveries))
 
     def _keep(self, size_bytes: int) -> None:
         """Count the kept bytes. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
@@ -154,12 +154,13 @@ class TxSession:
         progress = store.progress
         numbered = any(publication.producer is not None for publication in self._publications)
         store.note_origin((self, self.published + 1))
+        self._basic.unacked.drop_aside()
         try:
             with store.transaction():
                 for publication in self._publications:
                     self._publisher.detailed.send(publication, admitted=True)
-                for acknowledge, tags in self._acknowledgements:
-                    acknowledge(self._basic.unacked.take_aside(tags))
+                for acknowledge, deliveries in self._acknowledgements:
+                    acknowledge(deliveries)
                 settled = self._vhost.ports.settled
                 while settled:  # in the transaction, not at the end of the turn
                     settled.pop().log_settlements()
@@ -229,11 +230,10 @@ class TxSession:
 
     def _on_disk(self) -> tuple[Level, Slot] | None:
         """Return a slot that has to be read first, because a message of it is to be dead-lettered."""
-        aside = self._basic.unacked.aside
-        for acknowledge, tags in self._acknowledgements:
+        for acknowledge, deliveries in self._acknowledgements:
             if acknowledge == self._basic.settle:
                 continue
-            for delivery in [aside[tag] for tag in tags]:
+            for delivery in deliveries:
                 level, slot = delivery.level, delivery.slot
                 if slot.contents is None and level.queue.rules.dead_letter_exchange is not None and not level.deleted:
                     return level, slot

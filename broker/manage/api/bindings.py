@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from zlib import crc32
 
-from starlette.responses import Response
-
 from broker.amqp.lenient_methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 from broker.core.definitions.export import json_table
 from broker.manage.acting import acting
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.body_fields import table
-from broker.manage.call import visible_vhosts
-from broker.manage.columns import Row
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.operations.rows import (
     BindingEnds,
+    Row,
     binding_row,
     bindings_from,
     bindings_of,
@@ -35,32 +31,12 @@ from broker.operations.rows import (
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
-__all__ = ["DEFAULT_EXCHANGE", "arriving", "binding_routes", "exchange_named", "leaving"]
+__all__ = ["DEFAULT_EXCHANGE", "ROUTES", "arriving", "exchange_named", "leaving"]
 
 BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}"
 DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, where the empty name cannot be
-
-
-def binding_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    routes = [
-        ApiRoute("GET", "/api/bindings", Needs.MANAGEMENT, list_bindings),
-        ApiRoute("GET", "/api/bindings/{vhost}", Needs.MANAGEMENT, list_bindings),
-    ]
-    for path, makes, removes in (
-        (f"{BETWEEN}/q/{{queue}}", BindAny, UnbindAny),
-        (f"{BETWEEN}/e/{{destination}}", BindExchangeAny, UnbindExchangeAny),
-    ):
-        routes += [
-            ApiRoute("GET", path, Needs.MANAGEMENT, list_between),
-            ApiRoute("GET", f"{path}/{{properties}}", Needs.MANAGEMENT, show_binding),
-            ApiRoute("POST", path, Needs.MANAGEMENT, partial(bind, kind=makes)),
-            ApiRoute("DELETE", f"{path}/{{properties}}", Needs.MANAGEMENT, partial(unbind, kind=removes)),
-        ]
-    return routes
 
 
 def exchange_named(vhost: Vhost, name: str) -> Exchange:
@@ -195,3 +171,22 @@ def _ends(call: Call) -> dict[str, str]:
     if "queue" in words:
         return {"exchange": words["exchange"], "queue": call.words["queue"]}
     return {"source": words["exchange"], "destination": words["destination"]}
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/bindings", Needs.MANAGEMENT, list_bindings),
+    ApiRoute("GET", "/api/bindings/{vhost}", Needs.MANAGEMENT, list_bindings),
+    *(
+        route
+        for path, makes, removes in (
+            (f"{BETWEEN}/q/{{queue}}", BindAny, UnbindAny),
+            (f"{BETWEEN}/e/{{destination}}", BindExchangeAny, UnbindExchangeAny),
+        )
+        for route in (
+            ApiRoute("GET", path, Needs.MANAGEMENT, list_between),
+            ApiRoute("GET", f"{path}/{{properties}}", Needs.MANAGEMENT, show_binding),
+            ApiRoute("POST", path, Needs.MANAGEMENT, partial(bind, kind=makes)),
+            ApiRoute("DELETE", f"{path}/{{properties}}", Needs.MANAGEMENT, partial(unbind, kind=removes)),
+        )
+    ),
+)

@@ -1,41 +1,35 @@
-"""GET /api/channels: the channels of this node's clients."""
+"""The channels and the consumers of this node's clients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
-
-from broker.manage.answers import json_answer
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions
-from broker.manage.columns import Columns, Row
+from broker.manage.answers import Response
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_found
 from broker.manage.samples import Sampled
-from broker.operations.rows import ChannelOf, channel_name, channel_row, channels_of, consumer_row, user_name
+from broker.operations.rows import (
+    ChannelOf,
+    Row,
+    channel_name,
+    channel_row,
+    channels_of,
+    consumer_row,
+    consumers_of,
+    user_name,
+)
 
 if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["channel_listing", "channel_routes"]
-
-
-def channel_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/channels", Needs.MANAGEMENT, list_channels),
-        ApiRoute("GET", "/api/vhosts/{vhost}/channels", Needs.MANAGEMENT, list_channels),
-        ApiRoute("GET", "/api/channels/{channel}", Needs.MANAGEMENT, show_channel),
-    ]
+__all__ = ["ROUTES", "channel_listing"]
 
 
 def channel_names(channel: ChannelOf) -> tuple[str, ...]:
@@ -82,8 +76,7 @@ async def show_channel(call: Call) -> Response:
     row |= {"deliveries": [], "publishes": []}
     sampled = Sampled(("channel", row["name"]), MESSAGE_STATS, len(MESSAGE_STATS), partial(_numbers_of, broker, inner))
     sampled.add_to(row["message_stats"], "msg_rates", MESSAGE_STATS, call.query, broker.samples)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 def whole(broker: ManagedBroker, channel: ChannelOf) -> Row:
@@ -101,3 +94,32 @@ def whole(broker: ManagedBroker, channel: ChannelOf) -> Row:
 
 def _numbers_of(broker: ManagedBroker, inner: SessionOfChannel) -> Sequence[int] | None:
     return None if inner.closed else message_numbers(broker.statistics.channel(inner))
+
+
+async def list_consumers(call: Call) -> Response:
+    """Answer with the consumers of the vhosts."""
+    found = (
+        (vhost, queue, consumer)
+        for vhost in visible_vhosts(call)
+        for queue in list(vhost.queues.values())
+        for consumer in consumers_of(queue)
+    )
+    node = call.broker.node_name
+    return await listed(
+        call.query,
+        Listing(
+            found,
+            names=lambda one: (one[2].tag, one[1].name),
+            whole=lambda one: consumer_row(node, *one),
+            order=lambda one: f"{one[0].name}\0{one[1].name}\0{one[2].tag}",
+        ),
+    )
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("GET", "/api/vhosts/{vhost}/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("GET", "/api/channels/{channel}", Needs.MANAGEMENT, show_channel),
+    ApiRoute("GET", "/api/consumers", Needs.MANAGEMENT, list_consumers),
+    ApiRoute("GET", "/api/consumers/{vhost}", Needs.MANAGEMENT, list_consumers),
+)

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker.event_log import get_logger
-from broker.manage.answers import json_answer, no_content
+from broker.manage.answers import Response, no_content
 from broker.manage.api.channels import channel_listing
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions
-from broker.manage.columns import Columns, Row
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions
 from broker.manage.counts import NO_PROCESS, with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_authorised, not_found
 from broker.manage.samples import Sampled
-from broker.operations.rows import connection_name, connection_row, user_name
+from broker.operations.rows import Row, connection_name, connection_row, user_name
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import TlsFacts
     from broker.core.session.connection import SessionOfConnection
-    from broker.manage.call import Call
 
-__all__ = ["connection_of", "connection_routes"]
+__all__ = ["ROUTES"]
 
+CONNECTION: Final = "/api/connections/{connection}"
 OCTETS: Final = ("recv_oct", "send_oct")
 REASON: Final = "Closed via management plugin"  # RabbitMQ's text
 REASON_MAX: Final = 200
 
 _log = get_logger()
-
-
-def connection_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    one = "/api/connections/{connection}"
-    return [
-        ApiRoute("GET", "/api/connections", Needs.MANAGEMENT, list_connections),
-        ApiRoute("GET", "/api/vhosts/{vhost}/connections", Needs.MANAGEMENT, list_connections),
-        ApiRoute("GET", one, Needs.MANAGEMENT, show_connection),
-        ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
-        ApiRoute("GET", f"{one}/channels", Needs.MANAGEMENT, list_channels),
-        ApiRoute("DELETE", one, Needs.MANAGEMENT, close),
-        ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close_of_user),
-    ]
 
 
 def connection_of(call: Call) -> SessionOfConnection:
@@ -72,8 +53,7 @@ async def show_connection(call: Call) -> Response:
     row = ConnectionRows(call).whole(session)
     sampled = Sampled(("connection", session.name), OCTETS, len(OCTETS), partial(_octets_of, session))
     sampled.add_to(row, "data_rates", OCTETS, call.query, samples)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 async def list_channels(call: Call) -> Response:
@@ -135,31 +115,35 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
     return None if connection.finished else (connection.received, connection.sent)
 
 
-def _close(call: Call, sessions: Iterable[SessionOfConnection]) -> None:
-    """Close connections of the caller, or any as an administrator. Raises: HttpRefused, having closed none."""
-    sessions = list(sessions)
-    own = all(session.user is not None and session.user.name == call.user.name for session in sessions)
+async def close(call: Call) -> Response:
+    """Close a connection, or all of a user, who may have none; the header X-Reason says why.
+
+    They are those of the caller, or any for an administrator. Raises: HttpRefused, having closed none.
+    """
+    words, sessions = call.words, call.broker.listener.sessions()
+    if "user" in words:
+        found = [session for session in sessions if session.user is not None and session.user.name == words["user"]]
+    else:
+        found = [session for session in sessions if session.name == words["connection"]]
+        if not found:
+            raise not_found()
+    own = all(session.user is not None and session.user.name == call.user.name for session in found)
     if not own and not call.may(Needs.ADMINISTRATOR):
         raise not_authorised("User not authorised to access object")
     reason = call.request.headers.get("x-reason", REASON)[:REASON_MAX]
-    for session in sessions:
+    for session in found:
         user = None if session.user is None else session.user.name
         session.force_close(reason)
         _log.info("connection.force_closed", conn=session.name, user=user, reason=reason, by=call.user.name)
-
-
-async def close(call: Call) -> Response:
-    """Close a connection; the header X-Reason says why."""
-    found = [session for session in call.broker.listener.sessions() if session.name == call.words["connection"]]
-    if not found:
-        raise not_found()
-    _close(call, found)
     return no_content()
 
 
-async def close_of_user(call: Call) -> Response:
-    """Close all connections of a user, who may have none."""
-    name = call.words["user"]
-    sessions = call.broker.listener.sessions()
-    _close(call, [session for session in sessions if session.user is not None and session.user.name == name])
-    return no_content()
+ROUTES: Final = (
+    ApiRoute("GET", "/api/connections", Needs.MANAGEMENT, list_connections),
+    ApiRoute("GET", "/api/vhosts/{vhost}/connections", Needs.MANAGEMENT, list_connections),
+    ApiRoute("GET", CONNECTION, Needs.MANAGEMENT, show_connection),
+    ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
+    ApiRoute("GET", f"{CONNECTION}/channels", Needs.MANAGEMENT, list_channels),
+    ApiRoute("DELETE", CONNECTION, Needs.MANAGEMENT, close),
+    ApiRoute("DELETE", "/api/connections/username/{user}", Needs.MANAGEMENT, close),
+)

@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.deciding import count_all
 from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
-from broker.manage.answers import rows_answer
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, rows_answer
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
-from broker.manage.needs import Needs
 from broker.operations.rows import queue_lengths
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
-__all__ = ["dead_letter_routes"]
+__all__ = ["ROUTES"]
 
 QUEUES_AT_ONCE: Final = 500  # that are looked at between two turns of the loop
 SOURCES_SHOWN: Final = 20
@@ -31,14 +27,6 @@ REACHED_MAX: Final = 200  # queues that the dead letters of one place are follow
 Place = tuple[str, str | None]
 """Exchange and routing key of dead letters; None is the key of each message."""
 Sources = dict[Place, list[str]]
-
-
-def dead_letter_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/slotmq/dead-letters", Needs.MANAGEMENT, dead_letters, ()),
-        ApiRoute("GET", "/api/slotmq/dead-letters/{vhost}", Needs.MANAGEMENT, dead_letters, ()),
-    ]
 
 
 async def dead_letters(call: Call) -> Response:
@@ -150,3 +138,9 @@ def _lost(vhost: Vhost, place: Place, sources: list[str]) -> dict[str, Any]:
         "sources": sources[:SOURCES_SHOWN],
         "source_count": len(sources),
     }
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/slotmq/dead-letters", Needs.MANAGEMENT, dead_letters, ()),
+    ApiRoute("GET", "/api/slotmq/dead-letters/{vhost}", Needs.MANAGEMENT, dead_letters, ()),
+)

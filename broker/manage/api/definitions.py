@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from email.parser import BytesParser
-from email.policy import HTTP
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.slices import finished
 from broker.core.definitions.json_text import reading_json
-from broker.manage.answers import json_answer, no_content, object_answer
+from broker.manage.answers import Response, json_answer, no_content, object_answer
 from broker.manage.api.names import COMPATIBLE_VERSION
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
-
-__all__ = ["definition_routes"]
+__all__ = ["ROUTES"]
 
 ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"
 TRUE: Final = "true"
 OUTER_LEVELS: Final = 2  # of a document: its lists, and their entries
-
-
-def definition_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    routes = []
-    for path in (ALL, OF_VHOST):
-        routes += [
-            ApiRoute("GET", path, Needs.ADMINISTRATOR, export),
-            ApiRoute("POST", path, Needs.ADMINISTRATOR, take),
-        ]
-    return routes
 
 
 def _of_vhost(call: Call) -> dict[str, str]:
@@ -73,6 +54,9 @@ async def take(call: Call) -> Response:
 
 def _file_of(content_type: str, body: bytes) -> bytes:
     """Return the file of a form. Raises: HttpRefused for a form without one."""
+    from email.parser import BytesParser  # noqa: PLC0415 - a form is rare, and these two take 0.6 MB
+    from email.policy import HTTP  # noqa: PLC0415 - as above
+
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     form = BytesParser(policy=HTTP).parsebytes(head + body)
     for part in form.iter_parts() if form.is_multipart() else ():
@@ -85,3 +69,11 @@ def _file_of(content_type: str, body: bytes) -> bytes:
 def _plain(name: str) -> str:
     """Return the name of a file without what could end it, or lead out of a folder."""
     return "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "._-"))[:100]
+
+
+ROUTES: Final = (
+    ApiRoute("GET", ALL, Needs.ADMINISTRATOR, export),
+    ApiRoute("POST", ALL, Needs.ADMINISTRATOR, take),
+    ApiRoute("GET", OF_VHOST, Needs.ADMINISTRATOR, export),
+    ApiRoute("POST", OF_VHOST, Needs.ADMINISTRATOR, take),
+)

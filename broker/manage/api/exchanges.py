@@ -8,33 +8,27 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_writer import encode_header
 from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.event_log import get_logger
 from broker.manage.acting import acting
-from broker.manage.answers import created, json_answer, no_content
+from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, arriving, exchange_named, leaving
-from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import flag, required, table
-from broker.manage.call import visible_vhosts
-from broker.manage.columns import Columns, Row
+from broker.manage.body_fields import flag, table
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.counts import EXCHANGE_STATS, with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import bad_request
 from broker.manage.samples import Sampled
-from broker.operations.rows import exchange_row
+from broker.operations.rows import Row, exchange_row
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
     from broker.routing.exchange import Exchange
 
-__all__ = ["exchange_of", "exchange_routes", "header_of"]
+__all__ = ["ROUTES", "header_of"]
 
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
@@ -46,20 +40,6 @@ PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag,
 _log = get_logger()
 
 Listed = tuple["Vhost", "Exchange"]
-
-
-def exchange_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/exchanges", Needs.MANAGEMENT, list_exchanges),
-        ApiRoute("GET", "/api/exchanges/{vhost}", Needs.MANAGEMENT, list_exchanges),
-        ApiRoute("GET", EXCHANGE, Needs.MANAGEMENT, show_exchange),
-        ApiRoute("GET", f"{EXCHANGE}/bindings/source", Needs.MANAGEMENT, list_leaving),
-        ApiRoute("GET", f"{EXCHANGE}/bindings/destination", Needs.MANAGEMENT, list_arriving),
-        ApiRoute("PUT", EXCHANGE, Needs.MANAGEMENT, declare),
-        ApiRoute("DELETE", EXCHANGE, Needs.MANAGEMENT, delete),
-        ApiRoute("POST", f"{EXCHANGE}/publish", Needs.MANAGEMENT, publish),
-    ]
 
 
 def exchange_of(call: Call) -> Listed:
@@ -94,8 +74,7 @@ async def show_exchange(call: Call) -> Response:
     key = _key(vhost, exchange)
     sampled = Sampled(key, EXCHANGE_STATS, len(EXCHANGE_STATS), partial(_numbers_of, broker, exchange))
     sampled.add_to(row["message_stats"], "msg_rates", EXCHANGE_STATS, call.query, broker.samples)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 async def list_leaving(call: Call) -> Response:
@@ -174,8 +153,8 @@ async def delete(call: Call) -> Response:
 
 async def publish(call: Call) -> Response:
     """Publish one message, and answer whether a queue took it."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "properties", "routing_key", "payload", "payload_encoding")
+    vhost = call.vhost()
+    fields = await call.fields(required=("properties", "routing_key", "payload", "payload_encoding"))
     body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
     header = header_of(table(fields, "properties"), len(body))
     async with acting(call, vhost.name) as client:
@@ -206,3 +185,15 @@ def header_of(properties: dict[str, Any], body_bytes: int) -> bytes:
         return encode_header({PROPERTIES[name]: value for name, value in given.items()}, body_bytes)
     except ValueError as error:
         raise bad_request(str(error)) from None
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/exchanges", Needs.MANAGEMENT, list_exchanges),
+    ApiRoute("GET", "/api/exchanges/{vhost}", Needs.MANAGEMENT, list_exchanges),
+    ApiRoute("GET", EXCHANGE, Needs.MANAGEMENT, show_exchange),
+    ApiRoute("GET", f"{EXCHANGE}/bindings/source", Needs.MANAGEMENT, list_leaving),
+    ApiRoute("GET", f"{EXCHANGE}/bindings/destination", Needs.MANAGEMENT, list_arriving),
+    ApiRoute("PUT", EXCHANGE, Needs.MANAGEMENT, declare),
+    ApiRoute("DELETE", EXCHANGE, Needs.MANAGEMENT, delete),
+    ApiRoute("POST", f"{EXCHANGE}/publish", Needs.MANAGEMENT, publish),
+)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.header_writer import encode_header
 from broker.amqp.lenient_methods import DeclareAny
 from broker.manage.acting import acting
-from broker.manage.answers import json_answer
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.nodes import listeners_of
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.net.certificate import expiries
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
-
-__all__ = ["health_routes"]
+__all__ = ["ROUTES"]
 
 CHECKS: Final = "/api/health/checks"
 OK: Final = {"status": "ok"}
@@ -31,35 +25,6 @@ PROBE_QUEUE: Final = "aliveness-test"  # RabbitMQ's name; it stays, as there
 PROBE: Final = b"test_message"
 SECURE: Final = ("amqp/ssl", "https")
 PROTOCOLS: Final = {"amqp091": "amqp", "amqps": "amqp/ssl", "amqp091/ssl": "amqp/ssl"}
-
-
-def health_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    checks = {
-        "alarms": alarms,
-        "local-alarms": alarms,
-        "certificate-expiration/{within}/{unit}": certificate_expiration,
-        "port-listener/{port}": port_listener,
-        "protocol-listener/{protocol}": protocol_listener,
-        "virtual-hosts": virtual_hosts,
-        "node-is-mirror-sync-critical": never_critical,
-        "node-is-quorum-critical": never_critical,
-        "quorum-queues-without-elected-leaders/all-vhosts": always_well,
-        "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": always_well,
-        "quorum-queues-without-elected-leaders/vhost/{vhost}": always_well,
-        "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": always_well,
-        "metadata-store/initialized": always_well,
-        "metadata-store/initialized/with-data": always_well,
-        "below-node-connection-limit": below_connection_limit,
-        "ready-to-serve-clients": ready,
-        "is-in-service": ready,
-    }
-    return [
-        *(ApiRoute("GET", f"{CHECKS}/{path}", Needs.MANAGEMENT, check) for path, check in checks.items()),
-        ApiRoute("GET", "/api/healthchecks/node", Needs.MANAGEMENT, alarms),
-        ApiRoute("GET", "/api/healthchecks/node/{node}", Needs.MANAGEMENT, alarms_of_node),
-        ApiRoute("GET", "/api/aliveness-test/{vhost}", Needs.MANAGEMENT, aliveness),
-    ]
 
 
 def _failed(reason: str, **facts: Any) -> Response:
@@ -177,3 +142,32 @@ async def aliveness(call: Call) -> Response:
     if got is None:
         return _failed("the message was not there", vhost=vhost.name)
     return json_answer(OK)
+
+
+CHECKED: Final = {
+    "alarms": alarms,
+    "local-alarms": alarms,
+    "certificate-expiration/{within}/{unit}": certificate_expiration,
+    "port-listener/{port}": port_listener,
+    "protocol-listener/{protocol}": protocol_listener,
+    "virtual-hosts": virtual_hosts,
+    "node-is-mirror-sync-critical": never_critical,
+    "node-is-quorum-critical": never_critical,
+    "quorum-queues-without-elected-leaders/all-vhosts": always_well,
+    "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": always_well,
+    "quorum-queues-without-elected-leaders/vhost/{vhost}": always_well,
+    "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": always_well,
+    "metadata-store/initialized": always_well,
+    "metadata-store/initialized/with-data": always_well,
+    "below-node-connection-limit": below_connection_limit,
+    "ready-to-serve-clients": ready,
+    "is-in-service": ready,
+}
+"""The path of each check, and what answers it."""
+
+ROUTES: Final = (
+    *(ApiRoute("GET", f"{CHECKS}/{path}", Needs.MANAGEMENT, check) for path, check in CHECKED.items()),
+    ApiRoute("GET", "/api/healthchecks/node", Needs.MANAGEMENT, alarms),
+    ApiRoute("GET", "/api/healthchecks/node/{node}", Needs.MANAGEMENT, alarms_of_node),
+    ApiRoute("GET", "/api/aliveness-test/{vhost}", Needs.MANAGEMENT, aliveness),
+)

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.administration.user_changes import UserChanges
-from broker.administration.vhost_changes import VhostChanges
-from broker.manage.answers import no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import required
+from broker.manage.answers import Response, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
-from broker.manage.refusal import bad_request, not_found
+from broker.manage.refusal import not_found
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
-
-__all__ = ["limit_routes"]
-
-OF_VHOSTS: Final = "/api/vhost-limits"
-OF_USERS: Final = "/api/user-limits"
-
-
-def limit_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", OF_VHOSTS, Needs.MANAGEMENT, of_vhosts),
-        ApiRoute("GET", f"{OF_VHOSTS}/{{vhost}}", Needs.MANAGEMENT, of_vhost),
-        ApiRoute("PUT", f"{OF_VHOSTS}/{{vhost}}/{{limit}}", Needs.ADMINISTRATOR, put_of_vhost),
-        ApiRoute("DELETE", f"{OF_VHOSTS}/{{vhost}}/{{limit}}", Needs.ADMINISTRATOR, clear_of_vhost),
-        ApiRoute("GET", OF_USERS, Needs.MANAGEMENT, of_users),
-        ApiRoute("GET", f"{OF_USERS}/{{user}}", Needs.MANAGEMENT, of_user),
-        ApiRoute("PUT", f"{OF_USERS}/{{user}}/{{limit}}", Needs.ADMINISTRATOR, put_of_user),
-        ApiRoute("DELETE", f"{OF_USERS}/{{user}}/{{limit}}", Needs.ADMINISTRATOR, clear_of_user),
-    ]
+__all__ = ["ROUTES"]
 
 
 def _of_vhost(call: Call, name: str) -> list[dict[str, Any]]:
@@ -53,56 +27,52 @@ def _of_user(call: Call, name: str) -> list[dict[str, Any]]:
 
 
 async def of_vhosts(call: Call) -> Response:
-    """List the vhosts that have limits."""
+    """List the vhosts that have limits, or the limits of one vhost as one row or none."""
     names = [name for name in call.broker.administration.vhost_names if call.sees_vhost(name)]
+    if "vhost" in call.words:
+        names = [call.vhost().name]
     return await small_list(call, [row for name in names for row in _of_vhost(call, name)], "vhost")
 
 
-async def of_vhost(call: Call) -> Response:
-    """List the limits of a vhost, as one row or none."""
-    return await small_list(call, _of_vhost(call, call.vhost().name), "vhost")
-
-
-async def put_of_vhost(call: Call) -> Response:
-    """Set a limit of a vhost."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "value")
-    await call.operate("set_vhost_limits", name=vhost.name, limits={call.words["limit"]: fields.value("value")})
-    return no_content()
-
-
-async def clear_of_vhost(call: Call) -> Response:
-    """Remove a limit of a vhost, which may have none."""
-    await VhostChanges(call.broker.administration).clear_limits(call.vhost().name, call.words["limit"])
-    return no_content()
-
-
 async def of_users(call: Call) -> Response:
-    """List the users who have limits."""
-    return await small_list(
-        call, [row for name in call.broker.administration.users for row in _of_user(call, name)], "user"
+    """List the users who have limits, or the limits of one user as one row or none."""
+    names = list(call.broker.administration.users)
+    if "user" in call.words:
+        if call.may(Needs.ADMINISTRATOR) and call.words["user"] not in names:
+            raise not_found()
+        names = [call.words["user"]]
+    return await small_list(call, [row for name in names for row in _of_user(call, name)], "user")
+
+
+async def put(call: Call) -> Response:
+    """Set a limit of a vhost or of a user."""
+    operation, name = _limited(call, "set")
+    fields = await call.fields(required=("value",))
+    await call.operate(operation, name=name, limits={call.words["limit"]: fields.value("value")})
+    return no_content()
+
+
+async def clear(call: Call) -> Response:
+    """Remove a limit of a vhost or of a user, which may have none."""
+    operation, name = _limited(call, "clear")
+    await call.operate(operation, name=name, limit=call.words["limit"])
+    return no_content()
+
+
+def _limited(call: Call, verb: str) -> tuple[str, str]:
+    """Return the operation for the vhost or the user that the path names, and the name. Raises: HttpRefused."""
+    if "vhost" in call.words:
+        return f"{verb}_vhost_limits", call.vhost().name
+    return f"{verb}_user_limits", call.words["user"]
+
+
+ROUTES: Final = tuple(
+    ApiRoute(method, path, needs, respond)
+    for of, listed in (("vhost", of_vhosts), ("user", of_users))
+    for method, path, needs, respond in (
+        ("GET", f"/api/{of}-limits", Needs.MANAGEMENT, listed),
+        ("GET", f"/api/{of}-limits/{{{of}}}", Needs.MANAGEMENT, listed),
+        ("PUT", f"/api/{of}-limits/{{{of}}}/{{limit}}", Needs.ADMINISTRATOR, put),
+        ("DELETE", f"/api/{of}-limits/{{{of}}}/{{limit}}", Needs.ADMINISTRATOR, clear),
     )
-
-
-async def of_user(call: Call) -> Response:
-    """List the limits of a user, as one row or none."""
-    if call.may(Needs.ADMINISTRATOR) and call.words["user"] not in call.broker.administration.users:
-        raise not_found()
-    return await small_list(call, _of_user(call, call.words["user"]), "user")
-
-
-async def put_of_user(call: Call) -> Response:
-    """Set a limit of a user."""
-    fields = await call.fields()
-    required(fields, "value")
-    limits = {call.words["limit"]: fields.value("value")}
-    await call.operate("set_user_limits", name=call.words["user"], limits=limits)
-    return no_content()
-
-
-async def clear_of_user(call: Call) -> Response:
-    """Remove a limit of a user, who may have none."""
-    if call.words["user"] not in call.broker.administration.users:
-        raise bad_request(f"User '{call.words['user']}' does not exist")
-    await UserChanges(call.broker.administration).clear_limits(call.words["user"], call.words["limit"])
-    return no_content()
+)

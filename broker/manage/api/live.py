@@ -1,4 +1,4 @@
-"""GET /api/live: a stream of numbers as server-sent events, for the web page.
+"""Numbers for the charts of the web page: GET /api/live streams them as server-sent events, /api/history has an hour.
 
 The broker's totals come with each sample that is taken anyway; the numbers of a queue are read once a second. So a
 page that is open costs the broker next to nothing.
@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from broker import __version__
-from broker.core.statistics.message_counts import NO_MESSAGES
-from broker.manage.answers import PieceResponse, encoded
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions, visible_vhosts
+from broker.manage.answers import JSON, PieceResponse, Response, encoded
+from broker.manage.api.queues import queue_of
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
+from broker.manage.client import payer
 from broker.manage.counts import (
+    LENGTHS,
     MESSAGE_STATS,
     QUEUE_COUNTERS,
     QUEUE_NUMBERS,
+    TOTAL_NUMBERS,
+    counts_of,
     lengths_of,
     message_numbers,
+    queue_key,
     queue_numbers,
 )
-from broker.manage.needs import Needs
-from broker.manage.payer import payer
+from broker.manage.gradual import pause
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
-from broker.manage.totals import TOTAL_NUMBERS
 from broker.net.alarm_watch import watermarks
 from broker.operations.rows import queue_state
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
+    from broker.core.queue.queue import Queue
+    from broker.manage.history import History
 
-    from broker.manage.call import Call
-    from broker.manage.client import ApiClient
-
-__all__ = ["live_routes"]
+__all__ = ["ROUTES"]
 
 Value = dict[str, Any]
 Topic = Callable[[], Awaitable["Value | None"]]
@@ -46,71 +46,62 @@ LOOK_S: Final = 1.0
 QUIET_MAX: Final = 15  # looks without anything to tell, before a comment shows that the stream lives
 TOPICS_MAX: Final = 8
 RATED: Final = len(MESSAGE_STATS)
-OWN_NUMBERS: Final = (*MESSAGE_STATS, "messages", "messages_ready", "messages_unacknowledged", "queues", "consumers")
+OWN_NUMBERS: Final = (*MESSAGE_STATS, *LENGTHS, "queues", "consumers")
 OVERVIEW: Final = "overview"
 QUEUE: Final = "queue"
 HEADERS: Final = {"X-Accel-Buffering": "no"}  # a proxy would hold the events back
 
 
-def live_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [ApiRoute("GET", "/api/live", Needs.MANAGEMENT, Streams().open, ("topics",))]
+async def open_stream(call: Call) -> Response:
+    """Answer with the values of topics as they change: "overview", "queue/VHOST/QUEUE" with quoted names.
+
+    Raises: HttpRefused: 503 when there are too many streams, and no user has more than this one.
+    """
+    names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
+    if len(names) > TOPICS_MAX:
+        raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
+    topics = {name: topic_of(name, call) for name in names}
+    streams, user = call.broker.streams, call.user.name
+    full = len(streams) >= call.broker.settings().http.streams_max
+    if full and payer(streams.values(), user) == user:
+        raise HttpRefused(503, "too many live streams; http.streams_max limits them")
+    return PieceResponse(_events(call, topics), headers=HEADERS, media_type="text/event-stream")
 
 
-class Streams:
-    """The open streams. Invariant: at most http.streams_max; the user with most of them pays for one more."""
+async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
+    told: dict[str, Value] = {}
+    quiet = 0
+    _make_room(call)
+    call.broker.streams[call.client] = call.user.name
+    call.client.endless = True
+    try:
+        while call.lasts():  # a logout, and a changed password or tag, end the stream
+            events = []
+            for name, read in topics.items():
+                value = await read()
+                if value is not None and value != told.get(name):
+                    told[name] = value
+                    events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
+            quiet = 0 if events else quiet + 1
+            if quiet == QUIET_MAX:
+                quiet = 0
+                events = [b": nothing new\n\n"]
+            if events:
+                yield b"".join(events)
+            await asyncio.sleep(LOOK_S)
+    finally:
+        call.broker.streams.pop(call.client, None)
 
-    __slots__ = ("_open",)
 
-    def __init__(self) -> None:
-        self._open: dict[ApiClient, str] = {}  # with the user's name, oldest first
-
-    async def open(self, call: Call) -> Response:
-        """Answer with the values of topics as they change: "overview", "queue/VHOST/QUEUE" with quoted names.
-
-        Raises: HttpRefused: 503 when there are too many streams, and no user has more than this one.
-        """
-        names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
-        if len(names) > TOPICS_MAX:
-            raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
-        topics = {name: topic_of(name, call) for name in names}
-        full, user = len(self._open) >= call.broker.settings().http.streams_max, call.user.name
-        if full and payer(self._open.values(), user) == user:
-            raise HttpRefused(503, "too many live streams; http.streams_max limits them")
-        return PieceResponse(self._events(call, topics), headers=HEADERS, media_type="text/event-stream")
-
-    async def _events(self, call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
-        told: dict[str, Value] = {}
-        quiet = 0
-        self._make_room(call)
-        self._open[call.client] = call.user.name
-        call.client.endless = True
-        try:
-            while call.lasts():  # a logout, and a changed password or tag, end the stream
-                events = []
-                for name, read in topics.items():
-                    value = await read()
-                    if value is not None and value != told.get(name):
-                        told[name] = value
-                        events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
-                quiet = 0 if events else quiet + 1
-                if quiet == QUIET_MAX:
-                    quiet = 0
-                    events = [b": nothing new\n\n"]
-                if events:
-                    yield b"".join(events)
-                await asyncio.sleep(LOOK_S)
-        finally:
-            self._open.pop(call.client, None)
-
-    def _make_room(self, call: Call) -> None:
-        """End the oldest stream of the user with most, if there are too many."""
-        if self._open and len(self._open) >= call.broker.settings().http.streams_max:
-            pays = payer(self._open.values(), call.user.name)
-            oldest = next((client for client, user in self._open.items() if user == pays), None)
-            if oldest is not None:
-                del self._open[oldest]
-                oldest.abort()
+def _make_room(call: Call) -> None:
+    """End the oldest stream of the user with most, if there are too many."""
+    streams = call.broker.streams
+    if streams and len(streams) >= call.broker.settings().http.streams_max:
+        pays = payer(streams.values(), call.user.name)
+        oldest = next((client for client, user in streams.items() if user == pays), None)
+        if oldest is not None:
+            del streams[oldest]
+            oldest.abort()
 
 
 def topic_of(name: str, call: Call) -> Topic:
@@ -157,10 +148,7 @@ class LiveOverview:
 
     async def _own(self) -> list[int]:
         vhosts = visible_vhosts(self._call)
-        counts = NO_MESSAGES
-        for vhost in vhosts:
-            counts = counts.plus(self._call.broker.statistics.vhost(vhost.name))
-        lengths = await lengths_of(vhosts)
+        counts, lengths = counts_of(self._call.broker.statistics, vhosts), await lengths_of(vhosts)
         return [*message_numbers(counts), *lengths.numbers, lengths.queues, lengths.consumers]
 
     def _facts(self, at_ms: int, *, whole: bool) -> dict[str, Any]:
@@ -230,3 +218,56 @@ class LiveQueue:
         self._before, self._before_ms, self._number = numbers, at_ms, queue.number
         policies = {"policy": queue.policy, "operator_policy": queue.operator_policy}
         return {**value, "consumers": len(queue.consumers), "state": queue_state(queue), **policies}
+
+
+async def of_broker(call: Call) -> Response:
+    """Answer with an hour of the broker's totals."""
+    return history_answer(call.broker.samples.totals)
+
+
+async def of_queue(call: Call) -> Response:
+    """Answer with what is remembered of a queue; its history begins when somebody asks for it."""
+    vhost, queue = queue_of(call)
+    watched = call.broker.samples.watch(
+        queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, lambda: _numbers_of(queue)
+    )
+    return history_answer(watched)
+
+
+def _numbers_of(queue: Queue) -> Sequence[int] | None:
+    return None if queue.deleted else queue_numbers(queue)
+
+
+def history_answer(history: History) -> Response:
+    """Return an object of lists: `at` has the moments, each other name the rates or lengths at them."""
+    return PieceResponse(_lists(history), media_type=JSON)
+
+
+async def _lists(history: History) -> AsyncGenerator[bytes, None]:
+    samples = history.since(0)
+    times_ms = [time_ms for time_ms, _values in samples]
+    yield b'{"at":' + encoded(times_ms)
+    for place, name in enumerate(history.names):
+        values: list[float | None] = [numbers[place] for _time_ms, numbers in samples]
+        if place < history.counters:
+            values = _rates(times_ms, [numbers[place] for _time_ms, numbers in samples])
+        await pause()
+        yield b"," + encoded(name) + b":" + encoded(values)
+    yield b"}\n"
+
+
+def _rates(times_ms: Sequence[int], counts: Sequence[int]) -> list[float | None]:
+    """Return the rates between samples per second; the first one has none."""
+    rates: list[float | None] = [None] * len(counts)
+    for at in range(1, len(counts)):
+        window_ms = times_ms[at] - times_ms[at - 1]
+        if window_ms > 0:
+            rates[at] = round(max(0, counts[at] - counts[at - 1]) * 1000 / window_ms, 1)
+    return rates
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/live", Needs.MANAGEMENT, open_stream, ("topics",)),
+    ApiRoute("GET", "/api/history", Needs.MONITORING, of_broker, ()),
+    ApiRoute("GET", "/api/history/queues/{vhost}/{queue}", Needs.MANAGEMENT, of_queue, ()),
+)

@@ -5,40 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.event_log import get_logger
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs, tags_suffice
 from broker.manage.login import cookie_name, token_of
-from broker.manage.needs import Needs, tags_suffice
 from broker.manage.origin import check_page
 from broker.manage.refusal import not_authorised, not_found
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.auth.login_counts import LoginCount
     from broker.core.auth.users import User
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["login_routes"]
+__all__ = ["ROUTES"]
 
 OF_NODE: Final = "/api/auth/attempts/{node}"
 LOGIN_MAX_BYTES: Final = 4096  # anybody may send it
 
 _log = get_logger()
-
-
-def login_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("POST", "/api/session", Needs.NOTHING, begin, ()),
-        ApiRoute("DELETE", "/api/session", Needs.NOTHING, end, ()),
-        ApiRoute("GET", "/api/whoami", Needs.MANAGEMENT, whoami),
-        ApiRoute("GET", OF_NODE, Needs.MONITORING, attempts),
-        ApiRoute("GET", f"{OF_NODE}/source", Needs.MONITORING, attempts_by_source),
-        ApiRoute("DELETE", OF_NODE, Needs.ADMINISTRATOR, clear),
-        ApiRoute("DELETE", f"{OF_NODE}/source", Needs.ADMINISTRATOR, clear),
-    ]
 
 
 async def begin(call: Call) -> Response:
@@ -120,3 +103,14 @@ async def clear(call: Call) -> Response:
     _check_node(call)
     call.broker.logins.counts.clear()
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("POST", "/api/session", Needs.NOTHING, begin, ()),
+    ApiRoute("DELETE", "/api/session", Needs.NOTHING, end, ()),
+    ApiRoute("GET", "/api/whoami", Needs.MANAGEMENT, whoami),
+    ApiRoute("GET", OF_NODE, Needs.MONITORING, attempts),
+    ApiRoute("GET", f"{OF_NODE}/source", Needs.MONITORING, attempts_by_source),
+    ApiRoute("DELETE", OF_NODE, Needs.ADMINISTRATOR, clear),
+    ApiRoute("DELETE", f"{OF_NODE}/source", Needs.ADMINISTRATOR, clear),
+)

@@ -29,6 +29,7 @@ ENABLED_PLUGINS: Final = (
     "rabbitmq_management",
     "rabbitmq_management_agent",
     "rabbitmq_prometheus",
+    "rabbitmq_random_exchange",
 )
 """The plugins of RabbitMQ that do what this broker does too."""
 
@@ -39,6 +40,9 @@ _TYPES: Final = {
     "topic": "AMQP topic exchange, as per the AMQP specification",
     "x-consistent-hash": "Consistent Hashing Exchange",
     "x-delayed-message": "Delayed Message Exchange",
+    "x-local-random": "Picks one random local binding (queue) to route via (to).",
+    "x-modulus-hash": "Modulus Hashing Exchange",
+    "x-random": "Picks one random binding (queue) to route via (to).",
 }
 EXCHANGE_TYPE_ROWS: Final = [
     {"name": name, "description": _TYPES.get(name, ""), "enabled": True} for name in sorted(EXCHANGE_TYPES)

@@ -9,69 +9,34 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from broker import __version__
-from broker.manage.answers import json_answer, no_content
+from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
-from broker.manage.api_route import ApiRoute
-from broker.manage.columns import Columns, Row
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.counts import with_rates
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_found
 from broker.net.alarm_watch import watermarks
+from broker.operations.rows import Row
 
 if TYPE_CHECKING:
-    from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["CHURN_NAMES", "contexts_of", "listeners_of", "node_routes", "node_rows"]
+__all__ = ["CHURN_NAMES", "ROUTES", "contexts_of", "listeners_of", "node_rows"]
 
 CHURN_NAMES: Final = (
-    "connection_created",
-    "connection_closed",
-    "channel_created",
-    "channel_closed",
-    "queue_declared",
-    "queue_created",
-    "queue_deleted",
+    *("connection_created", "connection_closed", "channel_created", "channel_closed"),
+    *("queue_declared", "queue_created", "queue_deleted"),
 )
 MEASURED: Final = ("mem_used", "fd_used", "sockets_used", "proc_used", "disk_free", "gc_num", "context_switches")
 ABSENT: Final = (
-    "gc_bytes_reclaimed",
-    "io_read_avg_time",
-    "io_read_bytes",
-    "io_read_count",
-    "io_seek_avg_time",
-    "io_seek_count",
-    "io_sync_avg_time",
-    "io_sync_count",
-    "io_write_avg_time",
-    "io_write_bytes",
-    "io_write_count",
-    "mnesia_disk_tx_count",
-    "mnesia_ram_tx_count",
-    "msg_store_read_count",
-    "msg_store_write_count",
-    "queue_index_read_count",
-    "queue_index_write_count",
+    *("gc_bytes_reclaimed", "io_read_avg_time", "io_read_bytes", "io_read_count", "io_seek_avg_time", "io_seek_count"),
+    *("io_sync_avg_time", "io_sync_count", "io_write_avg_time", "io_write_bytes", "io_write_count"),
+    *("mnesia_disk_tx_count", "mnesia_ram_tx_count", "msg_store_read_count", "msg_store_write_count"),
+    *("queue_index_read_count", "queue_index_write_count"),
 )
 """What only Erlang's machine counts; tools expect the fields."""
 PROCESSES_MAX: Final = 1 << 20  # where the system has no limit
-
-
-def node_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/nodes", Needs.MONITORING, list_nodes),
-        ApiRoute("GET", "/api/nodes/{node}", Needs.MONITORING, show_node),
-        ApiRoute("GET", "/api/nodes/{node}/memory", Needs.MONITORING, show_memory),
-        ApiRoute("POST", "/api/rebalance/queues", Needs.ADMINISTRATOR, accept),
-        ApiRoute("DELETE", "/api/reset", Needs.ADMINISTRATOR, accept),
-        ApiRoute("DELETE", "/api/reset/{node}", Needs.ADMINISTRATOR, accept),
-        ApiRoute("PUT", "/api/feature-flags/{flag}/enable", Needs.ADMINISTRATOR, accept),
-    ]
 
 
 async def list_nodes(call: Call) -> Response:
@@ -84,9 +49,7 @@ async def list_nodes(call: Call) -> Response:
 
 async def show_node(call: Call) -> Response:
     """Answer with one node."""
-    columns = call.query.get("columns", "")
-    row = _row_of(call)
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, _row_of(call))
 
 
 async def show_memory(call: Call) -> Response:
@@ -247,3 +210,14 @@ def _http_ports(broker: ManagedBroker) -> list[tuple[str, str, int]]:
             ports["metrics_port"] or 0,
         ),
     ]
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/nodes", Needs.MONITORING, list_nodes),
+    ApiRoute("GET", "/api/nodes/{node}", Needs.MONITORING, show_node),
+    ApiRoute("GET", "/api/nodes/{node}/memory", Needs.MONITORING, show_memory),
+    ApiRoute("POST", "/api/rebalance/queues", Needs.ADMINISTRATOR, accept),
+    ApiRoute("DELETE", "/api/reset", Needs.ADMINISTRATOR, accept),
+    ApiRoute("DELETE", "/api/reset/{node}", Needs.ADMINISTRATOR, accept),
+    ApiRoute("PUT", "/api/feature-flags/{flag}/enable", Needs.ADMINISTRATOR, accept),
+)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from starlette.responses import Response
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from broker import __version__
-from broker.core.statistics.message_counts import NO_MESSAGES
-from broker.manage.answers import json_answer
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.names import (
     COMPATIBLE_VERSION,
     ERLANG_VERSION,
@@ -17,35 +15,16 @@ from broker.manage.api.names import (
     PRODUCT,
 )
 from broker.manage.api.nodes import CHURN_NAMES, contexts_of, listeners_of
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import visible_sessions, visible_vhosts
-from broker.manage.columns import Columns, Row
-from broker.manage.counts import DISK_STATS, MESSAGE_STATS, lengths_of, message_numbers, with_rates
+from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
+from broker.manage.counts import DISK_STATS, LENGTHS, MESSAGE_STATS, counts_of, lengths_of, message_numbers, with_rates
 from broker.manage.history import sample_range
-from broker.manage.needs import Needs
+from broker.manage.listing import row_answer
+from broker.operations.rows import Row
 
-if TYPE_CHECKING:
-    from broker.manage.call import Call
+__all__ = ["ROUTES"]
 
-__all__ = ["overview_routes"]
-
-LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 WINDOW_MS: Final = 5000
 NO_DISK: Final = (0,) * len(DISK_STATS)
-
-
-def overview_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),
-        ApiRoute("GET", "/api/version", Needs.MANAGEMENT, version),
-        ApiRoute("GET", "/api/cluster-name", Needs.MANAGEMENT, cluster_name),
-        ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, extensions),
-        ApiRoute("GET", "/api/auth", Needs.NOTHING, auth),
-        ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, feature_flags),
-        ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, deprecated_features),
-        ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, deprecated_features),
-    ]
 
 
 async def overview(call: Call) -> Response:
@@ -78,8 +57,7 @@ async def overview(call: Call) -> Response:
             "listeners": listeners_of(broker),
             "node": broker.node_name,
         }
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 async def _totals(call: Call) -> dict[str, Any]:
@@ -87,12 +65,8 @@ async def _totals(call: Call) -> dict[str, Any]:
     broker = call.broker
     vhosts, sessions = visible_vhosts(call), visible_sessions(call)
     lengths = await lengths_of(vhosts)
-    if call.may(Needs.MONITORING):
-        counts = broker.statistics.totals()
-    else:
-        counts = NO_MESSAGES
-        for vhost in vhosts:
-            counts = counts.plus(broker.statistics.vhost(vhost.name))
+    every = call.may(Needs.MONITORING)
+    counts = broker.statistics.totals() if every else counts_of(broker.statistics, vhosts)
     numbers = (*message_numbers(counts), *lengths.numbers)
     history, now_ms = broker.samples.totals, broker.samples.now_ms
     key = ("overview", call.user.name)
@@ -127,31 +101,30 @@ def cluster_name_of(call: Call) -> str:
     return named if isinstance(named, str) else call.broker.node_name
 
 
-async def version(_call: Call) -> Response:
-    """Answer with the version of RabbitMQ that tools should take this broker for."""
-    return json_answer(COMPATIBLE_VERSION)
-
-
 async def cluster_name(call: Call) -> Response:
     """Answer with the name of the cluster."""
     return json_answer({"name": cluster_name_of(call)})
 
 
-async def extensions(_call: Call) -> Response:
-    """Answer with the extensions of the web page."""
-    return json_answer([{"javascript": "dispatcher.js"}])
+def always(value: Any) -> Callable[[Call], Awaitable[Response]]:
+    """Return what answers with a value that never changes."""
+
+    async def respond(_call: Call) -> Response:
+        return json_answer(value)
+
+    return respond
 
 
-async def auth(_call: Call) -> Response:
-    """Answer how a browser logs in: with name and password, not with OAuth 2."""
-    return json_answer({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})
+NO_OAUTH: Final = {"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""}
+"""How a browser logs in: with name and password, not with OAuth 2."""
 
-
-async def feature_flags(_call: Call) -> Response:
-    """Answer with the features of RabbitMQ that are on here."""
-    return json_answer(FEATURE_FLAG_ROWS)
-
-
-async def deprecated_features(_call: Call) -> Response:
-    """Answer with the deprecated features: none is withdrawn."""
-    return json_answer([])
+ROUTES: Final = (
+    ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),
+    ApiRoute("GET", "/api/version", Needs.MANAGEMENT, always(COMPATIBLE_VERSION)),
+    ApiRoute("GET", "/api/cluster-name", Needs.MANAGEMENT, cluster_name),
+    ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, always([{"javascript": "dispatcher.js"}])),
+    ApiRoute("GET", "/api/auth", Needs.NOTHING, always(NO_OAUTH)),
+    ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, always(FEATURE_FLAG_ROWS)),
+    ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, always([])),
+    ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, always([])),
+)

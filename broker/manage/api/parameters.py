@@ -2,66 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.administration.parameter_changes import ParameterChanges
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import required
+from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
+from broker.operations.vhosts import clear_global_parameter, clear_parameter, set_global_parameter, set_parameter
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
-
-__all__ = ["parameter_routes"]
+__all__ = ["ROUTES"]
 
 PARAMETERS: Final = "/api/parameters"
 ONE: Final = "/api/parameters/{component}/{vhost}/{name}"
 GLOBAL: Final = "/api/global-parameters/{name}"
 CLUSTER_NAME: Final = "cluster_name"
-ORDER: Final = ("name", "component", "vhost")
-
-
-def parameter_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", PARAMETERS, Needs.POLICYMAKER, parameters),
-        ApiRoute("GET", f"{PARAMETERS}/{{component}}", Needs.POLICYMAKER, parameters),
-        ApiRoute("GET", f"{PARAMETERS}/{{component}}/{{vhost}}", Needs.POLICYMAKER, parameters_of),
-        ApiRoute("GET", ONE, Needs.POLICYMAKER, parameter),
-        ApiRoute("PUT", ONE, Needs.POLICYMAKER, put),
-        ApiRoute("DELETE", ONE, Needs.POLICYMAKER, clear),
-        ApiRoute("GET", "/api/global-parameters", Needs.POLICYMAKER, global_parameters),
-        ApiRoute("GET", GLOBAL, Needs.POLICYMAKER, global_parameter),
-        ApiRoute("PUT", GLOBAL, Needs.POLICYMAKER, put_global),
-        ApiRoute("DELETE", GLOBAL, Needs.POLICYMAKER, clear_global),
-        ApiRoute("PUT", "/api/cluster-name", Needs.ADMINISTRATOR, put_cluster_name),
-    ]
 
 
 def _rows(call: Call) -> list[dict[str, Any]]:
     """Return the parameters of the vhosts that the caller sees, and of the component that the path names, if any."""
-    wanted = call.words.get("component")
+    wanted, vhosts = call.words.get("component"), [call.vhost().name] if "vhost" in call.words else None
     return [
         {"value": value, "vhost": vhost, "component": component, "name": name}
         for (vhost, component, name), value in list(call.broker.administration.parameters.items())
-        if wanted in (None, component) and call.sees_vhost(vhost)
+        if wanted in (None, component) and (call.sees_vhost(vhost) if vhosts is None else vhost in vhosts)
     ]
 
 
 async def parameters(call: Call) -> Response:
-    """List the parameters of all vhosts, or those of a component."""
-    return await small_list(call, _rows(call), *ORDER)
-
-
-async def parameters_of(call: Call) -> Response:
-    """List the parameters of a component in a vhost."""
-    vhost = call.vhost().name
-    return await small_list(call, [row for row in _rows(call) if row["vhost"] == vhost], *ORDER)
+    """List the parameters of all vhosts, those of a component, or those of a component in a vhost."""
+    return await small_list(call, _rows(call), "name", "component", "vhost")
 
 
 def _parameter(call: Call) -> dict[str, Any]:
@@ -80,17 +49,16 @@ async def parameter(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Set a parameter: 201 for a new one, 204 for one that existed."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "value")
-    changes = ParameterChanges(call.broker.administration)
-    is_new = await changes.set(vhost.name, call.words["component"], call.words["name"], fields.value("value"))
+    vhost, fields = call.vhost(), await call.fields(required=("value",))
+    named = (vhost.name, call.words["component"], call.words["name"])
+    is_new = await set_parameter(call.broker.administration, *named, fields.value("value"))
     return created() if is_new else no_content()
 
 
 async def clear(call: Call) -> Response:
     """Remove a parameter."""
     row = _parameter(call)
-    await ParameterChanges(call.broker.administration).clear(row["vhost"], row["component"], row["name"])
+    await clear_parameter(call.broker.administration, row["vhost"], row["component"], row["name"])
     return no_content()
 
 
@@ -114,23 +82,35 @@ async def global_parameter(call: Call) -> Response:
 
 async def put_global(call: Call) -> Response:
     """Set a parameter of the broker: 201 for a new one, 204 for one that existed."""
-    fields = await call.fields()
-    required(fields, "value")
-    changes = ParameterChanges(call.broker.administration)
-    is_new = await changes.set_global(call.words["name"], fields.value("value"))
+    fields = await call.fields(required=("value",))
+    is_new = await set_global_parameter(call.broker.administration, call.words["name"], fields.value("value"))
     return created() if is_new else no_content()
 
 
 async def clear_global(call: Call) -> Response:
     """Remove a parameter of the broker."""
     _check_global(call)
-    await ParameterChanges(call.broker.administration).clear_global(call.words["name"])
+    await clear_global_parameter(call.broker.administration, call.words["name"])
     return no_content()
 
 
 async def put_cluster_name(call: Call) -> Response:
     """Name the cluster, which may be this broker alone."""
-    fields = await call.fields()
-    required(fields, "name")
-    await ParameterChanges(call.broker.administration).set_global(CLUSTER_NAME, fields.text("name"))
+    fields = await call.fields(required=("name",))
+    await set_global_parameter(call.broker.administration, CLUSTER_NAME, fields.text("name"))
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", PARAMETERS, Needs.POLICYMAKER, parameters),
+    ApiRoute("GET", f"{PARAMETERS}/{{component}}", Needs.POLICYMAKER, parameters),
+    ApiRoute("GET", f"{PARAMETERS}/{{component}}/{{vhost}}", Needs.POLICYMAKER, parameters),
+    ApiRoute("GET", ONE, Needs.POLICYMAKER, parameter),
+    ApiRoute("PUT", ONE, Needs.POLICYMAKER, put),
+    ApiRoute("DELETE", ONE, Needs.POLICYMAKER, clear),
+    ApiRoute("GET", "/api/global-parameters", Needs.POLICYMAKER, global_parameters),
+    ApiRoute("GET", GLOBAL, Needs.POLICYMAKER, global_parameter),
+    ApiRoute("PUT", GLOBAL, Needs.POLICYMAKER, put_global),
+    ApiRoute("DELETE", GLOBAL, Needs.POLICYMAKER, clear_global),
+    ApiRoute("PUT", "/api/cluster-name", Needs.ADMINISTRATOR, put_cluster_name),
+)

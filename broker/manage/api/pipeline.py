@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rights import may_read_tap
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
-
-__all__ = ["pipeline_routes"]
+__all__ = ["ROUTES"]
 
 PIPELINE: Final = "/api/slotmq/pipeline"
 TAP: Final = f"{PIPELINE}/taps/{{vhost}}/{{tap}}"
 TAP_FIELDS: Final = ("exchange", "pattern", "cursors", "max_bytes", "max_age_ms")
 FLAGS: Final = {"": False, "false": False, "true": True}
-
-
-def pipeline_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", PIPELINE, Needs.MANAGEMENT, pipeline, ()),
-        ApiRoute("PUT", TAP, Needs.ADMINISTRATOR, add_tap, ()),
-        ApiRoute("DELETE", TAP, Needs.ADMINISTRATOR, remove_tap, ("drop",)),
-        ApiRoute("POST", f"{TAP}/seal", Needs.ADMINISTRATOR, seal, ()),
-        ApiRoute("PUT", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, set_cursor, ()),
-        ApiRoute("DELETE", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, remove_cursor, ()),
-    ]
 
 
 async def pipeline(call: Call) -> Response:
@@ -109,3 +91,13 @@ def _row(call: Call) -> dict[str, Any]:
         if row["name"] == name:
             return row
     raise not_found(f"no tap '{name}' in vhost '{vhost}'")
+
+
+ROUTES: Final = (
+    ApiRoute("GET", PIPELINE, Needs.MANAGEMENT, pipeline, ()),
+    ApiRoute("PUT", TAP, Needs.ADMINISTRATOR, add_tap, ()),
+    ApiRoute("DELETE", TAP, Needs.ADMINISTRATOR, remove_tap, ("drop",)),
+    ApiRoute("POST", f"{TAP}/seal", Needs.ADMINISTRATOR, seal, ()),
+    ApiRoute("PUT", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, set_cursor, ()),
+    ApiRoute("DELETE", f"{TAP}/cursors/{{cursor}}", Needs.ADMINISTRATOR, remove_cursor, ()),
+)

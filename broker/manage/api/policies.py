@@ -3,63 +3,33 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.administration.policy_changes import PolicyChanges
 from broker.core.definitions.export import policy_fields
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import required
+from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.origin import PAGE
 from broker.manage.refusal import bad_request, not_found
+from broker.operations.request import Asker
+from broker.operations.vhosts import put_policy
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from starlette.responses import Response
-
-    from broker.core.vhost import Vhost
-    from broker.manage.call import Call
-
-__all__ = ["policy_routes"]
+__all__ = ["ROUTES"]
 
 KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-policies", True, Needs.ADMINISTRATOR))
 
 
-def policy_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    routes = []
-    for path, operator, changing in KINDS:
-        of_vhost, one = f"{path}/{{vhost}}", f"{path}/{{vhost}}/{{policy}}"
-        routes += [
-            ApiRoute("GET", path, Needs.MANAGEMENT, partial(policies, operator=operator)),
-            ApiRoute("GET", of_vhost, Needs.MANAGEMENT, partial(policies_of, operator=operator)),
-            ApiRoute("GET", one, Needs.MANAGEMENT, partial(policy, operator=operator)),
-            ApiRoute("PUT", one, changing, partial(put, operator=operator)),
-            ApiRoute("DELETE", one, changing, partial(delete, operator=operator)),
-        ]
-    return routes
-
-
-def _rows(vhost: Vhost, *, operator: bool) -> list[dict[str, Any]]:
-    return [{"vhost": vhost.name, **policy_fields(policy)} for policy in vhost.policies.list(operator=operator)]
-
-
 async def policies(call: Call, *, operator: bool) -> Response:
-    """List the policies of all vhosts that the caller sees."""
-    vhosts = [vhost for name, vhost in call.broker.administration.vhosts.items() if call.sees_vhost(name)]
-    rows = [row for vhost in vhosts for row in _rows(vhost, operator=operator)]
+    """List the policies of the vhost that the path names, or of all that the caller sees."""
+    rows = [
+        {"vhost": vhost.name, **policy_fields(policy)}
+        for vhost in visible_vhosts(call)
+        for policy in vhost.policies.list(operator=operator)
+    ]
     return await small_list(call, rows, "name", "vhost")
-
-
-async def policies_of(call: Call, *, operator: bool) -> Response:
-    """List the policies of a vhost."""
-    return await small_list(call, _rows(call.vhost(), operator=operator), "name")
 
 
 def _policy(call: Call, *, operator: bool) -> dict[str, Any]:
@@ -78,8 +48,7 @@ async def policy(call: Call, *, operator: bool) -> Response:
 
 async def put(call: Call, *, operator: bool) -> Response:
     """Set a policy: 201 for a new one, 204 for one that existed. Answered when it is applied to all queues."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "pattern", "definition")
+    vhost, fields = call.vhost(), await call.fields(required=("pattern", "definition"))
     definition = fields.table("definition")
     check_depth("definition", definition)
     if call.request.headers.get("x-requested-with") == PAGE:  # whose reader gets plain words, and may write units
@@ -88,7 +57,7 @@ async def put(call: Call, *, operator: bool) -> Response:
     made = Policy(
         name, fields.text("pattern"), fields.text("apply-to", "all"), definition, _priority(fields.value("priority"))
     )
-    await PolicyChanges(call.broker.administration).set(vhost.name, made, operator=operator, tell=_tell_nobody)
+    await put_policy(call.broker.administration, vhost.name, made, operator=operator, tell=Asker().tell)
     return created() if is_new else no_content()
 
 
@@ -110,5 +79,14 @@ def _priority(value: Any) -> float:
     return value
 
 
-def _tell_nobody(_progress: Mapping[str, Any]) -> None:
-    """Report no progress."""
+ROUTES: Final = tuple(
+    ApiRoute(method, path + rest, changing if method in ("PUT", "DELETE") else Needs.MANAGEMENT, respond)
+    for path, operator, changing in KINDS
+    for method, rest, respond in (
+        ("GET", "", partial(policies, operator=operator)),
+        ("GET", "/{vhost}", partial(policies, operator=operator)),
+        ("GET", "/{vhost}/{policy}", partial(policy, operator=operator)),
+        ("PUT", "/{vhost}/{policy}", partial(put, operator=operator)),
+        ("DELETE", "/{vhost}/{policy}", partial(delete, operator=operator)),
+    )
+)

@@ -7,27 +7,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.manage.acting import acting
-from broker.manage.answers import json_answer, no_content, rows_answer
+from broker.manage.answers import Response, json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
-from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import number, required
-from broker.manage.needs import Needs
+from broker.manage.body_fields import number
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
-from broker.operations.message_row import properties_row
 from broker.operations.request import LARGEST, Request
+from broker.operations.rows import body_fields, properties_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.responses import Response
-
     from broker.amqp.client import Received
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
 
-__all__ = ["queue_message_routes"]
+__all__ = ["ROUTES"]
 
 ENCODINGS: Final = ("auto", "base64")
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
@@ -47,29 +43,12 @@ ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
 }
 
 
-def queue_message_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("POST", f"{QUEUE}/get", Needs.MANAGEMENT, get),
-        ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
-        ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
-        ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
-        ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
-        ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
-        ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
-        ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),
-        ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
-        ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
-    ]
-
-
 # -- taken as by basic.get --------------------------------------------------------------------------------------------
 
 
 async def get(call: Call) -> Response:
     """Take messages as a consumer would, then ack, reject or requeue them."""
-    vhost, fields = call.vhost(), await call.fields()
-    required(fields, "count", "ackmode", "encoding")
+    vhost, fields = call.vhost(), await call.fields(required=("count", "ackmode", "encoding"))
     ackmode, encoding = fields.text("ackmode"), fields.text("encoding")
     if ackmode not in ACK_MODES:
         raise bad_request(f"ackmode should be one of {', '.join(ACK_MODES)}")
@@ -106,7 +85,7 @@ def _row(got: Received, encoding: str, bytes_max: int | None) -> dict[str, Any]:
         "exchange": method.exchange,
         "routing_key": method.routing_key,
         "message_count": method.message_count,
-        "properties": shown_properties(got.header),
+        "properties": _named(properties_row(got.header)),
         **payload_fields(got.body, encoding, bytes_max),
     }
 
@@ -131,14 +110,13 @@ def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
     """Return the row of a message with the names that `get` uses."""
     is_text = row["body_encoding"] == "utf-8"
     in_base64 = is_text and encoding == "base64"
-    properties = {"type" if name == "message_type" else name: value for name, value in row["properties"].items()}
     return {
         "id": row["id"],
         "priority_level": row["priority_level"],
         "redelivered": row["redelivered"],
         "exchange": row["exchange"],
         "routing_key": row["routing_key"],
-        "properties": properties,
+        "properties": _named(row["properties"]),
         "payload_bytes": row["body_bytes"],
         "payload_complete": row["body_complete"],
         "payload": b64encode(row["body"].encode()).decode() if in_base64 else row["body"],
@@ -169,9 +147,7 @@ def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict
     shown["payload_bytes"] = row.get("body_bytes")
     if row["properties"] is None or not shows:
         return shown
-    shown["properties"] = {
-        "type" if name == "message_type" else name: value for name, value in row["properties"].items()
-    }
+    shown["properties"] = _named(row["properties"])
     if with_payload:
         shown["payload"] = row["body"]
         shown["payload_encoding"] = "string" if row["body_encoding"] == "utf-8" else "base64"
@@ -248,10 +224,9 @@ async def _operate(
     return await call.broker.verbs[operation](request)
 
 
-def shown_properties(header: bytes) -> Mapping[str, Any]:
-    """Return the properties of a content header."""
-    found = properties_row(header)
-    return {"type" if name == "message_type" else name: value for name, value in found.items()}
+def _named(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of a message by their names in the API."""
+    return {"type" if name == "message_type" else name: value for name, value in properties.items()}
 
 
 def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[str, Any]:
@@ -260,18 +235,24 @@ def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[st
     A body that is cut in the middle of a character is shown without that character.
     """
     shown = body if bytes_max is None else body[:bytes_max]
-    text = _text(shown, cut=len(shown) < len(body)) if encoding == "auto" else None
+    found = body_fields(body, len(shown))
+    is_text = encoding == "auto" and found["body_encoding"] == "utf-8"
     return {
         "payload_bytes": len(body),
-        "payload": b64encode(shown).decode() if text is None else text,
-        "payload_encoding": "base64" if text is None else "string",
+        "payload": found["body"] if is_text else b64encode(shown).decode(),
+        "payload_encoding": "string" if is_text else "base64",
     }
 
 
-def _text(shown: bytes, *, cut: bool) -> str | None:
-    try:
-        return shown.decode()
-    except UnicodeDecodeError as error:
-        if cut and error.reason == "unexpected end of data":
-            return shown[: error.start].decode()
-        return None
+ROUTES: Final = (
+    ApiRoute("POST", f"{QUEUE}/get", Needs.MANAGEMENT, get),
+    ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
+    ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
+    ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
+    ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
+    ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
+    ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
+    ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),
+    ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
+    ApiRoute("POST", f"{QUEUE}/resume", Needs.MANAGEMENT, partial(switch, verb="resume_queue")),
+)

@@ -1,57 +1,209 @@
-"""The queues: listed with what binds them, and declared and deleted as the caller."""
+"""The queues: listed with what binds them, and declared and deleted as the caller.
+
+Lists of 10,000 are asked for, so each microsecond of a row counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
-
-from starlette.responses import Response
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import count_all
+from broker.amqp.header_edit import cut_properties
 from broker.amqp.lenient_methods import DeclareAny, DeleteAny
+from broker.core.message.message import OVERHEAD_BYTES
 from broker.core.queue.queue_bytes import QueueBytes
+from broker.core.queue.rules import merged_definitions
+from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.manage.acting import acting
-from broker.manage.answers import created, json_answer, no_content
+from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.api.bindings import arriving
-from broker.manage.api.queue_rows import BRIEF_COLUMNS, NO_SIZES, ListedQueue, QueueRows
-from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, table
-from broker.manage.call import visible_vhosts
-from broker.manage.columns import Columns, Row
-from broker.manage.gradual import pause
-from broker.manage.listing import Listing, listed
-from broker.manage.needs import Needs
+from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
+from broker.manage.counts import (
+    LENGTHS,
+    NO_PROCESS,
+    QUEUE_COUNTERS,
+    QUEUE_NUMBERS,
+    QUEUE_STATS,
+    queue_key,
+    queue_numbers,
+    with_rates,
+)
+from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import bad_request, not_found
-from broker.operations.rows import consumer_row, consumers_of
+from broker.manage.samples import Sampled
+from broker.operations.listing import count_bytes
+from broker.operations.rows import Row, active_tag, consumer_row, consumers_of, queue_lengths, queue_row, slot_count
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
-    from broker.manage.call import Call
+    from broker.core.vhost import Vhost
+    from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["queue_of", "queue_routes"]
+__all__ = ["LISTED_EXACTLY_MAX", "ROUTES", "queue_of"]
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 TRUE: Final = "true"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
 SHOWN_EXACTLY_MAX: Final = 100_000  # messages of a queue whose bytes are counted; more are extrapolated
-MESSAGES_AT_ONCE: Final = 10_000  # messages that are counted between two turns of the loop
+LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
+STEADY: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
+NO_STATS: Final = with_rates(QUEUE_STATS, [0] * QUEUE_COUNTERS, None)
+NO_SIZES: Final = dict.fromkeys(
+    (
+        *("memory", "message_bytes", "message_bytes_paged_out", "message_bytes_persistent", "message_bytes_ram"),
+        *("message_bytes_ready", "message_bytes_unacknowledged", "messages_paged_out", "messages_persistent"),
+        *("messages_ram", "messages_ready_ram", "messages_unacknowledged_ram"),
+    ),
+    0,
+)
+BRIEF_COLUMNS: Final = frozenset(
+    {"vhost", "name", "node", "type", "durable", "auto_delete", "exclusive", "state", "policy", "consumers", *LENGTHS}
+)
+
+ListedQueue = tuple["Vhost", "Queue"]
 
 _log = get_logger()
 
 
-def queue_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/queues", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
-        ApiRoute("GET", QUEUE, Needs.MANAGEMENT, show_queue),
-        ApiRoute("GET", f"{QUEUE}/bindings", Needs.MANAGEMENT, list_bindings),
-        ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
-        ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
-        ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),
-    ]
+class QueueRows:
+    """Makes the rows of queues."""
+
+    __slots__ = ("_broker", "_node")
+
+    def __init__(self, broker: ManagedBroker) -> None:
+        self._broker = broker
+        self._node = broker.node_name
+
+    def without_stats(self, listed: ListedQueue) -> Row:
+        """Return the row of a queue without any number."""
+        return queue_row(self._node, *listed)
+
+    def brief(self, listed: ListedQueue) -> Row:
+        """Return the row of a queue with its length."""
+        return queue_row(self._node, *listed) | queue_lengths(listed[1])
+
+    def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
+        """Return the row of a queue with all that is known. Cost: O(slots), and bounded in the messages.
+
+        `counted` are its bytes; without them those of its first messages are counted.
+        """
+        vhost, queue = listed
+        samples = self._broker.samples
+        key, numbers = queue_key(vhost, queue), queue_numbers(queue)
+        rates = samples.rates.of(key, numbers, QUEUE_COUNTERS)
+        row = self.brief(listed)
+        _add_counters(row, numbers, rates)
+        row |= _sizes(queue, row["messages"], counted)
+        row |= NO_PROCESS
+        consumers = queue.consumers
+        able = consumers.present and consumers.able()
+        alone = next(iter(consumers)) if consumers.exclusive else None
+        row |= {
+            "consumer_capacity": int(able),
+            "consumer_utilisation": int(able),
+            "effective_policy_definition": _effective_policy(vhost, queue),
+            "exclusive_consumer_tag": None if alone is None else alone.tag,
+            "head_message_timestamp": _head_timestamp(queue),
+            "operator_policy": queue.operator_policy,
+            "recoverable_slaves": None,
+            "single_active_consumer_tag": active_tag(queue),
+            "slots": slot_count(queue),
+        }
+        if row["type"] == "quorum":
+            row["message_bytes_dlx"] = row["messages_dlx"] = 0
+            row["open_files"] = {self._node: 0}
+            row["single_active_consumer_ctag"] = active_tag(queue)
+        changed_s = samples.rates.changed_s(key) if rates is None else None
+        if changed_s is not None:
+            row["idle_since"] = datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="milliseconds")
+        owner = queue.exclusive_owner
+        if isinstance(owner, SessionOfConnection):
+            peer = owner.peer
+            row["owner_pid_details"] = {"name": owner.name, "peer_host": peer.address, "peer_port": peer.port}
+        return row
+
+    def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
+        """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
+        samples = self._broker.samples
+        sampled = Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, partial(_numbers_of, queue))
+        row["message_stats"] = dict(row["message_stats"])
+        sampled.add_to(row, "lengths", LENGTHS, query, samples)
+        sampled.add_to(row["message_stats"], "msg_rates", QUEUE_STATS, query, samples)
+
+
+def _numbers_of(queue: Queue) -> Sequence[int] | None:
+    return None if queue.deleted else queue_numbers(queue)
+
+
+def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | None) -> None:
+    """Add message_stats and the rates of the lengths; a queue where nothing happens shares its tables with others."""
+    counters = numbers[:QUEUE_COUNTERS]
+    if rates is None:
+        row |= STEADY
+        row["message_stats"] = with_rates(QUEUE_STATS, counters, None) if any(counters) else NO_STATS
+        return
+    for name, rate in zip(LENGTHS, rates[QUEUE_COUNTERS:], strict=True):
+        row[f"{name}_details"] = {"rate": rate}
+    row["message_stats"] = with_rates(QUEUE_STATS, counters, rates[:QUEUE_COUNTERS])
+
+
+def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
+    """Return the definitions of the policies that apply to a queue in one table."""
+    if queue.policy is None and queue.operator_policy is None:
+        return {}
+    policies = vhost.policies
+    own = None if queue.policy is None else policies.get(queue.policy)
+    operator = None if queue.operator_policy is None else policies.get(queue.operator_policy, operator=True)
+    return merged_definitions({} if own is None else own.definition, {} if operator is None else operator.definition)
+
+
+def _head_timestamp(queue: Queue) -> int | None:
+    """Return the timestamp of the next ready message, of several levels the earliest; None while it is on disk."""
+    found: list[int] = []
+    for stream in queue.levels:
+        slot = next((slot for slot in stream.manager.slots.values() if slot.ready), None)
+        message = None if slot is None or slot.contents is None else slot.contents[slot.front(1)[0]]
+        stamp = None if message is None else cut_properties(message.header).get("timestamp")
+        if stamp is not None:
+            found.append(int.from_bytes(stamp, "big"))
+    return min(found, default=None)
+
+
+def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[str, int]:
+    """Return the bytes of a queue's messages, and how many are in memory and in the log."""
+    if not messages:
+        return NO_SIZES
+    if counted is None:
+        counted = QueueBytes()
+        for _length in counted.count(queue):
+            if counted.messages >= LISTED_EXACTLY_MAX:
+                break
+    known, all_messages = max(counted.messages, 1), max(messages, counted.messages)
+
+    def scaled(value: int) -> int:
+        return value * all_messages // known
+
+    size_bytes = scaled(counted.ready + counted.unacked)
+    resident, resident_bytes = scaled(counted.resident_messages), scaled(counted.resident)
+    return {
+        "memory": resident_bytes + OVERHEAD_BYTES * resident,
+        "message_bytes": size_bytes,
+        "message_bytes_paged_out": size_bytes - resident_bytes,
+        "message_bytes_persistent": scaled(counted.persistent),
+        "message_bytes_ram": resident_bytes,
+        "message_bytes_ready": scaled(counted.ready),
+        "message_bytes_unacknowledged": scaled(counted.unacked),
+        "messages_paged_out": all_messages - resident,
+        "messages_persistent": scaled(counted.persistent_messages),
+        "messages_ram": resident,
+        "messages_ready_ram": max(0, resident - queue.unacked),
+        "messages_unacknowledged_ram": min(resident, queue.unacked),
+    }
 
 
 def queue_of(call: Call) -> ListedQueue:
@@ -102,7 +254,7 @@ async def show_queue(call: Call) -> Response:
         row = rows.brief((vhost, queue))
     else:
         sized = columns is None or not columns.names.isdisjoint(NO_SIZES)
-        row = rows.whole((vhost, queue), await _count_bytes(queue) if sized else QueueBytes())
+        row = rows.whole((vhost, queue), await count_bytes(queue, SHOWN_EXACTLY_MAX) if sized else QueueBytes())
     row |= {
         "consumer_details": [consumer_row(broker.node_name, vhost, queue, one) for one in consumers_of(queue)],
         "deliveries": [],
@@ -111,20 +263,6 @@ async def show_queue(call: Call) -> Response:
     if "message_stats" in row:
         rows.add_samples(row, vhost, queue, call.query)
     return json_answer(row if columns is None else columns.of(row))
-
-
-async def _count_bytes(queue: Queue) -> QueueBytes:
-    """Return the bytes of a queue's messages, of the first ones if they are many. Cost: bounded, in pieces."""
-    counted = QueueBytes()
-    messages = 0
-    for length in counted.count(queue):
-        messages += length
-        if counted.messages >= SHOWN_EXACTLY_MAX:
-            break
-        if messages > MESSAGES_AT_ONCE:
-            messages = 0
-            await pause()
-    return counted
 
 
 async def list_bindings(call: Call) -> Response:
@@ -170,3 +308,15 @@ async def act(call: Call) -> Response:
     if action not in ACTIONS:
         raise bad_request(f"unknown action '{action}': there are {', '.join(ACTIONS)}")
     return no_content()
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/queues", Needs.MANAGEMENT, list_queues),
+    ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
+    ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
+    ApiRoute("GET", QUEUE, Needs.MANAGEMENT, show_queue),
+    ApiRoute("GET", f"{QUEUE}/bindings", Needs.MANAGEMENT, list_bindings),
+    ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
+    ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
+    ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),
+)

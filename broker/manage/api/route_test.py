@@ -9,23 +9,19 @@ from broker.core.definitions.export import json_table
 from broker.core.message.fields import HeaderFields
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
-from broker.manage.answers import json_answer
+from broker.manage.answers import Response, json_answer
 from broker.manage.api.bindings import exchange_named, properties_key
 from broker.manage.api.exchanges import header_of
-from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
-from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.vhost import Vhost
-    from broker.manage.call import Call
     from broker.routing.exchange import Exchange
 
-__all__ = ["route_test_routes"]
+__all__ = ["ROUTES"]
 
 MATCHES_MAX: Final = 1000  # bindings in one answer; queues are counted all the same
 BINDINGS_AT_ONCE: Final = 500  # that are compared with the message between two turns of the loop
@@ -34,13 +30,11 @@ INDEXES: Final = {
     "fanout": "all bindings",
     "headers": "headers, one by one",
     "x-consistent-hash": "hash ring",
+    "x-modulus-hash": "hash of the key",
+    "x-random": "all bindings",
+    "x-local-random": "all bindings",
 }
 """What finds the bindings of an exchange that is no topic exchange."""
-
-
-def route_test_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [ApiRoute("POST", "/api/exchanges/{vhost}/{exchange}/route", Needs.MANAGEMENT, try_route)]
 
 
 async def try_route(call: Call) -> Response:
@@ -114,3 +108,6 @@ def _row(
         "index": source.index_name or INDEXES.get(source.type, source.type),
     }
     return {**row, "alternate_of": alternate_of} if alternate_of else row
+
+
+ROUTES: Final = (ApiRoute("POST", "/api/exchanges/{vhost}/{exchange}/route", Needs.MANAGEMENT, try_route),)

@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Final
 from broker.core.policy.policy import APPLY_TO
 from broker.core.policy.policy_definition import keys_in_effect
 from broker.core.queue.queue_arguments import SUPPORTED_TYPES
-from broker.manage.answers import json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import not_found
 from broker.operations.process import NO_BRIDGE, NO_OVERLAY, NOT_A_NODE
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.call import Call
     from broker.operations.operated_broker import OverlayView
 
-__all__ = ["running_parts_routes"]
+__all__ = ["ROUTES"]
 
 CHOICES: Final = {
     "exchange_types": EXCHANGE_TYPES,
@@ -32,19 +28,6 @@ CHOICES: Final = {
     "operator_policy_keys": keys_in_effect(operator=True),
     "policies_apply_to": [name for name, (exchanges, types) in APPLY_TO.items() if exchanges or types],
 }
-
-
-def running_parts_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/slotmq", Needs.MANAGEMENT, running_parts, ()),
-        ApiRoute("GET", "/api/slotmq/cluster", Needs.MONITORING, cluster, ()),
-        ApiRoute("DELETE", "/api/slotmq/cluster/nodes/{node}", Needs.ADMINISTRATOR, count_out, ()),
-        ApiRoute("GET", "/api/slotmq/overlay", Needs.MONITORING, overlay, ()),
-        ApiRoute("GET", "/api/slotmq/overlay/explain", Needs.MONITORING, explain, ("vhost", "exchange", "key")),
-        ApiRoute("DELETE", "/api/slotmq/overlay/leaves/{leaf}", Needs.ADMINISTRATOR, forget, ()),
-        ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
-    ]
 
 
 async def running_parts(call: Call) -> Response:
@@ -100,3 +83,14 @@ async def zmq(call: Call) -> Response:
     if not rows:
         raise not_found(NO_BRIDGE)
     return json_answer(rows)
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/slotmq", Needs.MANAGEMENT, running_parts, ()),
+    ApiRoute("GET", "/api/slotmq/cluster", Needs.MONITORING, cluster, ()),
+    ApiRoute("DELETE", "/api/slotmq/cluster/nodes/{node}", Needs.ADMINISTRATOR, count_out, ()),
+    ApiRoute("GET", "/api/slotmq/overlay", Needs.MONITORING, overlay, ()),
+    ApiRoute("GET", "/api/slotmq/overlay/explain", Needs.MONITORING, explain, ("vhost", "exchange", "key")),
+    ApiRoute("DELETE", "/api/slotmq/overlay/leaves/{leaf}", Needs.ADMINISTRATOR, forget, ()),
+    ApiRoute("GET", "/api/slotmq/zmq", Needs.MONITORING, zmq, ()),
+)

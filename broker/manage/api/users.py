@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.user_changes import UserChanges
 from broker.core.definitions.export import user_fields
 from broker.core.definitions.reading import read_user
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import required, texts
+from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.body_fields import texts
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
-from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
+from broker.operations.users import delete_users, put_user
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from broker.core.auth.users import User
-    from broker.manage.call import Call
 
-__all__ = ["user_routes"]
+__all__ = ["ROUTES"]
 
 USER: Final = "/api/users/{user}"
-OF: Final = "/api/permissions/{vhost}/{user}"
-TOPICS_OF: Final = "/api/topic-permissions/{vhost}/{user}"
+TOPICS: Final = "topic-permissions"
 MISSING: Final = object()  # Go writes a list without tags as null
-
-
-def user_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/users", Needs.ADMINISTRATOR, users),
-        ApiRoute("GET", "/api/users/without-permissions", Needs.ADMINISTRATOR, without_permissions),
-        ApiRoute("POST", "/api/users/bulk-delete", Needs.ADMINISTRATOR, bulk_delete),
-        ApiRoute("GET", USER, Needs.ADMINISTRATOR, user),
-        ApiRoute("PUT", USER, Needs.ADMINISTRATOR, put),
-        ApiRoute("DELETE", USER, Needs.ADMINISTRATOR, delete),
-        ApiRoute("GET", f"{USER}/permissions", Needs.ADMINISTRATOR, permissions),
-        ApiRoute("GET", f"{USER}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
-        ApiRoute("GET", "/api/permissions", Needs.ADMINISTRATOR, all_permissions),
-        ApiRoute("GET", OF, Needs.ADMINISTRATOR, permissions_in),
-        ApiRoute("PUT", OF, Needs.ADMINISTRATOR, set_permissions),
-        ApiRoute("DELETE", OF, Needs.ADMINISTRATOR, clear_permissions),
-        ApiRoute("GET", "/api/topic-permissions", Needs.ADMINISTRATOR, all_topic_permissions),
-        ApiRoute("GET", TOPICS_OF, Needs.ADMINISTRATOR, topic_permissions_in),
-        ApiRoute("PUT", TOPICS_OF, Needs.ADMINISTRATOR, set_topic_permissions),
-        ApiRoute("DELETE", TOPICS_OF, Needs.ADMINISTRATOR, clear_topic_permissions),
-        ApiRoute("DELETE", f"{TOPICS_OF}/{{exchange}}", Needs.ADMINISTRATOR, clear_topic_permissions),
-    ]
 
 
 def _row(call: Call, user: User) -> dict[str, Any]:
@@ -93,7 +66,7 @@ async def put(call: Call) -> Response:
             row[name] = fields.text(name)
     if row.get("password"):
         del row["password_hash"]
-    is_new = await UserChanges(call.broker.administration).put(read_user(row))
+    is_new = await put_user(call.broker.administration, read_user(row))
     return created() if is_new else no_content()
 
 
@@ -105,100 +78,83 @@ async def delete(call: Call) -> Response:
 
 async def bulk_delete(call: Call) -> Response:
     """Delete several users, all of them or none."""
-    fields = await call.fields()
-    if not fields.has("users"):
-        raise bad_request("missing: users")
-    await UserChanges(call.broker.administration).delete_all(fields.texts("users"))
+    fields = await call.fields(required=("users",))
+    await delete_users(call.broker.administration, fields.texts("users"))
     return no_content()
 
 
-async def permissions(call: Call) -> Response:
-    """List the permissions of a user."""
-    return await small_list(call, call.broker.permissions.listing(user=_user(call).name), "vhost", "user")
+def _listing(call: Call, *, topics: bool, **named: str) -> list[dict[str, str]]:
+    """Return the permissions, or those to routing keys, of one user or in one vhost if they are named."""
+    permissions = call.broker.permissions
+    return permissions.topics.listing(**named) if topics else permissions.listing(**named)
 
 
-async def topic_permissions(call: Call) -> Response:
-    """List the topic permissions of a user."""
-    found = call.broker.permissions.topics.listing(user=_user(call).name)
-    return await small_list(call, found, "vhost", "user", "exchange")
+def _found(call: Call, *, topics: bool) -> list[dict[str, str]]:
+    return _listing(call, topics=topics, user=call.words["user"], vhost=call.words["vhost"])
 
 
-async def all_permissions(call: Call) -> Response:
-    """List all permissions."""
-    return await small_list(call, call.broker.permissions.listing(), "user", "vhost")
+async def list_permissions(call: Call, *, topics: bool) -> Response:
+    """List all permissions, or those of the user or in the vhost that the path names."""
+    order = ("vhost", "user") if "user" in call.words else ("user", "vhost")
+    named = {"user": _user(call).name} if "user" in call.words else {}
+    if "vhost" in call.words:
+        named["vhost"] = call.vhost().name
+    return await small_list(call, _listing(call, topics=topics, **named), *order, *(["exchange"] if topics else []))
 
 
-def _found(call: Call) -> list[dict[str, str]]:
-    return call.broker.permissions.listing(user=call.words["user"], vhost=call.words["vhost"])
-
-
-def _topics(call: Call) -> list[dict[str, str]]:
-    return call.broker.permissions.topics.listing(user=call.words["user"], vhost=call.words["vhost"])
-
-
-def _check_ends(call: Call) -> None:
-    """Refuse a vhost or a user that does not exist. Raises: HttpRefused, in RabbitMQ's words."""
-    administration = call.broker.administration
-    if call.words["vhost"] not in administration.vhost_names or call.words["user"] not in administration.users:
-        raise bad_request("vhost_or_user_not_found")
-
-
-async def permissions_in(call: Call) -> Response:
+async def show_permissions(call: Call, *, topics: bool) -> Response:
     """Show the permissions of a user in a vhost."""
-    found = _found(call)
+    found = _found(call, topics=topics)
     if not found:
         raise not_found()
-    return json_answer(found[0])
+    return await small_list(call, found, "exchange") if topics else json_answer(found[0])
 
 
-async def set_permissions(call: Call) -> Response:
+async def set_permissions(call: Call, *, topics: bool) -> Response:
     """Set the permissions of a user in a vhost: 201 for the first, 204 for others."""
-    fields = await call.fields()
-    required(fields, "configure", "write", "read")
-    _check_ends(call)
-    is_new = not _found(call)
-    kinds = {name: fields.text(name) for name in ("configure", "write", "read")}
-    await call.operate("set_permission", user=call.words["user"], vhost=call.words["vhost"], **kinds)
+    kinds = ("exchange" if topics else "configure", "write", "read")
+    fields, administration = await call.fields(required=kinds), call.broker.administration
+    user, vhost = call.words["user"], call.words["vhost"]
+    if vhost not in administration.vhost_names or user not in administration.users:
+        raise bad_request("vhost_or_user_not_found")  # RabbitMQ's words
+    is_new = not _found(call, topics=topics)
+    operation = "set_topic_permission" if topics else "set_permission"
+    await call.operate(operation, user=user, vhost=vhost, **{name: fields.text(name) for name in kinds})
     return created() if is_new else no_content()
 
 
-async def clear_permissions(call: Call) -> Response:
-    """Remove the permissions of a user in a vhost."""
-    if not _found(call):
+async def clear_permissions(call: Call, *, topics: bool) -> Response:
+    """Remove the permissions of a user in a vhost; those to routing keys at the exchange of the path, or at all."""
+    named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
+    if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
         raise not_found()
-    await call.operate("delete_permission", user=call.words["user"], vhost=call.words["vhost"])
+    await call.operate("delete_topic_permission" if topics else "delete_permission", **named)
     return no_content()
 
 
-async def all_topic_permissions(call: Call) -> Response:
-    """List all topic permissions."""
-    return await small_list(call, call.broker.permissions.topics.listing(), "user", "vhost", "exchange")
-
-
-async def topic_permissions_in(call: Call) -> Response:
-    """List the topic permissions of a user in a vhost."""
-    found = _topics(call)
-    if not found:
-        raise not_found()
-    return await small_list(call, found, "exchange")
-
-
-async def set_topic_permissions(call: Call) -> Response:
-    """Limit the routing keys of a user at an exchange: 201 for the first limit in the vhost, 204 for others."""
-    fields = await call.fields()
-    required(fields, "exchange", "write", "read")
-    _check_ends(call)
-    is_new = not _topics(call)
-    kinds = {name: fields.text(name) for name in ("exchange", "write", "read")}
-    await call.operate("set_topic_permission", user=call.words["user"], vhost=call.words["vhost"], **kinds)
-    return created() if is_new else no_content()
-
-
-async def clear_topic_permissions(call: Call) -> Response:
-    """Remove the limits of a user's routing keys, at the exchange that the path names or at all."""
-    exchange = call.words.get("exchange")
-    if not any(exchange in (None, row["exchange"]) for row in _topics(call)):
-        raise not_found()
-    named = {"user": call.words["user"], "vhost": call.words["vhost"], "exchange": exchange}
-    await call.operate("delete_topic_permission", **named)
-    return no_content()
+ROUTES: Final = (
+    ApiRoute("GET", "/api/users", Needs.ADMINISTRATOR, users),
+    ApiRoute("GET", "/api/users/without-permissions", Needs.ADMINISTRATOR, without_permissions),
+    ApiRoute("POST", "/api/users/bulk-delete", Needs.ADMINISTRATOR, bulk_delete),
+    ApiRoute("GET", USER, Needs.ADMINISTRATOR, user),
+    ApiRoute("PUT", USER, Needs.ADMINISTRATOR, put),
+    ApiRoute("DELETE", USER, Needs.ADMINISTRATOR, delete),
+    *(
+        ApiRoute(method, path, Needs.ADMINISTRATOR, partial(respond, topics=kind == TOPICS))
+        for kind in ("permissions", TOPICS)
+        for method, path, respond in (
+            ("GET", f"/api/{kind}", list_permissions),
+            ("GET", f"{USER}/{kind}", list_permissions),
+            ("GET", f"/api/vhosts/{{vhost}}/{kind}", list_permissions),
+            ("GET", f"/api/{kind}/{{vhost}}/{{user}}", show_permissions),
+            ("PUT", f"/api/{kind}/{{vhost}}/{{user}}", set_permissions),
+            ("DELETE", f"/api/{kind}/{{vhost}}/{{user}}", clear_permissions),
+        )
+    ),
+    ApiRoute(
+        "DELETE",
+        f"/api/{TOPICS}/{{vhost}}/{{user}}/{{exchange}}",
+        Needs.ADMINISTRATOR,
+        partial(clear_permissions, topics=True),
+    ),
+)

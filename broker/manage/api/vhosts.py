@@ -1,48 +1,28 @@
-"""Vhosts: listed with what is in them and who may do what there; added, changed and deleted."""
+"""Vhosts: listed with what is in them, added, changed and deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from starlette.responses import Response
-
-from broker.administration.vhost_changes import PROTECTED, VhostChanges, VhostProtected
 from broker.core.queue.default_type import check_default_type
-from broker.manage.answers import created, json_answer, no_content
-from broker.manage.api_route import ApiRoute
+from broker.manage.answers import Response, created, no_content
 from broker.manage.body_fields import flag, texts
-from broker.manage.columns import Columns, Row
-from broker.manage.counts import MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
-from broker.manage.listing import Listing, listed, small_list
-from broker.manage.needs import Needs
+from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.counts import LENGTHS, MESSAGE_STATS, Lengths, lengths_of, message_numbers, with_rates
+from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
+from broker.operations.request import Asker
+from broker.operations.rows import Row
+from broker.operations.users import Named
+from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, put_vhost
 
-if TYPE_CHECKING:
-    from broker.manage.call import Call
-
-__all__ = ["VhostRows", "vhost_routes"]
+__all__ = ["ROUTES"]
 
 VHOST: Final = "/api/vhosts/{vhost}"
-LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS: Final = ("recv_oct", "send_oct")
 COUNTERS: Final = len(MESSAGE_STATS)
-
-
-def vhost_routes() -> list[ApiRoute]:
-    """Return the routes."""
-    return [
-        ApiRoute("GET", "/api/vhosts", Needs.MANAGEMENT, list_vhosts),
-        ApiRoute("GET", VHOST, Needs.MANAGEMENT, show_vhost),
-        ApiRoute("PUT", VHOST, Needs.ADMINISTRATOR, put),
-        ApiRoute("DELETE", VHOST, Needs.ADMINISTRATOR, delete),
-        ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
-        ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
-        ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
-        ApiRoute("GET", f"{VHOST}/permissions", Needs.ADMINISTRATOR, permissions),
-        ApiRoute("GET", f"{VHOST}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
-    ]
 
 
 async def list_vhosts(call: Call) -> Response:
@@ -60,8 +40,7 @@ async def show_vhost(call: Call) -> Response:
     if not call.sees_vhost(name):
         raise not_authorised("User not authorised to access virtual host")
     row = (await VhostRows.of(call, [name])).whole(name)
-    columns = call.query.get("columns", "")
-    return json_answer(Columns(columns).of(row) if columns else row)
+    return row_answer(call, row)
 
 
 class VhostRows:
@@ -138,7 +117,7 @@ async def put(call: Call) -> Response:
     if default_type is not None:
         facts["default_queue_type"] = default_type
     traces = flag(fields, "tracing")
-    is_new = await VhostChanges(call.broker.administration).put(name, facts, call.user.name)
+    is_new = await put_vhost(call.broker.administration, name, facts, call.user.name)
     if fields.has("tracing"):
         await call.operate("set_tracing", vhost=name, on=traces)
     return created() if is_new else no_content()
@@ -149,7 +128,7 @@ async def delete(call: Call) -> Response:
     if call.words["vhost"] not in call.broker.administration.vhost_names:
         raise not_found()
     try:
-        await VhostChanges(call.broker.administration).delete(call.words["vhost"])
+        await delete_vhost(call.broker, Named(name=call.words["vhost"]), Asker())
     except VhostProtected as protected:
         raise HttpRefused(412, str(protected), "precondition_failed") from None
     return no_content()
@@ -158,7 +137,7 @@ async def delete(call: Call) -> Response:
 async def protect(call: Call, *, on: bool) -> Response:
     """Protect a vhost from being deleted, or end that."""
     facts = {PROTECTED: on}
-    await VhostChanges(call.broker.administration).put(call.vhost().name, facts, call.user.name)
+    await put_vhost(call.broker.administration, call.vhost().name, facts, call.user.name)
     return no_content()
 
 
@@ -171,12 +150,12 @@ async def start(call: Call) -> Response:
     return no_content()
 
 
-async def permissions(call: Call) -> Response:
-    """List the permissions in a vhost."""
-    return await small_list(call, call.broker.permissions.listing(vhost=call.vhost().name), "user", "vhost")
-
-
-async def topic_permissions(call: Call) -> Response:
-    """List the topic permissions in a vhost."""
-    found = call.broker.permissions.topics.listing(vhost=call.vhost().name)
-    return await small_list(call, found, "user", "vhost", "exchange")
+ROUTES: Final = (
+    ApiRoute("GET", "/api/vhosts", Needs.MANAGEMENT, list_vhosts),
+    ApiRoute("GET", VHOST, Needs.MANAGEMENT, show_vhost),
+    ApiRoute("PUT", VHOST, Needs.ADMINISTRATOR, put),
+    ApiRoute("DELETE", VHOST, Needs.ADMINISTRATOR, delete),
+    ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
+    ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
+    ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
+)

@@ -1,4 +1,4 @@
-"""The metrics of a channel."""
+"""The metrics of channels and connections, and of logins by protocol."""
 
 from __future__ import annotations
 
@@ -6,13 +6,31 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import DELIVERIES, PUBLISHES, Family, gauge, message_counters
-from broker.operations.rows import ChannelOf, channel_row, channels_of
+from broker.manage.metrics.metric import (
+    DELIVERIES,
+    PUBLISHES,
+    Family,
+    Metric,
+    Reading,
+    counter,
+    gauge,
+    message_counters,
+)
+from broker.operations.rows import ChannelOf, channel_row, channels_of, user_name, vhost_name
 
 if TYPE_CHECKING:
+    from broker.core.auth.login_counts import LoginCount
+    from broker.core.auth.logins import Logins
     from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["CHANNEL_FAMILIES", "ChannelReading", "channel_readings"]
+__all__ = [
+    "CHANNEL_FAMILIES",
+    "CONNECTION_FAMILIES",
+    "LOGIN_FAMILIES",
+    "channel_readings",
+    "connection_readings",
+    "login_readings",
+]
 
 
 class ChannelReading:
@@ -33,43 +51,86 @@ def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Channe
         yield ChannelReading(channel)
 
 
+def _of_row(name: str, about: str, column: str) -> Metric[ChannelReading]:
+    """Return a gauge that is a column of the channel's row."""
+    return gauge(name, about, lambda reading: reading.row[column])
+
+
 CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
     Family(
         "channel_metrics",
         (
-            gauge("channel_consumers", "Consumers on a channel", lambda r: r.row["consumer_count"]),
-            gauge(
-                "channel_messages_unacked",
-                "Messages delivered, not yet acknowledged",
-                lambda r: r.row["messages_unacknowledged"],
-            ),
-            gauge(
-                "channel_messages_unconfirmed",
-                "Messages published, not yet confirmed",
-                lambda r: r.row["messages_unconfirmed"],
-            ),
-            gauge(
+            _of_row("channel_consumers", "Consumers on a channel", "consumer_count"),
+            _of_row("channel_messages_unacked", "Messages delivered, not yet acknowledged", "messages_unacknowledged"),
+            _of_row("channel_messages_unconfirmed", "Messages published, not yet confirmed", "messages_unconfirmed"),
+            _of_row(
                 "channel_messages_uncommitted",
                 "Messages published in a transaction that is not committed",
-                lambda r: r.row["messages_uncommitted"],
+                "messages_uncommitted",
             ),
             gauge(
                 "channel_acks_uncommitted",
                 "Acknowledgements in a transaction that is not committed",
-                lambda r: len(r.inner.basic.unacked.aside),
+                lambda r: r.inner.basic.unacked.aside_count,
             ),
-            gauge(
-                "consumer_prefetch",
-                "Limit of unacknowledged messages of each consumer",
-                lambda r: r.row["prefetch_count"],
-            ),
-            gauge(
+            _of_row("consumer_prefetch", "Limit of unacknowledged messages of each consumer", "prefetch_count"),
+            _of_row(
                 "channel_prefetch",
                 "Limit of unacknowledged messages of all consumers of a channel",
-                lambda r: r.row["global_prefetch_count"],
+                "global_prefetch_count",
             ),
         ),
     ),
     Family("channel_exchange_metrics", message_counters("channel", PUBLISHES)),
     Family("channel_queue_metrics", message_counters("channel", DELIVERIES)),
+)
+
+
+def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Reading[SessionOfConnection]]:
+    """Yield the connections."""
+    for session in sessions:
+        names = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
+        yield Reading(session, *names)
+
+
+CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
+    Family(
+        "connection_coarse_metrics",
+        (
+            counter(
+                "connection_incoming_bytes_total",
+                "Bytes received",
+                lambda r: r.of.connection.received,
+                lambda whole: whole.received_bytes,
+            ),
+            counter(
+                "connection_outgoing_bytes_total",
+                "Bytes sent",
+                lambda r: r.of.connection.sent,
+                lambda whole: whole.sent_bytes,
+            ),
+        ),
+    ),
+    Family(
+        "connection_metrics",
+        (gauge("connection_channels", "Channels on a connection", lambda r: len(r.of.connection.channels)),),
+    ),
+)
+
+
+def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
+    """Yield the logins over each protocol by which somebody has tried."""
+    for protocol, count in sorted(logins.counts.by_protocol.items()):
+        yield Reading(count, ("protocol", protocol))
+
+
+LOGIN_FAMILIES: Final[tuple[Family[Reading[LoginCount]], ...]] = (
+    Family(
+        "auth_attempt_metrics",
+        (
+            counter("auth_attempts_total", "Logins tried", lambda r: r.of.succeeded + r.of.failed),
+            counter("auth_attempts_succeeded_total", "Logins that succeeded", lambda r: r.of.succeeded),
+            counter("auth_attempts_failed_total", "Logins that failed", lambda r: r.of.failed),
+        ),
+    ),
 )

@@ -100,7 +100,7 @@ class Family(Generic[T]):
     metrics: tuple[Metric[T], ...]
 
 
-def counter(name: str, about: str, value: Value[T], total: Total) -> Metric[T]:
+def counter(name: str, about: str, value: Value[T], total: Total | None = None) -> Metric[T]:
     """Return a number that only grows."""
     return Metric(name, COUNTER, about, value, total)
 

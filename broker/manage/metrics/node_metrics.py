@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.committer import CommitTally
-from broker.manage.metrics.metric import COUNTER, GAUGE, Family, Labels, Metric
+from broker.manage.metrics.metric import Family, Labels, counter, gauge
 from broker.net.alarm_watch import watermarks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+    from collections.abc import Mapping
 
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
     from broker.vhosts.broker_statistics import ChurnCounts
 
-__all__ = ["NODE_FAMILIES", "NodeReading", "commits_of"]
+__all__ = ["NODE_FAMILIES", "NodeReading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,66 +66,58 @@ def commits_of(engines: list[Engine]) -> CommitTally:
     return total
 
 
-def _grows(name: str, about: str, value: Callable[[NodeReading], float | None]) -> Metric[NodeReading]:
-    return Metric(name, COUNTER, about, value)
-
-
-def _stands(name: str, about: str, value: Callable[[NodeReading], float | None]) -> Metric[NodeReading]:
-    return Metric(name, GAUGE, about, value)
-
-
 NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
     Family(
         "connection_churn_metrics",
         (
-            _grows("connections_opened_total", "Connections opened", lambda r: r.churn.connections_opened),
-            _grows("connections_closed_total", "Connections closed", lambda r: r.churn.connections_closed),
-            _grows("channels_opened_total", "Channels opened", lambda r: r.churn.channels_opened),
-            _grows("channels_closed_total", "Channels closed", lambda r: r.churn.channels_closed),
-            _grows("queues_declared_total", "Queues declared, made or found", lambda r: r.churn.queues_declared),
-            _grows("queues_created_total", "Queues made", lambda r: r.churn.queues_created),
-            _grows("queues_deleted_total", "Queues deleted", lambda r: r.churn.queues_deleted),
+            counter("connections_opened_total", "Connections opened", lambda r: r.churn.connections_opened),
+            counter("connections_closed_total", "Connections closed", lambda r: r.churn.connections_closed),
+            counter("channels_opened_total", "Channels opened", lambda r: r.churn.channels_opened),
+            counter("channels_closed_total", "Channels closed", lambda r: r.churn.channels_closed),
+            counter("queues_declared_total", "Queues declared, made or found", lambda r: r.churn.queues_declared),
+            counter("queues_created_total", "Queues made", lambda r: r.churn.queues_created),
+            counter("queues_deleted_total", "Queues deleted", lambda r: r.churn.queues_deleted),
         ),
     ),
     Family(
         "node_coarse_metrics",
         (
-            _stands("process_open_fds", "Open descriptors", lambda r: r.facts["descriptors"]),
-            _stands("process_open_tcp_sockets", "Connected clients", lambda r: r.facts["connections"]),
-            _stands("process_resident_memory_bytes", "Memory in use", lambda r: r.facts["resident_bytes"]),
-            _stands("disk_space_available_bytes", "Free disk space", lambda r: r.disk_free_bytes),
+            gauge("process_open_fds", "Open descriptors", lambda r: r.facts["descriptors"]),
+            gauge("process_open_tcp_sockets", "Connected clients", lambda r: r.facts["connections"]),
+            gauge("process_resident_memory_bytes", "Memory in use", lambda r: r.facts["resident_bytes"]),
+            gauge("disk_space_available_bytes", "Free disk space", lambda r: r.disk_free_bytes),
         ),
     ),
     Family(
         "node_metrics",
         (
-            _stands("process_max_fds", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
-            _stands("process_max_tcp_sockets", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
-            _stands("resident_memory_limit_bytes", "Limit of the memory alarm", lambda r: r.limits["memory"]),
-            _stands("disk_space_available_limit_bytes", "Limit of the disk alarm", lambda r: r.limits["disk"]),
-            _stands("erlang_uptime_seconds", "Time since the start of the broker", lambda r: r.facts["uptime_s"]),
+            gauge("process_max_fds", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
+            gauge("process_max_tcp_sockets", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
+            gauge("resident_memory_limit_bytes", "Limit of the memory alarm", lambda r: r.limits["memory"]),
+            gauge("disk_space_available_limit_bytes", "Limit of the disk alarm", lambda r: r.limits["disk"]),
+            gauge("erlang_uptime_seconds", "Time since the start of the broker", lambda r: r.facts["uptime_s"]),
         ),
     ),
     Family(
         "node_persister_metrics",
         (
-            _grows("io_write_ops_total", "Commits written", lambda r: sum(r.commits.counts)),
-            _grows("io_write_bytes_total", "Bytes written by commits", lambda r: r.commits.total_bytes),
-            _grows("io_write_time_seconds_total", "Time of commits", lambda r: r.commits.total_s),
-            _grows("io_sync_ops_total", "Calls of fdatasync on the log", lambda r: r.syncs),
-            _grows("io_sync_time_seconds_total", "Time of fdatasync on the log", lambda r: r.syncing_s),
+            counter("io_write_ops_total", "Commits written", lambda r: sum(r.commits.counts)),
+            counter("io_write_bytes_total", "Bytes written by commits", lambda r: r.commits.total_bytes),
+            counter("io_write_time_seconds_total", "Time of commits", lambda r: r.commits.total_s),
+            counter("io_sync_ops_total", "Calls of fdatasync on the log", lambda r: r.syncs),
+            counter("io_sync_time_seconds_total", "Time of fdatasync on the log", lambda r: r.syncing_s),
         ),
     ),
     Family(
         "alarms",
         (
-            _stands(
+            gauge(
                 "alarms_memory_used_watermark", "1 while the memory alarm stands, else 0", lambda r: r.alarmed("memory")
             ),
-            _stands(
+            gauge(
                 "alarms_free_disk_space_watermark", "1 while the disk alarm stands, else 0", lambda r: r.alarmed("disk")
             ),
-            _stands("alarms_file_descriptor_limit", "0: clients are refused before the limit", lambda _reading: 0),
+            gauge("alarms_file_descriptor_limit", "0: clients are refused before the limit", lambda _reading: 0),
         ),
     ),
 )

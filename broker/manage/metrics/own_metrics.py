@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
@@ -10,8 +10,6 @@ from broker.manage.metrics.global_metrics import histogram_lines
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.metrics.node_metrics import NodeReading
@@ -128,10 +126,10 @@ def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
     ]
     up: list[Sample] = [(labels, int(link["state"] != "down")) for labels, link in links]
     yield metric("slotmq_overlay_link_up", GAUGE, "1 while a link is up, else 0", up)
-    sent: list[Sample] = [(labels, link["sent_bytes"]) for labels, link in links]
-    yield metric("slotmq_overlay_link_sent_bytes", GAUGE, "Bytes sent in the session of a link", sent)
-    received: list[Sample] = [(labels, link["received_bytes"]) for labels, link in links]
-    yield metric("slotmq_overlay_link_received_bytes", GAUGE, "Bytes received in the session of a link", received)
+    for way in ("sent", "received"):
+        about = f"Bytes {way} in the session of a link"
+        size_bytes: list[Sample] = [(labels, link[f"{way}_bytes"]) for labels, link in links]
+        yield metric(f"slotmq_overlay_link_{way}_bytes", GAUGE, about, size_bytes)
     leaves = [broker for broker in brokers if broker["leaf"]]
     streams: list[Sample] = [
         ((("vhost", stream["vhost"]), ("exchange", stream["exchange"])), stream["lag"])

@@ -1,4 +1,4 @@
-"""The metrics of a queue."""
+"""The metrics of queues, exchanges and vhosts, among them those that RabbitMQ has for a whole cluster."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.arguments import queue_type
 from broker.core.statistics.message_counts import MessageCounts
-from broker.manage.metrics.metric import DELIVERIES, Family, Reading, counter, gauge, message_counters
+from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
     from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.manage.metrics.metric import Labels
+    from broker.routing.exchange import Exchange
     from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = [
+    "BINDING_FAMILIES",
+    "EXCHANGE_FAMILIES",
     "INFO_FAMILIES",
     "OWN_QUEUE_FAMILIES",
     "QUEUE_FAMILIES",
+    "VHOST_FAMILIES",
     "QueueReading",
+    "exchange_readings",
+    "named_exchanges",
     "queue_infos",
     "queue_readings",
+    "vhost_readings",
 ]
 
 
@@ -174,4 +181,55 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         )
         for of, name in ENTERED
     ],
+)
+
+
+def exchange_readings(vhosts: Iterable[Vhost]) -> Iterator[Reading[Exchange]]:
+    """Yield the exchanges of some vhosts."""
+    for vhost in vhosts:
+        for exchange in list(vhost.exchanges.values()):
+            yield Reading(exchange, ("vhost", vhost.name), ("exchange", exchange.name))
+
+
+def named_exchanges(vhosts: Iterable[Vhost]) -> Iterator[Reading[Exchange]]:
+    """Yield the exchanges that have a name, without internal ones, as the metrics of a cluster name them."""
+    for reading in exchange_readings(vhosts):
+        if reading.of.name and not reading.of.internal:
+            yield Reading(reading.of, *reading.labels, ("type", reading.of.type))
+
+
+def vhost_readings(administration: Administration) -> list[Reading[bool]]:
+    """Return whether each vhost runs."""
+    down = administration.vhosts.offline
+    return [Reading(name not in down, ("vhost", name)) for name in administration.vhost_names]
+
+
+EXCHANGE_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
+    Family(
+        "exchange_metrics",
+        (
+            counter(
+                "exchange_messages_published_total",
+                "Messages published to an exchange",
+                lambda r: r.of.tally.publish_in,
+                lambda whole: whole.messages.publish,
+            ),
+        ),
+    ),
+)
+BINDING_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
+    Family(
+        "exchange_bindings",
+        (gauge("exchange_bindings", "Bindings of an exchange", lambda r: r.of.binding_count),),
+    ),
+    Family(
+        "exchange_names",
+        (gauge("exchange_name", "1 for each exchange", lambda _reading: 1),),
+    ),
+)
+VHOST_FAMILIES: Final[tuple[Family[Reading[bool]], ...]] = (
+    Family(
+        "vhost_status",
+        (gauge("vhost_status", "Whether a vhost runs: 1 or 0", lambda r: int(r.of)),),
+    ),
 )

@@ -10,20 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from broker.manage.metrics.channel_metrics import CHANNEL_FAMILIES, channel_readings
-from broker.manage.metrics.connection_metrics import (
+from broker.manage.metrics.channel_metrics import (
+    CHANNEL_FAMILIES,
     CONNECTION_FAMILIES,
     LOGIN_FAMILIES,
+    channel_readings,
     connection_readings,
     login_readings,
-)
-from broker.manage.metrics.exchange_metrics import (
-    BINDING_FAMILIES,
-    EXCHANGE_FAMILIES,
-    VHOST_FAMILIES,
-    exchange_readings,
-    named_exchanges,
-    vhost_readings,
 )
 from broker.manage.metrics.global_metrics import (
     PROTOCOL,
@@ -37,12 +30,18 @@ from broker.manage.metrics.metric import Family, Labelled, Metric, Whole, head, 
 from broker.manage.metrics.node_metrics import NODE_FAMILIES, NodeReading
 from broker.manage.metrics.own_metrics import own_lines
 from broker.manage.metrics.queue_metrics import (
+    BINDING_FAMILIES,
+    EXCHANGE_FAMILIES,
     INFO_FAMILIES,
     OWN_QUEUE_FAMILIES,
     QUEUE_FAMILIES,
+    VHOST_FAMILIES,
     QueueReading,
+    exchange_readings,
+    named_exchanges,
     queue_infos,
     queue_readings,
+    vhost_readings,
 )
 
 if TYPE_CHECKING:
@@ -131,9 +130,8 @@ class Scrape:
             yield piece
         async for piece in written(CLUSTER, only(BINDING_FAMILIES, families), named_exchanges(chosen)):
             yield piece
-        async for piece in written(
-            CLUSTER, only(VHOST_FAMILIES, families), vhost_readings(self._broker.administration)
-        ):
+        vhosts_up = vhost_readings(self._broker.administration)
+        async for piece in written(CLUSTER, only(VHOST_FAMILIES, families), vhosts_up):
             yield piece
 
     def _of_broker(self, endpoint: str) -> Iterator[str]:
@@ -166,25 +164,21 @@ class Scrape:
 
     async def _of_objects(self, prefix: str, families: Collection[str] | None, vhosts: Sequence[Vhost]) -> Pieces:
         """Yield the families of objects that are asked for, all for None."""
-        async for piece in written(prefix, only(NODE_FAMILIES, families), [self._node]):
-            yield piece
-        async for piece in written(prefix, only(LOGIN_FAMILIES, families), login_readings(self._broker.logins)):
-            yield piece
-        queues = queue_readings(vhosts, self._broker.statistics)
-        async for piece in written(prefix, only(QUEUE_FAMILIES, families), queues, slots_cost):
-            yield piece
-        queues = queue_readings(vhosts, self._broker.statistics)
-        async for piece in written(OWN, only(OWN_QUEUE_FAMILIES, families), queues):
-            yield piece
-        if families is None or OF_QUEUES & set(families):
-            async for piece in written(prefix, INFO_FAMILIES, queue_infos(vhosts)):
+        statistics, sessions = self._broker.statistics, self._sessions
+        infos = INFO_FAMILIES if families is None or OF_QUEUES & set(families) else ()
+        parts: tuple[tuple[str, Sequence[Family[Any]], Iterable[Any], Callable[[Any], int]], ...] = (
+            (prefix, only(NODE_FAMILIES, families), [self._node], one),
+            (prefix, only(LOGIN_FAMILIES, families), login_readings(self._broker.logins), one),
+            (prefix, only(QUEUE_FAMILIES, families), queue_readings(vhosts, statistics), slots_cost),
+            (OWN, only(OWN_QUEUE_FAMILIES, families), queue_readings(vhosts, statistics), one),
+            (prefix, infos, queue_infos(vhosts), one),
+            (prefix, only(EXCHANGE_FAMILIES, families), exchange_readings(vhosts), one),
+            (prefix, only(CHANNEL_FAMILIES, families), channel_readings(sessions), one),
+            (prefix, only(CONNECTION_FAMILIES, families), connection_readings(sessions), one),
+        )
+        for part in parts:
+            async for piece in written(*part):
                 yield piece
-        async for piece in written(prefix, only(EXCHANGE_FAMILIES, families), exchange_readings(vhosts)):
-            yield piece
-        async for piece in written(prefix, only(CHANNEL_FAMILIES, families), channel_readings(self._sessions)):
-            yield piece
-        async for piece in written(prefix, only(CONNECTION_FAMILIES, families), connection_readings(self._sessions)):
-            yield piece
 
 
 class Sums(Generic[R]):

@@ -9,15 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary  # of locks
 
 from broker.event_log import get_logger
+from broker.manage.answers import PieceResponse, Response
+from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.metrics.metric import CONTENT_TYPE
+from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
 if TYPE_CHECKING:
     from broker.manage.client import ApiClient
 
-__all__ = ["SharedScrapes"]
+__all__ = ["SharedScrapes", "metric_routes"]
 
 KEPT_MAX_BYTES: Final = 64 << 20  # of texts that somebody still reads
 PIECE_BYTES: Final = 64 << 10
@@ -149,3 +154,40 @@ class SharedScrapes:
         """Forget a text that nobody reads and nobody will ask for."""
         if not text.readers and text not in self._newest.values():
             self._kept.pop(text, None)
+
+
+def metric_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    answers = MetricAnswers(SharedScrapes())
+    return [
+        ApiRoute("GET", "/metrics", Needs.NOTHING, answers.aggregated),
+        ApiRoute("GET", "/metrics/per-object", Needs.NOTHING, answers.per_object),
+        ApiRoute("GET", "/metrics/detailed", Needs.NOTHING, answers.detailed, repeats=("family", "vhost")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricAnswers:
+    """Answers scrapes, each with a text that all share who ask for the same."""
+
+    shared: SharedScrapes
+
+    async def aggregated(self, call: Call) -> Response:
+        """Answer with the numbers of the whole broker."""
+        return self._answer(call, "aggregated", lambda: Scrape(call.broker).aggregated())
+
+    async def per_object(self, call: Call) -> Response:
+        """Answer with the numbers of each object."""
+        return self._answer(call, "per-object", lambda: Scrape(call.broker).per_object())
+
+    async def detailed(self, call: Call) -> Response:
+        """Answer with the families that are asked for, of the vhosts that are asked for."""
+        families = FAMILY_NAMES & set(call.every("family"))
+        asked = call.every("vhost")
+        vhosts = call.broker.administration.vhosts.keys() & set(asked) if asked else None
+        key = ("detailed", families, None if vhosts is None else frozenset(vhosts))
+        return self._answer(call, key, lambda: Scrape(call.broker).detailed(families, vhosts))
+
+    def _answer(self, call: Call, key: Hashable, make: Callable[[], AsyncGenerator[str, None]]) -> Response:
+        shared_s = call.broker.settings().metrics.shared_ms / 1000
+        return PieceResponse(self.shared.pieces(key, call.client, make, shared_s), media_type=CONTENT_TYPE)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.responses import Response
 
-from broker.manage.api_route import ApiRoute
-from broker.manage.needs import Needs
-
-if TYPE_CHECKING:
-    from broker.manage.call import Call
+from broker.manage.call import ApiRoute, Call, Needs
 
 __all__ = ["page_routes"]
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
-from broker.manage.answers import PieceResponse
+from broker.manage.answers import PieceResponse, Response
 from broker.manage.refusal import HttpRefused
 
 if TYPE_CHECKING:
-    from broker.manage.v1.file_reads import FileReads
-    from broker.store.files import File
+    from broker.manage.file_reads import FileReads
 
 __all__ = ["file_answer"]
 
@@ -45,29 +41,8 @@ async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], 
     tags["Content-Length"] = str(end - first)
     if asked is not None:
         tags["Content-Range"] = f"bytes {first}-{end - 1}/{size_bytes}"
-    return FileResponse(file, reads.pieces(file, first, end), 200 if asked is None else 206, tags, BYTES)
-
-
-class FileResponse(PieceResponse):
-    """Sends a part of an open file, and closes it."""
-
-    def __init__(
-        self,
-        file: File,
-        pieces: AsyncGenerator[bytes, None],
-        status_code: int,
-        headers: Mapping[str, str],
-        media_type: str,
-    ) -> None:
-        super().__init__(pieces, status_code, headers, media_type)
-        self._file = file
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._file.close()
+    status = 200 if asked is None else 206
+    return PieceResponse(reads.pieces(file, first, end), status, tags, BYTES, ended=file.close)
 
 
 def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple[int, int] | None:

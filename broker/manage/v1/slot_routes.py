@@ -1,136 +1,185 @@
-"""The slot files of taps: which there are, and their bytes."""
+"""The taps for remote readers: which slot files there are, and their bytes; seals, and cursors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import __version__
-from broker.manage.answers import json_answer
-from broker.manage.api_route import ApiRoute
-from broker.manage.call import Call
-from broker.manage.needs import Needs
-from broker.manage.refusal import HttpRefused, not_found
+from broker.manage.answers import Response, json_answer, no_content
+from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.manage.request_target import integer
 from broker.manage.v1.file_answer import file_answer
 from broker.operations.request import ROWS_AT_ONCE
-from broker.operations.rights import check_tap, may_read_tap
+from broker.operations.rights import check_cursor, check_seal, check_tap, may_read_tap
+from broker.slot_files.seal_log import TAP_PREFIX
 from broker.slot_files.slot_file import FORMAT
 
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from broker.manage.v1.file_reads import FileReads
-    from broker.taps.taps import Taps
-
-__all__ = ["slot_routes"]
+__all__ = ["ROUTES"]
 
 LIMIT_MAX: Final = 10_000
 
 
-def slot_routes(taps: Taps, incarnation: str, reads: FileReads) -> list[ApiRoute]:
-    """Return the routes."""
-    slots = SlotAnswers(taps, incarnation, reads)
-    return [
-        ApiRoute("GET", "/v1/store", Needs.LOGIN, slots.store, ()),
-        ApiRoute("GET", "/v1/seals", Needs.LOGIN, slots.seals, ("after", "limit", "vhost", "tap")),
-        ApiRoute("GET", "/v1/slots/{seal}", Needs.LOGIN, slots.slot, ()),
-    ]
+async def store(call: Call) -> Response:
+    """Say whose slots these are."""
+    view = call.broker.taps.view
+    return json_answer(
+        {
+            "store": view.store,
+            "incarnation": call.broker.incarnation,
+            "last_seal": view.last_seal,
+            "format": FORMAT,
+            "version": __version__,
+        }
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class SlotAnswers:
-    """Answers from the seal log and the slot files."""
+async def seals(call: Call) -> Response:
+    """List the slot files after a seal, of the taps that the user may read, and the gaps among them.
 
-    taps: Taps
-    incarnation: str
-    reads: FileReads
+    "partial" says that slots of other taps exist besides those that were requested.
+    Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
+    """
+    after = integer("after", call.query.get("after", "0"))
+    limit = integer("limit", call.query.get("limit", "1000"), LIMIT_MAX)
+    visible = _visible(call)
+    view = call.broker.taps.view
+    starts = view.starts.rows()
+    last = view.last_seal  # before the seals: what is sealed meanwhile may be missing in the list
+    rows: list[dict[str, Any]] = []
+    at, more, looked = after, False, False
+    while not (looked or more):
+        batch = view.after(at, limit=ROWS_AT_ONCE)
+        looked = len(batch) < ROWS_AT_ONCE
+        for seal in batch:
+            at = seal.seal
+            if visible(seal.vhost, seal.queue):
+                more = len(rows) == limit
+                if more:
+                    break
+                rows.append(seal.to_json())
+        await asyncio.sleep(0)
+    return json_answer(
+        {
+            "store": view.store,
+            "last_seal": last,
+            "incarnations": starts,
+            "more": more,
+            "partial": _partial(call),
+            "seals": rows,
+            "gaps": [gap.to_json() for gap in view.lost(after) if visible(gap.vhost, gap.queue)],
+            "released": [one.to_json() for one in list(view.released.values()) if visible(one.vhost, one.queue)],
+            "cursors": [one.to_json() for one in view.cursors if visible(one.vhost, one.tap)],
+        }
+    )
 
-    async def store(self, _call: Call) -> Response:
-        """Say whose slots these are."""
-        view = self.taps.view
-        return json_answer(
-            {
-                "store": view.store,
-                "incarnation": self.incarnation,
-                "last_seal": view.last_seal,
-                "format": FORMAT,
-                "version": __version__,
-            }
-        )
 
-    async def seals(self, call: Call) -> Response:
-        """List the slot files after a seal, of the taps that the user may read, and the gaps among them.
+def _partial(call: Call) -> bool:
+    """Return whether there are slots that the user may not read, asked for or not."""
+    return not all(may_read_tap(call.broker, call.user, vhost, tap) for vhost, tap in call.broker.taps.view.taps)
 
-        "partial" says that slots of other taps exist besides those that were requested.
-        Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
-        """
-        after = integer("after", call.query.get("after", "0"))
-        limit = integer("limit", call.query.get("limit", "1000"), LIMIT_MAX)
-        visible = self._visible(call)
-        view = self.taps.view
-        starts = view.starts.rows()
-        last = view.last_seal  # before the seals: what is sealed meanwhile may be missing in the list
-        rows: list[dict[str, Any]] = []
-        at, more, looked = after, False, False
-        while not (looked or more):
-            batch = view.after(at, limit=ROWS_AT_ONCE)
-            looked = len(batch) < ROWS_AT_ONCE
-            for seal in batch:
-                at = seal.seal
-                if visible(seal.vhost, seal.queue):
-                    more = len(rows) == limit
-                    if more:
-                        break
-                    rows.append(seal.to_json())
-            await asyncio.sleep(0)
-        return json_answer(
-            {
-                "store": view.store,
-                "last_seal": last,
-                "incarnations": starts,
-                "more": more,
-                "partial": self._partial(call),
-                "seals": rows,
-                "gaps": [gap.to_json() for gap in view.lost(after) if visible(gap.vhost, gap.queue)],
-                "released": [one.to_json() for one in list(view.released.values()) if visible(one.vhost, one.queue)],
-                "cursors": [one.to_json() for one in view.cursors if visible(one.vhost, one.tap)],
-            }
-        )
 
-    def _partial(self, call: Call) -> bool:
-        """Return whether there are slots that the user may not read, asked for or not."""
-        return not all(may_read_tap(call.broker, call.user, vhost, tap) for vhost, tap in self.taps.view.taps)
+def _visible(call: Call) -> Callable[[str, str], bool]:
+    """Return which taps are asked for and may be read. Raises: ChannelError (403) for one that may not."""
+    vhost, tap = call.query.get("vhost"), call.query.get("tap")
+    if vhost is not None and tap is not None:
+        check_tap(call.broker, call.user, vhost, tap)
 
-    def _visible(self, call: Call) -> Callable[[str, str], bool]:
-        """Return which taps are asked for and may be read. Raises: ChannelError (403) for one that may not."""
-        vhost, tap = call.query.get("vhost"), call.query.get("tap")
-        if vhost is not None and tap is not None:
-            check_tap(call.broker, call.user, vhost, tap)
+    @cache
+    def visible(of_vhost: str, of_tap: str) -> bool:
+        asked = vhost in (None, of_vhost) and tap in (None, of_tap)
+        return asked and may_read_tap(call.broker, call.user, of_vhost, of_tap)
 
-        @cache
-        def visible(of_vhost: str, of_tap: str) -> bool:
-            asked = vhost in (None, of_vhost) and tap in (None, of_tap)
-            return asked and may_read_tap(call.broker, call.user, of_vhost, of_tap)
+    return visible
 
-        return visible
 
-    async def slot(self, call: Call) -> Response:
-        """Send a slot file, or a part of it."""
-        number = integer("seal", call.words["seal"])
-        seal = self.taps.view.seal(number)
-        if seal is None:
-            raise self._missing(number)
-        check_tap(call.broker, call.user, seal.vhost, seal.queue)
-        self.taps.note_read(seal.vhost, seal.queue)
-        answer = await file_answer(self.reads, self.taps.slot_path(number), call.request.headers, seal.crc)
-        if answer is None:
-            raise self._missing(number)
-        return answer
+async def slot(call: Call) -> Response:
+    """Send a slot file, or a part of it."""
+    number = integer("seal", call.words["seal"])
+    seal = call.broker.taps.view.seal(number)
+    if seal is None:
+        raise _missing(call, number)
+    check_tap(call.broker, call.user, seal.vhost, seal.queue)
+    call.broker.taps.note_read(seal.vhost, seal.queue)
+    answer = await file_answer(call.broker.reads, call.broker.taps.slot_path(number), call.request.headers, seal.crc)
+    if answer is None:
+        raise _missing(call, number)
+    return answer
 
-    def _missing(self, number: int) -> HttpRefused:
-        known = number <= self.taps.view.last_seal
-        return not_found(f"slot {number} was released" if known else f"no slot {number} was sealed yet")
+
+def _missing(call: Call, number: int) -> HttpRefused:
+    known = number <= call.broker.taps.view.last_seal
+    return not_found(f"slot {number} was released" if known else f"no slot {number} was sealed yet")
+
+
+async def listing(call: Call) -> Response:
+    """List the taps that the user may read."""
+    vhost = call.query.get("vhost")
+    rows = call.broker.taps.listing(vhost) if vhost is None or vhost in call.broker.administration.vhosts else []
+    visible = [row for row in rows if may_read_tap(call.broker, call.user, row["vhost"], row["name"])]
+    return json_answer({"taps": visible})
+
+
+async def seal(call: Call) -> Response:
+    """Seal the open slot, and answer with the last seal once it is in a file."""
+    fields = await call.fields(("vhost", "tap"))
+    vhost, tap = fields.optional("vhost"), fields.optional("tap")
+    if tap is not None and vhost is None:
+        vhost = "/"
+    check_seal(call.broker, call.user, vhost, tap)
+    if tap is not None and vhost is not None:
+        _check_exists(call, vhost, tap)
+    return json_answer({"last_seal": await call.broker.taps.seal(vhost, tap)})
+
+
+async def set_cursor(call: Call) -> Response:
+    """Create or advance a cursor."""
+    fields = await call.fields(("vhost", "tap", "seal", "incarnation", "reset"))
+    vhost, tap = fields.text("vhost", "/"), fields.text("tap")
+    if not fields.has("seal"):
+        raise bad_request("'seal' is missing")
+    seal, reset = fields.integer("seal", 0), fields.flag("reset")
+    name, incarnation = call.words["name"], fields.optional("incarnation")
+    check_cursor(call.broker, call.user, name, vhost, tap)
+    _check_exists(call, vhost, tap)
+    await call.broker.taps.cursors.set(
+        name, vhost, tap, seal, incarnation=incarnation, reset=reset, maker=call.user.name
+    )
+    return no_content()
+
+
+async def remove_cursor(call: Call) -> Response:
+    """Remove a cursor, for which nothing is kept any more."""
+    query = call.query
+    if "tap" not in query:
+        raise bad_request("the parameter 'tap' is missing")
+    vhost, tap, name = query.get("vhost", "/"), query["tap"], call.words["name"]
+    check_cursor(call.broker, call.user, name, vhost, tap)
+    if call.broker.taps.view.cursor(name, vhost, tap) is None:
+        raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
+    await call.broker.taps.cursors.remove(name, vhost, tap)
+    return no_content()
+
+
+def _check_exists(call: Call, vhost: str, tap: str) -> None:
+    """Check that there is a tap; rights come first, so that 404 tells no names. Raises: HttpRefused."""
+    held = call.broker.administration.vhosts.get(vhost)
+    if held is not None and TAP_PREFIX + tap in held.queues.taps:
+        return
+    # A removed tap counts as one as long as it has slots.
+    if held is None or not any(row["name"] == tap for row in call.broker.taps.listing(vhost)):
+        raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/v1/store", Needs.LOGIN, store, ()),
+    ApiRoute("GET", "/v1/seals", Needs.LOGIN, seals, ("after", "limit", "vhost", "tap")),
+    ApiRoute("GET", "/v1/slots/{seal}", Needs.LOGIN, slot, ()),
+    ApiRoute("GET", "/v1/taps", Needs.LOGIN, listing, ("vhost",)),
+    ApiRoute("POST", "/v1/seal", Needs.LOGIN, seal, ()),
+    ApiRoute("PUT", "/v1/cursors/{name}", Needs.LOGIN, set_cursor, ()),
+    ApiRoute("DELETE", "/v1/cursors/{name}", Needs.LOGIN, remove_cursor, ("vhost", "tap")),
+)

@@ -1,8 +1,8 @@
 """The scenarios of `slotmq perf`, by name; a scenario's module is imported on first use.
 
-broker/perf/scenarios/<name>.py has `add_<name>(commands)`, which adds its parser (made by `flags.add_scenario`) to an
-argparse subparsers action, and `run_<name>(options, progress) -> Result`, where `options` is what that parser parsed.
-Errors during a run are in `Result.failures`; an error that prevents the start is raised.
+A scenario's module has `add_<name>(commands)`, which adds its parser (made by `flags.add_scenario`) to an argparse
+subparsers action, and `run_<name>(options, progress) -> Result`, where `options` is what that parser parsed. Errors
+during a run are in `Result.failures`; an error that prevents the start is raised.
 
 Raises: `BadOptions` for options that contradict each other, `Fault`, `RunFailed` and OSError for a broker that refuses.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from broker.perf.progress import RunProgress
@@ -27,6 +27,12 @@ SCENARIOS: Final = {  # name -> the summary in `slotmq perf --help`
     "connections": "open and hold many connections: time and memory of each",
     "churn": "make and remove connections, channels, queues, bindings or consumers, over and over",
 }
+_OWN_MODULES: Final = frozenset(("pingpong", "connections", "churn"))
+
+
+def add(name: str, commands: Any) -> None:
+    """Add a scenario's parser."""
+    getattr(_module(name), f"add_{name}")(commands)
 
 
 def run(name: str, given: argparse.Namespace, progress: RunProgress) -> Result:
@@ -34,5 +40,9 @@ def run(name: str, given: argparse.Namespace, progress: RunProgress) -> Result:
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
-    result: Result = getattr(import_module(f"{__name__}.{name}"), f"run_{name}")(given, progress)
+    result: Result = getattr(_module(name), f"run_{name}")(given, progress)
     return result
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__name__}.{name if name in _OWN_MODULES else 'messages'}")

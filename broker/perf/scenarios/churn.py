@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 import math
+import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.figures.numerals import rate_text
-from broker.perf.account import Account, Stopwatch, spent_us, times_us
-from broker.perf.conversation import Conversation, Script, Switchboard
-from broker.perf.cycles import KINDS, CycleQuota, CycleWorker
-from broker.perf.descriptors import make_room
-from broker.perf.faults import Fault, Refusal
-from broker.perf.flags import add_scenario
+from broker.perf import wire
+from broker.perf.conversation import Conversation
+from broker.perf.crew import Interruption
+from broker.perf.flags import add, add_scenario, add_switch, add_time
 from broker.perf.histogram import Histogram
-from broker.perf.interruption import Interruption
+from broker.perf.outcome import cost_figures, time_figures
+from broker.perf.peer import Address, Ask, Script, closing, opening
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import count, duration
+from broker.perf.quantities import count
 from broker.perf.result import Figure, Result
+from broker.perf.scripted import TURN_S, ScriptedRun, Stopwatch
 
-_TURN_S: Final = 0.2
+KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")
+
+_EXCHANGE: Final = "amq.topic"
+_ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
 _SECONDS: Final = 10.0
 
 
@@ -30,17 +35,10 @@ def add_churn(commands: Any) -> None:
     parser = add_scenario(commands, "churn", "connections, channels, queues, bindings or consumers made and undone")
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
-    load.add_argument(
-        "-w",
-        "--workers",
-        metavar="N",
-        type=count,
-        default=4,
-        help="number of workers with a connection each, default 4",
-    )
-    load.add_argument("-z", "--time", metavar="T", type=duration, help="stop after T (default 10s; 0: at Ctrl-C)")
-    load.add_argument("-C", "--cycles", metavar="N", type=count, help="make and remove N in total")
-    load.add_argument("--durable", action="store_true", help="use durable queues, which are written to disk")
+    add(load, "-w --workers", "N", count, "number of workers with a connection each, default 4", 4)
+    add_time(load, _SECONDS)
+    add(load, "-C --cycles", "N", count, "make and remove N in total")
+    add_switch(load, "--durable", "use durable queues, which are written to disk")
 
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
@@ -48,113 +46,187 @@ def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
 
     Raises: Fault, OSError if not even the first object could be created.
     """
-    make_room(options.workers + 1)
-    account = Account(options)
     with Interruption() as interruption:
-        return Churn(options, account, progress, interruption).run()
+        return Churn(options, progress, interruption, options.workers).run()
 
 
-class Churn:
+class Churn(ScriptedRun):
     """The workers of a run.
 
     Invariant: a worker that is told to stop deletes what it created.
     """
-
-    def __init__(
-        self, options: argparse.Namespace, account: Account, progress: RunProgress, interruption: Interruption
-    ) -> None:
-        self._options = options
-        self._account = account
-        self._progress = progress
-        self._board = Switchboard()
-        self._quota = CycleQuota(options.cycles, 0.0, interruption, Histogram(), Histogram())
-        self._fault: Fault | None = None  # the first
-        self._told_s, self._told_cycles = 0.0, 0
 
     def run(self) -> Result:
         """Return the result.
 
         Raises: Fault, OSError if not even the first object could be created.
         """
-        options, quota = self._options, self._quota
-        workers = [CycleWorker(options.kind, self._account.address, options.durable) for _ in range(options.workers)]
+        kind = self.options.kind
+        self._quota = quota = CycleQuota(self.options.cycles, self.interruption)
+        self._told_s, self._told_cycles = 0.0, 0
+        workers = [CycleWorker(kind, self.address, self.options.durable) for _ in range(self.options.workers)]
         try:
-            talks = [self._dial(worker) for worker in workers] if options.kind != "connections" else []
+            talks: dict[Conversation, CycleWorker] = {}
+            if kind != "connections":
+                talks = {self.board.dial(self.address, worker.begin()): worker for worker in workers}
             self._until_idle(talks)
-            before, watch = self._account.usage(), Stopwatch()
+            before, watch = self.usage(), Stopwatch()
             quota.until_s = time.monotonic() + self._seconds()
-            if options.kind == "connections":
+            if kind == "connections":
                 self._redial(workers)
             else:
-                self._follow({talk: worker.cycles(quota) for talk, worker in zip(talks, workers, strict=True)})
-            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self._account.usage()
-            if not quota.cycles and self._fault is not None:
-                raise self._fault
-            self._follow({talk: worker.end() for talk, worker in zip(talks, workers, strict=bool(talks))})
+                self._follow({talk: worker.cycles(quota) for talk, worker in talks.items()})
+            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
+            if not quota.cycles and self.fault is not None:
+                raise self.fault
+            self._follow({talk: worker.end() for talk, worker in talks.items()})
         finally:
-            self._board.close()
+            self.board.close()
         figures = {
             "cycles_per_second": Figure(quota.cycles / took_s, "per_s"),
-            **times_us("make", quota.made),
-            **times_us("undo", quota.undone),
-            "broker_cpu_per_cycle": spent_us(before, after, quota.cycles),
-            "cycles": Figure(quota.cycles, options.kind),
+            **time_figures("make", quota.made),
+            **time_figures("undo", quota.undone),
+            **cost_figures(before, after, quota.cycles, cpu="broker_cpu_per_cycle"),
+            "cycles": Figure(quota.cycles, kind),
         }
-        failures = [] if self._fault is None else [f"after {quota.cycles:,} cycles: {self._fault}"]
-        return self._account.result(figures, failures, busy_share)
+        failures = [] if self.fault is None else [f"after {quota.cycles:,} cycles: {self.fault}"]
+        return self.result(figures, failures, busy_share)
 
     def _seconds(self) -> float:
-        if self._options.time is None:
-            return _SECONDS if self._options.cycles is None else math.inf
-        return self._options.time or math.inf
-
-    def _dial(self, worker: CycleWorker) -> Conversation:
-        return self._board.dial(self._account.address, worker.begin())
+        if self.options.time is None:
+            return _SECONDS if self.options.cycles is None else math.inf
+        return self.options.time or math.inf
 
     def _follow(self, scripts: Mapping[Conversation, Script]) -> None:
         for talk, script in scripts.items():
             if talk.fault is None:
-                self._board.follow(talk, script)
+                self.board.follow(talk, script)
         self._until_idle(scripts)
 
     def _until_idle(self, talks: Iterable[Conversation]) -> None:
         """Wait until no conversation is busy; the first fault ends all others."""
         while any(talk.busy for talk in talks):
             self._turn()
-        self._note(talks)
+        self.note(talks)
 
-    def _redial(self, workers: Sequence[CycleWorker]) -> None:
+    def _redial(self, workers: list[CycleWorker]) -> None:
         """Let each worker open a connection whenever its last one is closed."""
         busy: dict[Conversation, CycleWorker] = {}
-        idle = list(workers)
-        while busy or idle:
-            while idle and self._quota.take():
-                worker = idle.pop()
-                try:
-                    talk = self._board.dial(self._account.address, worker.connection(self._quota))
-                except OSError as error:
-                    self._fault = self._fault or Refusal(f"no more connections: {error.strerror or error}")
+        while busy or workers:
+            while workers and self._quota.take():
+                talk = self.dial(workers[-1].connection(self._quota))
+                if talk is None:
                     self._quota.left = 0
-                    break
-                busy[talk] = worker
+                else:
+                    busy[talk] = workers.pop()
             if not busy:
                 return
             self._turn()
             for talk in [talk for talk in busy if not talk.busy]:
-                self._note([talk])
-                idle.append(busy.pop(talk))
+                self.note([talk])
+                workers.append(busy.pop(talk))
+
+    def note(self, talks: Iterable[Conversation]) -> None:
+        """Note the first fault; with it, the other workers finish their cycle and stop."""
+        super().note(talks)
+        if self.fault is not None:
+            self._quota.left = 0
 
     def _turn(self) -> None:
-        self._note(self._board.turn(_TURN_S))
+        self.note(self.board.turn(TURN_S))
         now_s, cycles = time.monotonic(), self._quota.cycles
-        if now_s - self._told_s >= self._options.interval:
+        if now_s - self._told_s >= self.options.interval:
             if self._told_s:
                 per_s = (cycles - self._told_cycles) / (now_s - self._told_s)
-                self._progress.show(f"{self._options.kind} made and undone  {cycles:,}  {rate_text(per_s)}")
+                self.progress.show(f"{self.options.kind} made and undone  {cycles:,}  {rate_text(per_s)}")
             self._told_s, self._told_cycles = now_s, cycles
 
-    def _note(self, talks: Iterable[Conversation]) -> None:
-        for talk in talks:
-            if talk.fault is not None and self._fault is None:
-                self._fault = talk.fault
-                self._quota.left = 0  # the other workers finish their cycle and stop
+
+@dataclass(slots=True)
+class CycleQuota:
+    """The cycles that may still begin, and the times of those that completed."""
+
+    left: int | None
+    interruption: Interruption
+    until_s: float = math.inf
+    made: Histogram = field(default_factory=Histogram)
+    undone: Histogram = field(default_factory=Histogram)
+    cycles: int = 0
+
+    def take(self) -> bool:
+        """Return whether another cycle may begin, and count it."""
+        if self.interruption.asked or time.monotonic() >= self.until_s or self.left == 0:
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+    def cycle(self, make: Script, undo: Script) -> Script:
+        """Run both scripts and record their times."""
+        begun_ns = time.monotonic_ns()
+        yield from make
+        made_ns = time.monotonic_ns()
+        yield from undo
+        self.made.record(made_ns - begun_ns)
+        self.undone.record(time.monotonic_ns() - made_ns)
+        self.cycles += 1
+
+
+class CycleWorker:
+    """Creates and deletes one kind of object on a connection; a queue that this needs belongs to the worker alone."""
+
+    def __init__(self, kind: str, address: Address, durable: bool) -> None:
+        self._kind = kind
+        self._address = address
+        self._queue = f"slotmq-perf-churn-{secrets.token_hex(8)}"
+        self._declare: Ask = wire.queue_declare(1, self._queue, durable=durable), wire.QUEUE_DECLARE_OK
+        self._delete: Ask = wire.queue_delete(1, self._queue), wire.QUEUE_DELETE_OK
+        self._number = 0
+
+    def begin(self) -> Script:
+        """Open the connection and create what the first cycle requires."""
+        yield from opening(self._address, channels=(1,))
+        if self._kind in _ON_A_QUEUE:
+            yield self._declare
+
+    def cycles(self, quota: CycleQuota) -> Script:
+        """Create and delete until the quota is used up."""
+        while quota.take():
+            make, undo = self._pair()
+            yield from quota.cycle(_said(make), _said(undo))
+
+    def connection(self, quota: CycleQuota) -> Script:
+        """Open a connection and close it: one cycle."""
+        yield from quota.cycle(opening(self._address), closing())
+
+    def end(self) -> Script:
+        """Delete what `begin` created, and close the connection."""
+        if self._kind in _ON_A_QUEUE:
+            yield self._delete
+        yield from closing()
+
+    def _pair(self) -> tuple[Ask, Ask]:
+        self._number += 1
+        match self._kind:
+            case "channels":
+                return (
+                    (wire.method(2, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK),
+                    (wire.close(2, wire.CHANNEL_CLOSE), wire.CHANNEL_CLOSE_OK),
+                )
+            case "queues":
+                return self._declare, self._delete
+            case "bindings":
+                key = f"perf.{self._number}.*.#"  # always new keys, like those of short-lived clients
+                return (
+                    (wire.queue_bind(1, self._queue, _EXCHANGE, key), wire.QUEUE_BIND_OK),
+                    (wire.queue_unbind(1, self._queue, _EXCHANGE, key), wire.QUEUE_UNBIND_OK),
+                )
+        tag = wire.short_string("churn")
+        return (
+            (wire.basic_consume(1, self._queue, "churn", auto_ack=True), wire.BASIC_CONSUME_OK),
+            (wire.method(1, wire.BASIC_CANCEL, tag + b"\x00"), wire.BASIC_CANCEL_OK),
+        )
+
+
+def _said(ask: Ask) -> Script:
+    yield ask

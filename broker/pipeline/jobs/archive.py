@@ -7,39 +7,37 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import (
     BAD_RECORDS,
     OK,
-    USAGE,
-    JobFailed,
+    JobRefused,
     LakeRefused,
     SourceRefused,
     TapTaken,
     fault_in,
     faults_fail_the_job,
+    restated,
 )
-from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
-from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
-from broker.pipeline.lake.bad_record import BadShare
+from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, options_of
+from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.local_path import local_path
+from broker.pipeline.lake.slot_copy import BadShare
+from broker.pipeline.options import local_path
 from broker.pipeline.progress import Progress
-from broker.pipeline.source.catalog import check_url, open_catalog
-from broker.pipeline.source.options import names_option
+from broker.pipeline.source.catalog import open_catalog
+from broker.pipeline.source.options import given_options
+from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["ArchiveOptions", "add_archive", "run_archive"]
 
 CURSOR: Final = "archive"
 CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255, and the archive's files add a suffix
@@ -78,10 +76,11 @@ class ArchiveOptions:
 def add_archive(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
-    command.add_argument("--path", metavar="DIR", help="the broker's data folder")
-    command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
+    add_broker(command, "")
     add_lake(command, "the lake; created if missing")
-    command.add_argument("--tap", metavar="T", action="append", default=[], help="a tap or a glob; default all")
+    command.add_argument(
+        "--tap", dest="taps", metavar="T", action="append", default=[], help="a tap or a glob; default all"
+    )
     command.add_argument("--vhost", metavar="V", help="default all")
     command.add_argument(
         "--cursor", metavar="NAME", default=CURSOR, help=f"name of the archive and its cursors; default {CURSOR}"
@@ -91,7 +90,9 @@ def add_archive(commands: Any) -> None:
         "--once", action="store_true", help="end when everything that exists now is archived; the default"
     )
     mode.add_argument("--follow", action="store_true", help="continue until it is stopped")
-    command.add_argument("--every", metavar="S", type=float, default=5.0, help="seconds between batches; default 5")
+    command.add_argument(
+        "--every", dest="every_s", metavar="S", type=float, default=5.0, help="seconds between batches; default 5"
+    )
     command.add_argument(
         "--max-bad", metavar="N|P%", default="0.1%", help="fail if more messages of a batch cannot be read"
     )
@@ -106,7 +107,7 @@ def add_archive(commands: Any) -> None:
     command.add_argument(
         "--take-over", action="store_true", help="continue after what an archive with another cursor took from the taps"
     )
-    command.add_argument("--no-seal", action="store_true", help="leave out what is not in slot files yet")
+    command.add_argument("--no-seal", dest="seal", action="store_false", help="leave out what is not in slot files yet")
     add_spark(command)
     command.set_defaults(run=_run)
 
@@ -114,37 +115,17 @@ def add_archive(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.path is None) == (arguments.url is None):
         raise BadUsage("say where the broker is: --path DIR or --url URL, one of them")
-    check_url(arguments.url)
-    if not 0 < arguments.every <= 86_400:
-        raise BadUsage(f"--every {arguments.every:g} is not between 0 and 86,400 seconds")
+    if not 0 < arguments.every_s <= 86_400:
+        raise BadUsage(f"--every {arguments.every_s:g} is not between 0 and 86,400 seconds")
     _check_cursor(arguments.cursor)
-    try:
+    with restated(LakeRefused, BadUsage, "--max-bad: "):
         BadShare.parse(arguments.max_bad)
-    except LakeRefused as refused:
-        raise BadUsage(f"--max-bad: {refused}") from None
     if arguments.path is not None:
-        try:
+        with restated((SourceRefused, OSError), BadUsage, "--path: "):
             found = local_path(arguments.path, SourceRefused).is_dir()
-        except (SourceRefused, OSError) as refused:
-            raise BadUsage(f"--path: {refused}") from None
         if not found:
             raise BadUsage(f"--path {arguments.path!r} is no folder")
-    options = ArchiveOptions(
-        spark=lambda: spark_of(arguments, "slotmq-archive"),
-        lake=arguments.lake,
-        path=arguments.path,
-        url=arguments.url,
-        vhost=arguments.vhost,
-        taps=tuple(arguments.tap),
-        cursor=arguments.cursor,
-        follow=arguments.follow,
-        every_s=arguments.every,
-        max_bad=arguments.max_bad,
-        allow_gap=arguments.allow_gap,
-        accept_restored=arguments.accept_restored,
-        take_over=arguments.take_over,
-        seal=not arguments.no_seal,
-    )
+    options = options_of(ArchiveOptions, arguments)
     return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
 
 
@@ -164,11 +145,9 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     with faults_fail_the_job():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # an unreachable broker leaves no new lake
-        try:
+        with restated((LakeRefused, SourceRefused), JobRefused):
             _check_taps(options)
             lake = Lake(options.lake, create=True)
-        except (LakeRefused, SourceRefused) as refused:
-            raise JobFailed(str(refused), USAGE) from None
         choice: dict[str, Any] = {"vhost": options.vhost, "taps": options.taps, "max_bad": options.max_bad}
         run = ArchiveRun(lake, catalog, options.cursor, **choice, say=progress.say)
         try:
@@ -197,32 +176,25 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 def _check_taps(options: ArchiveOptions) -> None:
     """Check that the taps given by name exist: an archive of a misspelt tap would refuse the right one."""
     source = SlotSource(_chosen(options))
-    try:
-        source.check_taps(source.view())
-    finally:
-        source.catalog.close()
+    with closing(source.catalog):
+        source.check_taps(source.catalog.view())
 
 
 def _chosen(options: ArchiveOptions) -> dict[str, str]:
     """Return the options of the source that select slots."""
-    given = {
-        "path": options.path,
-        "url": options.url,
-        "vhost": options.vhost,
-        "tap": names_option(options.taps),
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return given_options({"path": options.path, "url": options.url, "vhost": options.vhost, "tap": options.taps})
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
     """Archive batch by batch, up to the slots that exist now, or until it is told to stop."""
     stop = options.stop or threading.Event()
-    stream = SlotPlan(_source(options))
+    limits = {"maxBytesPerTrigger": str(options.batch_bytes), "maxSlotsPerTrigger": str(BATCH_SLOTS)}
+    stream = SealStream({**_chosen(options), **limits, "failOnGap": str(not options.allow_gap)})
     try:
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
         with _stopped_by_signal(stop, options.follow):
-            take = partial(run.take, stream, run.target(_slots(options)), partial(run_tasks, spark))
+            take = partial(run.take, stream, run.target(options.url or options.path or ""), partial(run_tasks, spark))
             while not stop.is_set():
                 began_s = time.monotonic()
                 taken = _retried(take, progress)
@@ -250,22 +222,6 @@ def _retried(take: Callable[[], bool], progress: Progress) -> bool:
                 raise
             progress.say("Spark gave up waiting for Python on this busy machine; once more")
     raise AssertionError
-
-
-def _source(options: ArchiveOptions) -> dict[str, str]:
-    """Return the options of the source for the slots of this run."""
-    return _chosen(options) | {
-        "failOnGap": str(not options.allow_gap).lower(),
-        "maxBytesPerTrigger": str(options.batch_bytes),
-        "maxSlotsPerTrigger": str(BATCH_SLOTS),
-    }
-
-
-def _slots(options: ArchiveOptions) -> str:
-    """Return the place where tasks find the slots."""
-    found = options.path if options.url is None else options.url
-    assert found is not None
-    return found
 
 
 @contextmanager

@@ -9,30 +9,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
-from broker.pipeline.faults import BAD_RECORDS, OK, JobFailed, fault_in
+from broker.pipeline.faults import BAD_RECORDS, OK, faults_fail_the_job, restated
 from broker.pipeline.formats import live_messages
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
-from broker.pipeline.jobs.replay import publish_frame
+from broker.pipeline.job import Summary, add_broker, add_spark, carry_out, options_of, path_argument
 from broker.pipeline.progress import Progress
-from broker.pipeline.replay.replay_plan import digest
-from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
-from broker.pipeline.source.catalog import check_url
-from broker.pipeline.source.options import names_option
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["DeadLetterOptions", "add_deadletters", "group_deaths", "run_deadletters"]
+from broker.pipeline.sink.property_columns import FRONT
+from broker.pipeline.sink.publishing import COLUMNS, Publishing, check_reachable, digest, publish_frame
+from broker.pipeline.source.options import given_options
+from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
 EXCHANGE, QUEUE = "exchange", "queue"
 UNROUTABLE: Final = Path("unroutable")
@@ -86,8 +82,7 @@ def add_deadletters(commands: Any) -> None:
     command = add_command(
         commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
     )
-    command.add_argument("--path", metavar="DIR", help="the broker's data folder; --queue names the queues")
-    command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
+    add_broker(command, "; --queue names the queues")
     command.add_argument(
         "--reason",
         metavar="R",
@@ -126,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if len(given) != 1:
         raise BadUsage("say where the dead letters are: --path DIR, --url URL or --lake DIR, one of them")
     if arguments.lake is None:
-        if not arguments.queue:
+        if not arguments.queues:
             raise BadUsage("say which queues hold the dead letters: --queue Q")
         if any((arguments.since, arguments.until, arguments.pattern, arguments.where)):
             raise BadUsage("--from, --until, --pattern and --where belong to --lake")
@@ -136,25 +131,17 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("--replay belongs to --lake; slotmq requeue-dead-letters moves those of a queue")
     if not arguments.replay and (arguments.rate or arguments.into != EXCHANGE):
         raise BadUsage("--rate and --into belong to --replay")
-    check_url(arguments.url)
     if not 0 <= arguments.rate < math.inf:
         raise BadUsage(f"--rate {arguments.rate:g} is no number of messages per second")
-    try:
+    with restated(BadAddress, BadUsage):
         to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
-    except BadAddress as bad:
-        raise BadUsage(str(bad)) from None
-    options = DeadLetterOptions(
-        spark=lambda: spark_of(arguments, "slotmq-deadletters"),
-        path=arguments.path,
-        url=arguments.url,
+    options = options_of(
+        DeadLetterOptions,
+        arguments,
         selection=None if arguments.lake is None else selection_of(arguments),
-        queues=tuple(arguments.queue),
         vhost=arguments.vhost or "/",
         wanted=Wanted(tuple(arguments.reason), tuple(arguments.died_in)),
         to=to,
-        into=arguments.into,
-        rate=arguments.rate,
-        unroutable=arguments.unroutable,
     )
     return carry_out(arguments, "deadletters", lambda progress: run_deadletters(options, progress))
 
@@ -166,7 +153,7 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("reading")
-    try:
+    with faults_fail_the_job():
         frame = frame_of(spark, options)  # one snapshot: the published messages are the reported ones
         groups = group_deaths(frame, options.wanted)
         values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
@@ -176,13 +163,6 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
         progress.step("publishing")
         folder = str(options.unroutable.absolute() / f"deadletters-{time.time_ns()}")
         replayed = _replay(frame, options, folder)
-    except JobFailed:
-        raise
-    except Exception as error:
-        fault = fault_in(error)
-        if fault is None:
-            raise
-        raise JobFailed(str(fault)) from error
     refused, dropped = replayed["refused"], replayed["dropped"]
     values |= {"published": replayed["published"] - refused - dropped, "refused": refused, "dropped": dropped}
     if refused:
@@ -195,9 +175,8 @@ def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
     """Return the messages to examine: those of a lake, or the current contents of the queues."""
     if options.selection is not None:
         return options.selection.messages(spark)
-    where = {"path": options.path} if options.url is None else {"url": options.url}
-    where |= {"vhost": options.vhost, "queue": names_option(options.queues) or ""}
-    return live_messages(spark, {name: value for name, value in where.items() if value is not None})
+    where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
+    return live_messages(spark, given_options(where))
 
 
 def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
@@ -206,7 +185,6 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
     Shapes: `found_in` is the queue that holds them, `died_in` the queue of their latest death; `sample` is the latest
     one.
     """
-    from pyspark.sql import functions as F  # noqa: N812
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -229,57 +207,43 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
     return [_group(row.asDict(recursive=True)) for row in found.collect()]
 
 
-def death_in(properties: bytes | None) -> PastDeath | None:
-    """Return the latest death recorded in properties, None for a message that has not died."""
-    return death_of(FRONT + properties) if properties else None
-
-
-def _revived(properties: bytes, death: PastDeath, *, alone: bool) -> bytes:
-    return revived(FRONT + properties, death, death.first_published, alone=alone)[PROPERTIES_AT:]
-
-
 def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """Return the selected dead letters of a batch with the columns of their death."""
-    import pyarrow as pa
+    kept, chosen = chosen_deaths(batch, wanted)
+    made = {
+        "found_in": kept.column("queue"),
+        "reason": pa.array([death.reason for death in chosen], pa.string()),
+        "died_in": pa.array([death.queue for death in chosen], pa.string()),
+        "exchange": pa.array([death.first_published.exchange for death in chosen], pa.string()),
+        "routing_key": pa.array([death.first_published.key for death in chosen], pa.string()),
+        "deaths": pa.array([death.count for death in chosen], pa.int64()),
+        "replayed": pa.array([death.replayed for death in chosen], pa.int64()),
+    }
+    names = [column.split()[0] for column in DEATHS_DDL.split(", ")]
+    return pa.RecordBatch.from_arrays([made[name] if name in made else kept.column(name) for name in names], names)
 
-    deaths = [death_in(properties) for properties in batch.column("properties_raw").to_pylist()]
-    chosen = [death for death in deaths if death is not None and wanted(death)]
+
+def chosen_deaths(batch: pa.RecordBatch, wanted: Wanted) -> tuple[pa.RecordBatch, list[PastDeath]]:
+    """Return the selected dead letters of a batch, and the latest death of each."""
+    raw = batch.column("properties_raw").to_pylist()
+    deaths = [death_of(FRONT + properties) if properties else None for properties in raw]
     kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
-    columns = [
-        kept.column("queue"),
-        pa.array([death.reason for death in chosen], pa.string()),
-        pa.array([death.queue for death in chosen], pa.string()),
-        pa.array([death.first_published.exchange for death in chosen], pa.string()),
-        pa.array([death.first_published.key for death in chosen], pa.string()),
-        kept.column("ts"),
-        pa.array([death.count for death in chosen], pa.int64()),
-        pa.array([death.replayed for death in chosen], pa.int64()),
-        kept.column("offset"),
-        kept.column("headers"),
-        kept.column("body"),
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=[column.split()[0] for column in DEATHS_DDL.split(", ")])
+    return kept, [death for death in deaths if death is not None and wanted(death)]
 
 
 def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the task that turns selected dead letters with COLUMNS into messages to publish, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         alone = into == QUEUE
         for batch in batches:
-            raw = batch.column("properties_raw").to_pylist()
-            deaths = [death_in(properties) for properties in raw]
-            kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
-            chosen = [
-                (death, octets or NO_PROPERTIES)
-                for death, octets in zip(deaths, raw, strict=True)
-                if death is not None and wanted(death)
+            kept, chosen = chosen_deaths(batch, wanted)
+            exchanges = ["" if alone else death.first_published.exchange for death in chosen]
+            keys = [death.queue if alone else death.first_published.key for death in chosen]
+            raised = [
+                revived(FRONT + octets, death, death.first_published, alone=alone)[PROPERTIES_AT:]
+                for death, octets in zip(chosen, kept.column("properties_raw").to_pylist(), strict=True)
             ]
-            exchanges = ["" if alone else death.first_published.exchange for death, _ in chosen]
-            keys = [death.queue if alone else death.first_published.key for death, _ in chosen]
-            raised = [_revived(octets, death, alone=alone) for death, octets in chosen]
             made = {
                 "exchange": pa.array(exchanges, pa.string()),
                 "routing_key": pa.array(keys, pa.string()),
@@ -292,8 +256,6 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
 
 
 def _replay(frame: DataFrame, options: DeadLetterOptions, folder: str) -> dict[str, int]:
-    from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
-
     assert options.to is not None and options.selection is not None, "who replays says where to and from which lake"
     ready = frame.select(*COLUMNS).mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
     named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}

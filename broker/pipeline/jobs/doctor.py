@@ -8,10 +8,9 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,16 +18,14 @@ from broker.cli.parser import add_command
 from broker.pipeline.faults import NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
 from broker.pipeline.progress import Progress
+from broker.pipeline.spark import java
+from broker.pipeline.spark.java import Search
+from broker.pipeline.spark.log import told
+from broker.pipeline.spark.server import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-    from broker.pipeline.spark.java import Search
-
-__all__ = ["DoctorOptions", "Machine", "add_doctor", "look", "memory_bytes", "run_doctor"]
 
 ROWS: Final = 500_000
 GROUPS: Final = 97
@@ -78,31 +75,17 @@ def look() -> Machine:
     return Machine(
         python=platform.python_version(),
         cores=os.cpu_count() or 1,
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: package_version(name) for name in PACKAGES},
         memory_bytes=_available_bytes(),
         temporary=temporary,
-        temporary_bytes=_free_bytes(temporary),
+        temporary_bytes=shutil.disk_usage(temporary).free if Path(temporary).is_dir() else 0,
         shell=shutil.which("bash"),
     )
-
-
-def _free_bytes(folder: str) -> int:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return 0
 
 
 def gib(size_bytes: int) -> str:
     """Return a size as text."""
     return f"{size_bytes / (1 << 30):.1f} GiB"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _available_bytes() -> int | None:
@@ -136,7 +119,7 @@ class DoctorOptions:
     """How to make the session of the small job; it runs only if there is a supported Java."""
 
     spark: Callable[[], SparkSession] | None = None
-    rows: int = field(default=ROWS)
+    rows: int = ROWS
 
 
 def add_doctor(commands: Any) -> None:
@@ -148,39 +131,34 @@ def add_doctor(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = DoctorOptions((lambda: spark_of(arguments, "slotmq-doctor")) if arguments.job else None)
+    options = DoctorOptions((lambda: spark_of(arguments)) if arguments.job else None)
     return carry_out(arguments, "doctor", lambda progress: run_doctor(options, progress), engine=arguments.job)
 
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     """Return the findings; the exit code says whether jobs can run here."""
-    from broker.pipeline.spark.java import search
-
-    machine = look()
-    found = search(os.environ)
-    values = _values(machine, found)
-    lines = [*_machine_lines(machine), *_java_lines(found)]
+    machine, found = look(), java.search(os.environ)
+    values: dict[str, Any] = {**asdict(machine), "warnings": machine.warnings, **_java_values(found), "job": None}
+    del values["shell"]
+    lines, code = [*_machine_lines(machine), *_java_lines(found)], OK
     if machine.missing:
         lines.append(f'{", ".join(machine.missing)} missing: pip install ".[spark]" in a clone of SlotMQ')
-        return Summary({**values, "job": None}, USAGE, tuple(lines))
-    if found.java is None:
-        from broker.pipeline.spark.java import NoJava
-
-        lines.append(str(NoJava(found.refused)))
-        return Summary({**values, "job": None}, NO_JAVA, tuple(lines))
-    if options.spark is None:
-        return Summary({**values, "job": None}, OK, (*lines, "Spark can start here; --job tries it"))
-    try:
-        job = _try_out(options.spark, options.rows, progress)
-    except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
-        from broker.pipeline.spark.failure import told
-
-        failure = error if isinstance(error, JobFailed) else told(error)
-        return Summary({**values, "job": None, "failure": str(failure)}, failure.code, (*lines, f"job      {failure}"))
-    lines.append(
-        f"job      Spark started in {job['start_s']} s; {options.rows:,} rows went through Python in {job['job_s']} s"
-    )
-    return Summary({**values, "job": job}, OK, (*lines, "the pipeline can run here"))
+        code = USAGE
+    elif found.java is None:
+        lines.append(str(java.NoJava(found.refused)))
+        code = NO_JAVA
+    elif options.spark is None:
+        lines.append("Spark can start here; --job tries it")
+    else:
+        try:
+            job = values["job"] = _try_out(options.spark, options.rows, progress)
+            rows = f"{options.rows:,} rows went through Python in {job['job_s']} s"
+            lines += [f"job      Spark started in {job['start_s']} s; {rows}", "the pipeline can run here"]
+        except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
+            failure = told(error)
+            values["failure"], code = str(failure), failure.code
+            lines.append(f"job      {failure}")
+    return Summary(values, code, tuple(lines))
 
 
 def _try_out(start: Callable[[], SparkSession], rows: int, progress: Progress) -> dict[str, float]:
@@ -205,21 +183,10 @@ def count_rows(spark: SparkSession, rows: int) -> None:
         raise JobFailed(f"a job over {rows} rows counted {counted}")
 
 
-def _values(machine: Machine, found: Search) -> dict[str, Any]:
-    java = found.java
-    return {
-        "python": machine.python,
-        "cores": machine.cores,
-        "packages": machine.packages,
-        "memory_bytes": machine.memory_bytes,
-        "temporary": machine.temporary,
-        "temporary_bytes": machine.temporary_bytes,
-        "warnings": machine.warnings,
-        "java": None
-        if java is None
-        else {"version": java.version, "source": java.source, "home": str(java.where), "shim": java.shimmed},
-        "refused": [{"source": each.source, "where": each.where, "reason": each.reason} for each in found.refused],
-    }
+def _java_values(found: Search) -> dict[str, Any]:
+    one = found.java
+    used = one and {"version": one.version, "source": one.source, "home": str(one.where), "shim": one.shimmed}
+    return {"java": used, "refused": [asdict(each) for each in found.refused]}
 
 
 def _machine_lines(machine: Machine) -> Iterator[str]:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import OK, JobFailed, LakeRefused
-from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake
+from broker.pipeline.faults import OK, LakeRefused, restated
+from broker.pipeline.job import Summary, add_lake, add_output, carry_out, open_lake, options_of
 from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours
-from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.progress import Progress
-
-__all__ = ["ExpireOptions", "add_expire", "run_expire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,12 @@ def add_expire(commands: Any) -> None:
         "--older", metavar="T", help="messages of days (UTC) that ended before, such as 90d or 2026-11-20"
     )
     command.add_argument(
-        "--key", metavar="K", action="append", default=[], help="messages with this routing key; can be repeated"
+        "--key", dest="keys", metavar="K", action="append", default=[],
+        help="messages with this routing key; can be repeated",
+    )  # fmt: skip
+    command.add_argument(
+        "--queue", dest="queues", metavar="Q", action="append", default=[], help="only of this queue or tap"
     )
-    command.add_argument("--queue", metavar="Q", action="append", default=[], help="only of this queue or tap")
     command.add_argument("--vhost", metavar="V", help="only of this vhost")
     add_keep(command)
     add_output(command)
@@ -52,21 +53,12 @@ def add_expire(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.older is None and not arguments.key:
+    if arguments.older is None and not arguments.keys:
         raise BadUsage("say what to delete: --older 90d, --key K or both")
     keep_hours(arguments.keep_days)
-    options = ExpireOptions(
-        arguments.lake,
-        arguments.older,
-        tuple(arguments.key),
-        tuple(arguments.queue),
-        arguments.vhost,
-        arguments.keep_days,
-    )
-    try:
+    options = options_of(ExpireOptions, arguments)
+    with restated(LakeRefused, BadUsage, "--older: "):
         conditions(options)
-    except LakeRefused as refused:
-        raise BadUsage(f"--older: {refused}") from None
     return carry_out(arguments, "expire", lambda progress: run_expire(options, progress))
 
 
@@ -92,14 +84,11 @@ def run_expire(options: ExpireOptions, progress: Progress) -> Summary:
     """Delete, and return the summary; an archive may write to the lake meanwhile. Raises: JobFailed."""
     lake = open_lake(options.lake)
     messages, bad = conditions(options)
-    try:
-        progress.step("deleting")
-        rows = lake.message_table.delete(messages)
-        bad_rows = 0 if bad is None else lake.bad_table.delete(bad)
-        progress.step("removing what was replaced")
-        removed = lake.vacuum(keep_hours(options.keep_days))
-    except LakeRefused as refused:
-        raise JobFailed(str(refused)) from None
+    progress.step("deleting")
+    rows = lake.message_table.delete(messages)
+    bad_rows = 0 if bad is None else lake.bad_table.delete(bad)
+    progress.step("removing what was replaced")
+    removed = lake.vacuum(keep_hours(options.keep_days))
     values = {
         "lake": str(lake.place),
         "rows": rows,

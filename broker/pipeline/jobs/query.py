@@ -7,27 +7,27 @@ import base64
 import csv
 import io
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
-from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job
-from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, open_lake, spark_of
-from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.faults import OK, USAGE, JobFailed, LakeRefused, SourceRefused, faults_fail_the_job, restated
+from broker.pipeline.job import Summary, add_broker, add_lake, add_spark, carry_out, open_lake, options_of
+from broker.pipeline.options import instant_ms, now_ms
 from broker.pipeline.progress import Progress
 from broker.pipeline.selection import check_instants
-from broker.pipeline.source.catalog import check_url, open_catalog
-from broker.pipeline.source.options import SourceOptions, names_option
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType
-
-__all__ = ["QueryOptions", "add_query", "run_query"]
+from broker.pipeline.source.catalog import open_catalog
+from broker.pipeline.source.options import SourceOptions, given_options
+from broker.pipeline.spark.log import reason
 
 LIMIT: Final = 1000
 MESSAGES: Final = "messages"
@@ -64,17 +64,19 @@ def add_query(commands: Any) -> None:
     command = add_command(commands, "query", "answer SQL over a lake or over live slots")
     command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; a lake also has the view bad")
     add_lake(command, "the lake", required=False)
-    command.add_argument("--path", metavar="DIR", help="a broker's data folder, for its live slots")
-    command.add_argument("--url", metavar="URL", help="a broker's HTTP server, http(s)://user:password@host:15672")
+    add_broker(command, ", for its live slots")
     command.add_argument(
         "--from", "--since", dest="since", metavar="T", help="messages from this time on, such as 2026-11-20"
     )
     command.add_argument("--until", metavar="T", help="messages before this time")
     command.add_argument("--vhost", metavar="V", help="only this one, for live slots; default all")
     command.add_argument(
-        "--tap", metavar="T", action="append", default=[], help="only this one, for live slots; default all"
+        "--tap", dest="taps", metavar="T", action="append", default=[],
+        help="only this one, for live slots; default all",
+    )  # fmt: skip
+    command.add_argument(
+        "--queue", dest="queues", metavar="Q", action="append", default=[], help="read what this queue holds now"
     )
-    command.add_argument("--queue", metavar="Q", action="append", default=[], help="read what this queue holds now")
     command.add_argument(
         "--limit", metavar="N", type=int, default=LIMIT, help=f"number of rows shown, 0 for all; default {LIMIT}"
     )
@@ -94,36 +96,19 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage(f"--limit is between 0 and {LIMIT_MAX:,}")
     if arguments.csv and arguments.json:
         raise BadUsage("--csv or --json, one of them")
-    if arguments.lake is not None and (arguments.tap or arguments.queue or arguments.vhost or arguments.columns):
+    if arguments.lake is not None and (arguments.taps or arguments.queues or arguments.vhost or arguments.columns):
         raise BadUsage(
             "--tap, --queue, --vhost and --columns are for live slots; in a lake, say it in SQL: WHERE queue = ..."
         )
-    options = QueryOptions(
-        lambda: spark_of(arguments, "slotmq-query"),
-        arguments.sql,
-        arguments.lake,
-        arguments.path,
-        arguments.url,
-        arguments.since,
-        arguments.until,
-        arguments.vhost,
-        tuple(arguments.tap),
-        tuple(arguments.queue),
-        arguments.limit,
-        arguments.csv,
-        None if arguments.as_of is None else _version(arguments.as_of),
-        arguments.columns,
-    )
-    if options.lake is None and options.version is not None:
-        raise BadUsage("--as-of is for a lake")
+    version = None if arguments.as_of is None else _version(arguments.as_of)
+    options = options_of(QueryOptions, arguments, version=version)
     if options.lake is not None:
         check_instants(options.since, options.until)
+    elif version is not None:
+        raise BadUsage("--as-of is for a lake")
     else:
-        check_url(options.url)
-        try:
+        with restated(SourceRefused, BadUsage):
             SourceOptions.read(live_options(options))
-        except SourceRefused as refused:
-            raise BadUsage(str(refused)) from None
     return carry_out(arguments, "query", lambda progress: run_query(options, progress))
 
 
@@ -131,24 +116,20 @@ def _version(text: str) -> int | str:
     """Return a version as a number, or as a time that the Delta package parses. Raises: BadUsage."""
     if text.isdecimal():
         return int(text)
-    try:
+    with restated(LakeRefused, BadUsage, "--as-of: "):
         at_ms = instant_ms(text, now_ms())
-    except LakeRefused as refused:
-        raise BadUsage(f"--as-of: {refused}") from None
     return datetime.fromtimestamp((at_ms or 0) / 1000, UTC).isoformat()
 
 
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
     """Run the query, and return the answer. Raises: JobFailed, with USAGE for invalid SQL over these columns."""
-    from pyspark.errors import AnalysisException, ParseException
-
     from broker.pipeline.formats import live_messages
-    from broker.pipeline.spark.failure import reason
 
     with faults_fail_the_job():
         lake = None if options.lake is None else open_lake(options.lake, options.version)
         if lake is None and not options.queues:
-            look_at(options)
+            with closing(open_catalog(options.path, options.url)) as catalog:
+                catalog.view()  # an unreachable broker is told before the slow start of Spark
         progress.step("starting Spark")
         spark = options.spark()
         progress.step("asking")
@@ -175,37 +156,15 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     return Summary(values, OK, tuple(_lines(frame.columns, rows, as_csv=options.csv)))
 
 
-def look_at(options: QueryOptions) -> None:
-    """Check that the broker's slots can be listed, before the slow start of Spark.
-
-    Raises: SourceRefused.
-    """
-    catalog = open_catalog(options.path, options.url)
-    try:
-        catalog.view()
-    finally:
-        catalog.close()
-
-
 def live_options(options: QueryOptions) -> dict[str, str]:
     """Return the options of the source for a query of live slots."""
-    given = {
-        "path": options.path,
-        "url": options.url,
-        "vhost": options.vhost,
-        "tap": names_option(options.taps),
-        "queue": names_option(options.queues),
-        "from": options.since,
-        "to": options.until,
-        "columns": options.columns,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    where = {"path": options.path, "url": options.url, "vhost": options.vhost, "tap": options.taps}
+    what = {"queue": options.queues, "from": options.since, "to": options.until, "columns": options.columns}
+    return given_options({**where, **what})
 
 
 def in_utc(value: Any, kind: DataType) -> Any:
     """Return a value with its timestamps in UTC, as SQL has them: PySpark returns them in the machine's zone."""
-    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
-
     if value is None:
         return None
     match kind:

@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.cli.parser import BadUsage, add_command
 from broker.client.address import AmqpAddress, BadAddress
-from broker.pipeline.faults import BAD_RECORDS, OK, USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
+from broker.pipeline.faults import BAD_RECORDS, OK, JobRefused, restated
+from broker.pipeline.job import Summary, add_spark, carry_out, open_lake, options_of
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.progress import Progress
-from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
-from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of
-from broker.pipeline.replay.republish import (
-    COLUMNS,
+from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
+from broker.pipeline.selection import Selection, add_selection, selection_of
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
+from broker.pipeline.sink.publishing import (
     PROPERTY_NAMES,
-    TALLY_DDL,
     HeaderChanges,
     Publishing,
     check_reachable,
-    publish_rows,
+    digest,
+    publish_frame,
 )
-from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.options import WINDOW_MAX
-from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
-from broker.pipeline.spark.tasks import session_setting, tasks_at_once
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["ReplayOptions", "add_replay", "publish_frame", "run_replay"]
+from broker.pipeline.sink.rows import WINDOW_MAX
 
 NO_PRODUCER: Final = "none"
 STATES: Final = "_jobs"  # folders inside a lake
 REFUSED: Final = "unroutable"
-RUN: Final = "run"
-WORKER_IDLE: Final = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
+STEP_ROWS: Final = 250_000
+STEP_S: Final = 10.0  # the maximum duration of a step, if rate or speed determine it
+FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,40 +115,30 @@ def _run(arguments: argparse.Namespace) -> int:
     headers = dict(setting.partition("=")[::2] for setting in arguments.set_header)
     if not all("=" in setting for setting in arguments.set_header) or "" in headers:
         raise BadUsage("--set-header takes NAME=VALUE")
-    try:
+    with restated((BadAddress, BadKeyMap), BadUsage):
         address, key_map = AmqpAddress.parse(arguments.to), read_key_map(arguments.map)
-    except (BadAddress, BadKeyMap) as bad:
-        raise BadUsage(str(bad)) from None
-    options = ReplayOptions(
-        spark=lambda: spark_of(arguments, "slotmq-replay"),
+    options = options_of(
+        ReplayOptions,
+        arguments,
         selection=selection_of(arguments),
         to=address,
-        exchange=arguments.exchange,
-        rate=arguments.rate,
-        speed=arguments.speed,
         key_map=key_map,
         map_sources=tuple(arguments.map),
         changes=HeaderChanges(headers, tuple(arguments.drop_header), tuple(arguments.drop_property)),
-        producer=arguments.producer,
-        dry_run=arguments.dry_run,
-        resume=arguments.resume,
-        window=arguments.window,
     )
     return carry_out(arguments, "replay", lambda progress: run_replay(options, progress))
 
 
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     """Publish, and return the summary. Raises: JobFailed."""
-    lake = options.selection.open()
+    lake = open_lake(options.selection.lake)
     named = _named(options)
     producer = options.producer or f"replay-{named}"
-    state = ReplayState(lake.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
+    state = ReplayState(lake.place.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
     numbered = producer != NO_PRODUCER
     if options.resume:
-        try:
+        with restated(BadReplayState, JobRefused, "--resume: "):
             state.resume()
-        except BadReplayState as bad:
-            raise JobFailed(f"--resume: {bad}", USAGE) from None
     if not options.dry_run:
         check_reachable(options.to)
     progress.step("starting Spark")
@@ -165,7 +153,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     how = Publishing(
         address=options.to,
         options=PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window),
-        refused=str(lake.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"),
+        refused=str(lake.place.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"),
         exchange=options.exchange,
         changes=options.changes,
         speed=options.speed,
@@ -176,14 +164,20 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
     values["skipped"] = rows - sum(step.rows for step in steps)
     totals = _publish(frame, steps, replace(how, began_s=time.time()), options.key_map, state, progress)
-    return _summary(values, totals, how.refused, progress.elapsed_s)
+    refused, dropped, elapsed_s = totals["refused"], totals["dropped"], progress.elapsed_s
+    values |= {
+        **totals,
+        "published": totals["published"] - refused - dropped,  # the broker already had the dropped ones
+        "elapsed_s": round(elapsed_s, 3),
+        "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,
+        **({"refused_rows": how.refused} if refused else {}),
+    }
+    return Summary(values, BAD_RECORDS if refused else OK)
 
 
 def _publish(
     frame: DataFrame, steps: list[Step], how: Publishing, key_map: KeyMap, state: ReplayState, progress: Progress
 ) -> dict[str, int]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     totals = {"published": 0, "refused": 0, "dropped": 0, "bytes": 0}
     progress.step("publishing")
     for step in steps:
@@ -197,61 +191,95 @@ def _publish(
     return totals
 
 
-def publish_frame(
-    frame: DataFrame, how: Publishing, key_map: KeyMap | None = None, *, batch: int = 0
-) -> dict[str, int]:
-    """Publish the messages of a frame; return how many were published, refused and dropped, and the bytes of bodies.
+class BadReplayState(ValueError):
+    """A state that belongs to another replay, or cannot be read; the text is one line for the user."""
 
-    Refused messages are in the folder under the number of the batch.
-    The messages of one queue under one routing key are published in the order of the queue.
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """The number of selected rows in a slot, and the times of the first and the last of them."""
+
+    seal: int
+    rows: int
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The seals from `first` to `last`, both included."""
+
+    first: int
+    last: int
+    rows: int
+
+
+def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
+    """Return the steps after the seal `done`, each short enough for a regular progress report.
+
+    Rows of snapshots, which have no seal, come first and are repeated by every run.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
+    limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
+    steps: list[Step] = []
+    began_us = 0
+    for slot in sorted(slots, key=lambda slot: slot.seal):
+        if 0 < slot.seal <= done:
+            continue
+        if steps and slot.seal:
+            open_ = steps[-1]
+            long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
+            if open_.first and open_.rows + slot.rows <= limit and not long:
+                steps[-1] = Step(open_.first, slot.seal, open_.rows + slot.rows)
+                continue
+        steps.append(Step(slot.seal, slot.seal, slot.rows))
+        began_us = slot.first_us
+    return steps
 
-    from broker.pipeline.sink.bad_records import BadRecordLog
 
-    spark = frame.sparkSession
-    lanes = tasks_at_once(spark)  # all lanes run at once: each has its share of the rate
-    lane = ("vhost", "queue", "routing_key")
-    frame = frame.select(*COLUMNS)
-    if key_map is not None and len(key_map):
-        frame = frame.withColumn("routing_key", _mapped(key_map)(F.col("routing_key")))
-    frame = frame.repartition(lanes, *lane)
-    history = ["store", "seal", "incarnation", "offset"]
-    order = ["vhost", "queue", *history]
-    if how.speed:  # by time, but each message after its predecessors in the queue
-        frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy(*history)))
-        order = ["due", *order]
-    if how.options.rate:
-        how = replace(how, options=replace(how.options, rate=how.options.rate / lanes))
-    ready = frame.sortWithinPartitions(*order).select(*COLUMNS)
-    with session_setting(spark, WORKER_IDLE, "0"):  # a slow rate is no hang, and the publisher has limits of its own
-        tallies = ready.mapInArrow(publish_rows(how), TALLY_DDL).collect()
-    BadRecordLog(Path(how.refused)).commit(RUN, batch, [tally["file"] for tally in tallies if tally["file"]])
-    return {name: sum(tally[name] for tally in tallies) for name in ("published", "refused", "dropped", "bytes")}
+@dataclass(slots=True)
+class ReplayState:
+    """The position of one producer's replay, in a file that is replaced atomically.
+
+    Invariant: every message up to the seal `done` is confirmed or among the refused.
+    """
+
+    path: Path
+    selection: str
+    done: int = -1
+    published: int = 0
+    refused: int = 0
+
+    def resume(self) -> None:
+        """Read the position from the file, if it exists. Raises: BadReplayState."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise BadReplayState(f"{self.path}: is no state of a replay, or of another version")
+        if found.get("selection") != self.selection:
+            raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
+        self.done, self.published, self.refused = found["done"], found["published"], found["refused"]
+
+    def advance(self, step: Step, published: int, refused: int) -> None:
+        """Record that a step is done."""
+        self.done = max(self.done, step.last)
+        self.published += published
+        self.refused += refused
+        values = {**asdict(self), "format": FORMAT}
+        del values["path"]
+        Disk().write_whole(self.path, json.dumps(values).encode())
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
     """Return the number of rows of each slot in a frame."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
     )
     return [PlannedRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
-
-
-def _mapped(key_map: KeyMap) -> Callable[..., Any]:
-    """Return a Spark function that maps a column of keys; only the keys pass through Python."""
-    import pandas as pd
-    from pyspark.sql.functions import pandas_udf
-
-    def mapped(keys: Any) -> Any:
-        return keys.map({key: key_map(key) for key in keys.unique()})
-
-    mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark evaluates them as types, not as text
-    return pandas_udf(mapped, "string")
 
 
 def _named(options: ReplayOptions) -> str:
@@ -268,8 +296,6 @@ def _named(options: ReplayOptions) -> str:
 
 
 def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
-    from pyspark.sql import functions as F  # noqa: N812
-
     keys = frame.groupBy("exchange", "routing_key").agg(F.count("*").alias("messages"))
     row = frame.agg(
         F.sum(F.octet_length("body")).alias("bytes"),
@@ -299,19 +325,3 @@ def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) ->
     lines = [f"would publish {made['messages']:,} messages, {made['bytes']:,} bytes, under {made['keys']:,} keys"]
     lines += [f"  {each['exchange']} {each['routing_key']}  {each['messages']:,}" for each in top]
     return Summary(made, OK, tuple(lines))
-
-
-def _summary(values: Mapping[str, Any], totals: Mapping[str, int], folder: str, elapsed_s: float) -> Summary:
-    refused = totals["refused"]
-    made = {
-        **values,
-        "published": totals["published"] - refused - totals["dropped"],
-        "refused": refused,
-        "dropped": totals["dropped"],  # the broker already had them
-        "bytes": totals["bytes"],
-        "elapsed_s": round(elapsed_s, 3),
-        "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,
-    }
-    if refused:
-        made["refused_rows"] = folder
-    return Summary(made, BAD_RECORDS if refused else OK)

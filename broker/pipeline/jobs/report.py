@@ -6,67 +6,41 @@ import argparse
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
 from broker.figures.markup import document, escaped, tiles
 from broker.figures.numerals import short_text, size_text, span_text
-from broker.pipeline.faults import USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
+from broker.pipeline.faults import JobRefused, restated
+from broker.pipeline.job import (
+    Summary,
+    add_broker,
+    add_spark,
+    carry_out,
+    open_lake,
+    options_of,
+    path_argument,
+    write_whole,
+)
 from broker.pipeline.jobs.route import running_topology
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.progress import Progress
-from broker.pipeline.report.broker_sections import (
-    bindings_section,
-    consumer_rows,
-    consumers_section,
-    reach,
-    reach_section,
-    redundant_bindings,
-    tap_rows,
-    taps_section,
-)
-from broker.pipeline.report.time_slices import instant, slice_name
-from broker.pipeline.report.traffic import forecast, traffic
-from broker.pipeline.report.traffic_sections import (
-    exchanges_section,
-    forecast_section,
-    heat_section,
-    keys_section,
-    rate_section,
-    sizes_section,
-)
-from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
+from broker.pipeline.report import broker_sections, traffic_sections
+from broker.pipeline.report.broker_sections import consumer_rows, reach, redundant_bindings, tap_rows
+from broker.pipeline.report.traffic import forecast, instant, slice_name, traffic
 from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.route_count import counted_routes, named
-from broker.pipeline.routes.topology import Topology
+from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings
 from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.source.catalog import Catalog, check_url, open_catalog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from broker.pipeline.lake import Lake
-
-__all__ = ["ReportOptions", "add_report", "page", "report_values", "run_report"]
+from broker.pipeline.source.catalog import open_catalog
 
 MILLION: Final = 1_000_000
-TRAFFIC = {
-    "Rate": rate_section,
-    "Topic heat": heat_section,
-    "Top keys": keys_section,
-    "Exchanges": exchanges_section,
-    "Sizes": sizes_section,
-}
-OTHERS = {
-    "Fan-out": reach_section,
-    "Bindings": bindings_section,
-    "Slots and cursors": taps_section,
-    "Queues and consumers": consumers_section,
-    "Forecast": forecast_section,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +67,7 @@ def add_report(commands: Any) -> None:
         "-o", "--output", metavar="FILE", type=path_argument, required=True, help="the HTML file to write"
     )
     group = command.add_argument_group("broker")
-    group.add_argument(
-        "--path", metavar="D", help="the broker's data folder; a running broker adds bindings and consumers"
-    )
-    group.add_argument("--url", metavar="URL", help="http://user:password@host:15672, for slots and cursors")
+    add_broker(group, "; a running broker adds bindings and consumers", ", for slots and cursors")
     group.add_argument("--bindings", metavar="FILE", type=path_argument, help="bindings to use instead of the broker's")
     add_selection(command)
     add_spark(command)
@@ -106,19 +77,11 @@ def add_report(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.path is not None and arguments.url is not None:
         raise BadUsage("--path and --url are two brokers: name one of them")
-    check_url(arguments.url)
     if not arguments.output.absolute().parent.is_dir():
         raise BadUsage(f"{arguments.output}: there is no such folder")
     if arguments.output.is_dir():
         raise BadUsage(f"{arguments.output} is a folder, and should be a file")
-    options = ReportOptions(
-        lambda: spark_of(arguments, "slotmq-report"),
-        selection_of(arguments),
-        arguments.output,
-        arguments.path,
-        arguments.url,
-        arguments.bindings,
-    )
+    options = options_of(ReportOptions, arguments, selection=selection_of(arguments))
     return carry_out(arguments, "report", lambda progress: run_report(options, progress))
 
 
@@ -140,11 +103,13 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 
     Cost: four passes over the messages.
     """
-    lake = options.selection.open()
-    catalog = None if options.path is options.url is None else open_catalog(options.path, options.url)
+    lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
-    taps = None if catalog is None else _taps(catalog, now_ms)
+    taps = None
+    if options.path is not None or options.url is not None:
+        with closing(open_catalog(options.path, options.url)) as catalog:
+            taps = tap_rows(catalog.view(), now_ms)
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("counting messages")
@@ -180,10 +145,10 @@ def _broker(
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
     """Return the bindings, the label of their origin, and the state of the queues. Raises: JobFailed (USAGE)."""
     topology = source = queues = None
-    try:
+    with restated((BadBindings, BadTopology), JobRefused):
         if options.path is not None:
             try:
-                queues = _queues(options.path)
+                queues = consumer_rows(ask(options.path, "list_queues"), ask(options.path, "list_consumers"))
                 topology, source = running_topology(options.path), "the broker's bindings"
             except Unanswered as unanswered:  # its slots are readable all the same
                 progress.say(f"{unanswered}: the report has nothing of its queues")
@@ -191,20 +156,7 @@ def _broker(
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
         if topology is not None:
             Matcher(topology)  # report an invalid topology before Spark starts
-    except (BadBindings, BadTopology) as bad:
-        raise JobFailed(str(bad), USAGE) from None
     return topology, source, queues
-
-
-def _taps(catalog: Catalog, now_ms: int) -> list[dict[str, Any]]:
-    try:
-        return tap_rows(catalog.view(), now_ms)
-    finally:
-        catalog.close()
-
-
-def _queues(folder: str) -> list[dict[str, Any]]:
-    return consumer_rows(ask(folder, "list_queues"), ask(folder, "list_consumers"))
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
@@ -223,8 +175,10 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
 def page(values: Mapping[str, Any]) -> str:
     """Return the page of a report's values."""
     traffic = values["traffic"]
-    bodies = {} if traffic is None else {title: section(traffic) for title, section in TRAFFIC.items()}
-    bodies |= {title: section(values) for title, section in OTHERS.items()}
+    sections = {} if traffic is None else traffic_sections.SECTIONS
+    others = {**broker_sections.SECTIONS, "Forecast": traffic_sections.forecast_section}
+    bodies = {title: section(traffic) for title, section in sections.items()}
+    bodies |= {title: section(values) for title, section in others.items()}
     names = {title: title.lower().replace(" ", "-") for title in bodies}
     links = "".join(f'<a href="#{names[title]}">{escaped(title)}</a>' for title in bodies)
     body = "".join(

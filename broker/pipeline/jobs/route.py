@@ -6,29 +6,27 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import DataFrame, SparkSession
+
+from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import USAGE, JobFailed
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.faults import JobRefused, restated
+from broker.pipeline.job import Summary, add_spark, carry_out, open_lake, options_of, path_argument
 from broker.pipeline.progress import Progress
-from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import (
     ASKED,
     SHOWN_MAX,
     asked_column,
+    busiest_keys,
     counted_routes,
     named,
     with_queues,
 )
-from broker.pipeline.routes.topology import Topology
+from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings, read_definitions
 from broker.pipeline.selection import Selection, add_selection, selection_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["RouteOptions", "add_route", "count_frame", "run_route"]
 
 LINES: Final = 20  # of each kind, as text; --json has more
 TAP_QUEUE: Final = "amq.tap."
@@ -73,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("--path and --today belong to --diff")
     if arguments.rows is not None and arguments.rows.exists():
         raise BadUsage(f"{arguments.rows} is there already")
-    try:
+    with restated((BadBindings, BadTopology), BadUsage):
         topology = read_bindings(arguments.bindings, arguments.vhost or "/")
         today = None
         if arguments.today is not None:
@@ -82,11 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
             today = running_topology(arguments.path)
         for name, tried in named(topology, *filter(None, [today])):
             compiled(name, tried)  # report an error in the file before Spark starts
-    except (BadBindings, BadTopology) as bad:
-        raise BadUsage(str(bad)) from None
-    options = RouteOptions(
-        lambda: spark_of(arguments, "slotmq-route"), selection_of(arguments), topology, today, arguments.rows
-    )
+    options = options_of(RouteOptions, arguments, selection=selection_of(arguments), topology=topology, today=today)
     return carry_out(arguments, "route", lambda progress: run_route(options, progress))
 
 
@@ -95,8 +89,6 @@ def running_topology(folder: str) -> Topology:
 
     Raises: Unanswered if no broker runs there.
     """
-    from broker.cli.control_client import ask
-
     document = {kind: ask(folder, f"list_{kind}") for kind in ("exchanges", "queues", "bindings", "policies")}
     queues = [row for row in document["queues"] if not row["name"].startswith(TAP_QUEUE)]
     bindings = [row for row in document["bindings"] if not row["destination"].startswith(TAP_QUEUE)]
@@ -106,15 +98,13 @@ def running_topology(folder: str) -> Topology:
 
 def run_route(options: RouteOptions, progress: Progress) -> Summary:
     """Count, and return the findings. Raises: JobFailed."""
-    options.selection.open()  # check the lake before Spark starts
+    open_lake(options.selection.lake)  # check the lake before Spark starts
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("matching distinct keys")
     frame = options.selection.messages(spark)
-    try:
+    with restated(BadTopology, JobRefused):
         values = count_frame(frame, options.topology, options.today)
-    except BadTopology as bad:
-        raise JobFailed(str(bad), USAGE) from None
     progress.add(rows=values["messages"])
     if options.rows is not None:
         progress.step("writing rows")
@@ -169,7 +159,7 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
             for number, row in sorted(counted.items(), key=lambda item: (-item[1]["messages"], item[0]))
         ],
         "dead_bindings": dead,
-        "unrouted_keys": _keys(by_kind.get("nobody", ())),
+        "unrouted_keys": busiest_keys(by_kind.get("nobody", ()), "key", SHOWN_MAX),
     }
     if today is not None:
         values["diff"] = {
@@ -179,7 +169,7 @@ def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology 
             "gained": _places(by_kind.get("gained", ()), "queue"),
             "lost": _places(by_kind.get("lost", ()), "queue"),
             "today": _places(by_kind.get("today", ()), "queue"),
-            "changed_keys": _keys(by_kind.get("moved", ())),
+            "changed_keys": busiest_keys(by_kind.get("moved", ()), "key", SHOWN_MAX),
             "bindings_added": _only_in(topology, today),
             "bindings_removed": _only_in(today, topology),
         }
@@ -190,14 +180,6 @@ def _places(rows: Iterable[Mapping[str, Any]], what: str) -> list[dict[str, Any]
     ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"]))
     return [
         {"vhost": row["vhost"], what: row["name"], "messages": row["messages"], "keys": row["keys"]} for row in ordered
-    ]
-
-
-def _keys(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))[:SHOWN_MAX]
-    return [
-        {"vhost": row["vhost"], "exchange": row["name"], "key": row["detail"], "messages": row["messages"]}
-        for row in ordered
     ]
 
 

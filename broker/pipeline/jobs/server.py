@@ -9,12 +9,10 @@ from typing import Any, Final, Literal
 
 from broker.cli.parser import add_command
 from broker.pipeline.faults import ERROR, OK, ServerRefused
-from broker.pipeline.job import Summary, add_output, carry_out, setting
+from broker.pipeline.job import Summary, add_output, carry_out, options_of, setting
 from broker.pipeline.progress import Progress
-from broker.pipeline.spark.server import ServerRequest, connect, files, start, stop
-from broker.pipeline.spark.server_files import ServerState
-
-__all__ = ["ServerOptions", "add_server", "run_server"]
+from broker.pipeline.spark.server import connect, files, start, stop
+from broker.pipeline.spark.server_files import ServerRequest, ServerState
 
 MEMORY: Final = re.compile(r"[1-9]\d{0,5}[mg]")
 IDLE: Final = re.compile(r"([1-9]\d{0,5})(s|m|h)")
@@ -39,8 +37,9 @@ def add_server(commands: Any) -> None:
     starting.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores")
     starting.add_argument("--memory", metavar="SIZE", type=_memory, default="1g", help="limit of its JVM; default 1g")
     starting.add_argument(
-        "--idle", metavar="T", type=_duration_s, default=1800.0, help="end it when idle so long, as 90s, 30m or 2h; 30m"
-    )
+        "--idle", dest="idle_s", metavar="T", type=_duration_s, default=1800.0,
+        help="end it when idle so long, as 90s, 30m or 2h; 30m",
+    )  # fmt: skip
     starting.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
     stopping = add_command(actions, "stop", "end it and everything that runs on it")
     looking = add_command(actions, "status", "show whether it runs; exit code 1 if none does")
@@ -63,10 +62,8 @@ def _duration_s(text: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = ServerOptions(arguments.action)
-    if arguments.action == "start":
-        request = ServerRequest(arguments.master, arguments.memory, arguments.idle, dict(arguments.conf))
-        options = ServerOptions("start", request)
+    arguments.conf = dict(getattr(arguments, "conf", ()))
+    options = ServerOptions(arguments.action, options_of(ServerRequest, arguments))
     return carry_out(arguments, "server", lambda progress: run_server(options, progress))
 
 

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from broker.cli.parser import BadUsage, add_command
 from broker.figures.numerals import many
-from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of, write_whole
+from broker.pipeline.job import Summary, add_spark, carry_out, options_of, path_argument, write_whole
 from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
     AGGREGATIONS,
     MESSAGES,
-    SIMULATED_COLUMNS,
+    SIMULATED_SCHEMA,
     TABLES,
     SimulationPlan,
     default_plans,
     product_plans,
 )
 from broker.pipeline.simulate.results import result_lines, result_sheet
+from broker.pipeline.source.schema import ddl_of
 from broker.pipeline.spark.tasks import frame_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
-
-__all__ = ["SimulateOptions", "add_simulate", "run_simulate"]
 
 LISTS: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
 NUMBERS: Final = ("fan_out", "patterns", "patterns_max", "messages", "seed")
@@ -115,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
     plans = _plans(arguments)
     if any(plan.large for plan in plans) and all(name != IDLE for name, _ in arguments.conf):
         arguments.conf = [*arguments.conf, (IDLE, "0")]  # a task says nothing until its simulation is done
-    options = SimulateOptions(lambda: spark_of(arguments, "slotmq-simulate"), plans, arguments.output, arguments.plot)
+    options = options_of(SimulateOptions, arguments, plans=plans)
     return carry_out(arguments, "simulate", lambda progress: run_simulate(options, progress))
 
 
@@ -126,7 +127,8 @@ def run_simulate(options: SimulateOptions, progress: Progress) -> Summary:
     rows = simulate_plans(spark, options.plans, progress)
     values: dict[str, Any] = {"simulations": rows}
     if options.output is not None:
-        write_results(options.output, rows)
+        table, as_csv = pa.Table.from_pylist(rows, schema=SIMULATED_SCHEMA), options.output.suffix == ".csv"
+        write_whole(options.output, lambda path: pc.write_csv(table, path) if as_csv else pq.write_table(table, path))
         values["output"] = str(options.output)
     if options.plot is not None:
         write_whole(options.plot, lambda path: path.write_text(result_sheet(rows), encoding="utf-8"))
@@ -182,19 +184,8 @@ def _aggregations(text: str) -> list[str]:
 
 def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progress: Progress) -> list[dict[str, Any]]:
     """Simulate each plan in a task of its own, and return the rows in the order of the plans."""
-    ddl = ", ".join(f"{name} {kind}" for name, kind in SIMULATED_COLUMNS.items())
     with _told(spark, progress, f"of {many(len(plans), 'simulation')} done"):
-        return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl).collect()]
-
-
-def write_results(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as Parquet or CSV, by the name of the file. Raises: JobFailed."""
-    import pyarrow as pa
-    import pyarrow.csv as pc
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_pylist(list(rows), schema=_schema())
-    write_whole(path, lambda to: pc.write_csv(table, to) if path.suffix == ".csv" else pq.write_table(table, to))
+        return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl_of(SIMULATED_SCHEMA)).collect()]
 
 
 @contextmanager
@@ -221,17 +212,10 @@ def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
 
 
 def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
 
-    from broker.pipeline.simulate.messages_level import run_messages
-    from broker.pipeline.simulate.tables_level import run_tables
+    from broker.pipeline.simulate.levels import MessageSimulation, TableSimulation
 
-    row = run_messages(plan) if plan.level == MESSAGES else run_tables(plan)
-    yield pa.RecordBatch.from_pylist([row.to_json(plan)], schema=_schema())
-
-
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    kinds = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
-    return pa.schema([(name, kinds[kind]) for name, kind in SIMULATED_COLUMNS.items()])
+    began_s = time.process_time()
+    row = (MessageSimulation if plan.level == MESSAGES else TableSimulation)(plan).run()
+    row.cpu_s = time.process_time() - began_s
+    yield pa.RecordBatch.from_pylist([row.to_json(plan)], schema=SIMULATED_SCHEMA)

@@ -5,29 +5,24 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
-
-from pyspark.sql.datasource import InputPartition
 
 from broker.figures.numerals import many
 from broker.pipeline.faults import LakeRefused, SlotGap, TapTaken
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.lake import ARCHIVES, ArchiveNote, Lake
-from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots, absolute
+from broker.pipeline.lake.slot_copy import BadShare, Copied, LakeTarget, Slots, absolute
 from broker.pipeline.lake.table import ONE_ONLY, LakeBatch
 from broker.pipeline.lake.tap_cursors import TapCursors, TapName
+from broker.pipeline.options import now_ms
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.message_run import SlotRun
-from broker.pipeline.source.seal_stream import SealStream
-from broker.pipeline.source.stream_offset import StreamOffset, parted_text
+from broker.pipeline.source.seal_stream import SealStream, StreamOffset, parted_text
 from broker.slot_files.cursor_lag import Lag
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import GAPS_MAX
-
-__all__ = ["ArchiveRun", "SlotPlan", "Totals"]
 
 RELEASE_AGAIN_S: Final = 2.0
 GAPS_TOLD: Final = 3
@@ -36,14 +31,6 @@ TENDED_BYTES: Final = 32_000_000
 KEEP_HOURS: Final = 6  # for readers of replaced files
 
 Tasks = Callable[[Callable[[Slots], Copied], Sequence[Slots]], list[Copied]]
-
-
-class SlotPlan(SealStream):
-    """The stream of slots for planning only; the tasks of an archive open the slots themselves."""
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Refuse."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -65,12 +52,8 @@ class Totals:
     def count(self, copied: Copied) -> None:
         """Count a committed batch."""
         self.batches += 1
-        self.files += len(copied.files)
-        self.slots += copied.slots
-        self.rows += copied.rows
-        self.bad += copied.bad
-        self.slot_bytes += copied.slot_bytes
-        self.lake_bytes += sum(file.bytes for file in copied.files)
+        for name, number in copied.figures().items():
+            setattr(self, name, getattr(self, name) + number)
 
 
 class ArchiveRun:
@@ -97,7 +80,7 @@ class ArchiveRun:
         self._taps = tuple(sorted(taps))
         self._max_bad = BadShare.parse(max_bad)
         self._lock: int | None = None  # the descriptor of the locked file; the lock ends with the process
-        self._note: ArchiveNote | None = None
+        self.note: ArchiveNote  # from `begin` on
         self._at = StreamOffset("", 0)  # everything up to this offset is in the lake
         self._has_batch = False
         self._interrupted: StreamOffset | None = None  # the end of a batch of which the lake has the bad records only
@@ -108,12 +91,6 @@ class ArchiveRun:
         self._released = -1  # the last seal reported to the broker
         self._tended: int | None = None  # the number of files after the last compaction
         self._release_at_s = 0.0  # when to retry after the broker did not answer
-
-    @property
-    def note(self) -> ArchiveNote:
-        """The note of the archive."""
-        assert self._note is not None
-        return self._note
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> None:
         """Start a new archive or resume an old one, after sweeping the partial work of earlier runs.
@@ -132,7 +109,7 @@ class ArchiveRun:
             raise
 
     def _take_lock(self) -> bool:
-        path = self.lake.work_folder / ARCHIVES / f"{self._cursor}.lock"
+        path = self.lake.place.work_folder / ARCHIVES / f"{self._cursor}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -160,7 +137,7 @@ class ArchiveRun:
             self._has_batch, self._at, self._interrupted = False, note.start, None
         else:
             note = self._resumed(note, allow_gap=allow_gap)
-        self._note = note
+        self.note = note
         if self.lake.place.folder is not None:  # the lock keeps no other machine from a bucket
             for table in (self.lake.message_table, self.lake.bad_table):
                 table.sweep(note.query)
@@ -179,7 +156,7 @@ class ArchiveRun:
                 self._say(f"tap {tap!r} of vhost {vhost!r} is archived after seal {seal}: earlier slots are removed")
         seal = min(self._begins.values(), default=0)
         start = StreamOffset.at(self._catalog.view(), seal, gaps=self._gone)
-        return self.lake.write_note(self._cursor, ArchiveNote.new(self._vhost, self._taps, skip, start))
+        return self.lake.write_note(self._cursor, ArchiveNote(uuid.uuid4().hex, self._vhost, self._taps, skip, start))
 
     def _resumed(self, note: ArchiveNote, *, allow_gap: bool) -> ArchiveNote:
         """Check that nothing is missing after an archive's position, and return its note."""
@@ -278,7 +255,7 @@ class ArchiveRun:
         """Return the target of tasks that copy slots. Shapes: `slots` is a data folder or a URL."""
         return LakeTarget(self.lake.place, absolute(slots), self.note.query, self.note.skip)
 
-    def take(self, stream: SlotPlan, target: LakeTarget, tasks: Tasks) -> bool:
+    def take(self, stream: SealStream, target: LakeTarget, tasks: Tasks) -> bool:
         """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
         Shapes: `tasks` runs a function over items as tasks and returns the results.
@@ -353,22 +330,10 @@ class ArchiveRun:
 
     def values(self) -> dict[str, Any]:
         """Return the totals of the run, for a summary."""
-        totals = self.totals
-        return {
-            "lake": str(self.lake.place),
-            "store": self.note.start.store,
-            "cursor": self._cursor,
-            "batches": totals.batches,
-            "slots": totals.slots,
-            "rows": totals.rows,
-            "bad": totals.bad,
-            "slot_bytes": totals.slot_bytes,
-            "lake_bytes": totals.lake_bytes,
-            "seal": totals.seal,
-            **(totals.lag or {}),
-            "gaps": totals.gaps,
-            "gap_messages": totals.gap_messages,
-        }
+        place = {"lake": str(self.lake.place), "store": self.note.start.store, "cursor": self._cursor}
+        found = asdict(self.totals)
+        del found["files"], found["lag"]
+        return {**place, **found, **(self.totals.lag or {})}
 
 
 def _chosen(vhost: str | None, taps: Sequence[str]) -> str:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from broker.pipeline.lake.disk import Disk
-
-__all__ = ["LOG", "DeltaLog"]
+from broker.pipeline.lake.place import Disk
 
 LOG: Final = "_delta_log"
 LAST_CHECKPOINT: Final = "_last_checkpoint"
@@ -78,8 +76,10 @@ class DeltaLog:
         if not self._local:
             return []
         removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._whole(LOG, name)}
-        if removed or self._broken(LAST_CHECKPOINT):
-            removed |= {LAST_CHECKPOINT} & set(self._names())
+        if LAST_CHECKPOINT in self._names() and (
+            removed or not _is_json(self._disk.read(self._folder / LAST_CHECKPOINT))
+        ):
+            removed.add(LAST_CHECKPOINT)
         entries = [name for name in self._names() if name.endswith(".json") and name[:-5].isdecimal()]
         later: set[str] = set()
         for at in range(len(entries) - 1, -1, -1):
@@ -95,15 +95,6 @@ class DeltaLog:
 
     def _names(self) -> list[str]:
         return self._disk.list(self._folder)
-
-    def _broken(self, name: str) -> bool:
-        try:
-            json.loads(self._disk.read(self._folder / name))
-        except FileNotFoundError:
-            return False
-        except ValueError:
-            return True
-        return False
 
     def _torn(self, name: str, later: set[str]) -> bool:
         """Return whether an entry is half written, or replaces existing files by files that are not whole.
@@ -140,3 +131,11 @@ class DeltaLog:
 
 def _actions(block: bytes) -> Iterator[Mapping[str, Any]]:
     return (json.loads(line) for line in block.splitlines() if line)
+
+
+def _is_json(block: bytes) -> bool:
+    try:
+        json.loads(block)
+    except ValueError:
+        return False
+    return True

@@ -10,29 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
-from broker.pipeline.lake.bad_record import BAD_DDL, BAD_SCHEMA
-from broker.pipeline.lake.disk import Disk, ObjectDisk
-from broker.pipeline.lake.instant import Instant, instant_ms, now_ms
-from broker.pipeline.lake.place import LakePlace
+from broker.pipeline.lake.place import Disk, LakePlace, ObjectDisk
 from broker.pipeline.lake.slot_copy import Branch
 from broker.pipeline.lake.table import LakeBatch, LakeFile, LakeTable
-from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
-from broker.pipeline.source.stream_offset import StreamOffset
+from broker.pipeline.options import Instant, instant_ms, now_ms
+from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA, COLUMNS, ddl_of
+from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["ARCHIVES", "ArchiveNote", "Lake"]
 
 TAPS: Final = "_taps"
 ARCHIVES: Final = "_archives"
@@ -58,13 +53,6 @@ class ArchiveNote:
     taps: tuple[str, ...]
     skip: Mapping[str, Mapping[str, int]]
     start: StreamOffset
-
-    @classmethod
-    def new(
-        cls, vhost: str | None, taps: Sequence[str], skip: Mapping[str, Mapping[str, int]], start: StreamOffset
-    ) -> Self:
-        """Return the description of a new archive."""
-        return cls(uuid.uuid4().hex, vhost, tuple(taps), skip, start)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -120,11 +108,6 @@ class Lake:
     def _refuse(self, why: str) -> None:
         raise LakeRefused(f"{self.place} is no lake, {why}")
 
-    @property
-    def work_folder(self) -> Path:
-        """The folder for locks and jobs: the lake's own, or for a bucket a folder of this user."""
-        return self.place.work_folder()
-
     # ---- writing
 
     def commit(self, batch: LakeBatch) -> bool:
@@ -135,7 +118,7 @@ class Lake:
         """
         copied = batch.copied
         try:
-            if not self.message_table.check(batch):
+            if not self.message_table.holds(batch):
                 self.note_taps(copied.seals)
             if copied.bad_files:
                 self.bad_table.commit(replace(batch, copied=replace(copied, seals={})), copied.bad_files)
@@ -152,26 +135,13 @@ class Lake:
     def note_taps(self, branches: Iterable[Branch]) -> None:
         """Record the taps of a coming commit: a table answers a query about one tap, but does not list its taps."""
         for branch in branches:
-            self._note_tap(branch)
-
-    def _note_tap(self, branch: Branch) -> None:
-        store, *_ = branch
-        name = f"{store}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
-        if name not in self.disk.list(self.place.root / TAPS):
-            self._write(TAPS, name, branch)
+            name = f"{branch[0]}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
+            if name not in self.disk.list(self.place.root / TAPS):
+                self._write(TAPS, name, branch)
 
     def _write(self, folder: str, name: str, value: Any) -> None:
         """Write JSON to a file atomically; it is on disk when this returns."""
-        place = self.place.root / folder
-        self.disk.make_folder(place)
-        local = self.place.folder is not None  # an object appears whole
-        writing = place / (f".{uuid.uuid4().hex}" if local else name)
-        with self.disk.create(writing) as file:
-            file.write(json.dumps(value, ensure_ascii=False).encode())
-            self.disk.sync(file)
-        if local:
-            self.disk.rename(writing, place / name)
-        self.disk.sync_folder(place)
+        self.disk.write_whole(self.place.root / folder / name, json.dumps(value, ensure_ascii=False).encode())
 
     def _branches(self, store: str) -> list[Branch]:
         """Return the branches of a store in the lake. Cost: a file of a branch never changes and is read once."""
@@ -237,8 +207,6 @@ class Lake:
         Cost: files of other days are not opened. The frame shows the lake of this moment; later commits do not change
         it.
         """
-        from pyspark.sql import functions
-
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))
         files = self.message_table.files(first_ms, end_ms)
@@ -251,7 +219,7 @@ class Lake:
 
     def bad(self, spark: SparkSession) -> DataFrame:
         """Return the unreadable records, each with the reason and its bytes."""
-        return self._frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
+        return self._frame(spark, self.bad_table, self.bad_table.files(), ddl_of(BAD_SCHEMA))
 
     def _frame(self, spark: SparkSession, table: LakeTable, files: Sequence[LakeFile], ddl: str) -> DataFrame:
         """Return the rows of a table's files, with the columns of a schema."""
@@ -283,9 +251,6 @@ class Lake:
 
 def _object_rows(place: LakePlace, paths: Sequence[str], ddl: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of Parquet files in a bucket, in a task; columns that a file lacks are null."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.unify_schemas([ARROW_SCHEMA, BAD_SCHEMA])
     wanted = pa.schema([schema.field(column.split("`")[1]) for column in ddl.split(", ")])
     files = ObjectDisk(place.uri, place.options).files

@@ -21,9 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.pipeline.lake.disk import Disk
-
-__all__ = ["COMPARED", "DayFiles", "NewFile", "ParquetFile", "stats_of"]
+from broker.pipeline.lake.place import Disk
 
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 32 << 20  # large bodies end a row group earlier, because it is held in memory until written

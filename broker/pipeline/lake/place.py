@@ -1,26 +1,145 @@
-"""The place of a lake: a folder of this machine, or a prefix of an S3 bucket."""
+"""The place of a lake, a folder of this machine or a prefix of an S3 bucket, and the file calls of both.
+
+A test's substitute for `Disk` can fail at each call. Data that must survive a power loss is synced before the next
+step: a file's bytes, then the folder that names it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.lake.disk import Disk, ObjectDisk
-from broker.pipeline.local_path import URL, local_path
-from broker.pipeline.spark.user_folder import cache_folder
-
-__all__ = ["OPTIONS", "SCHEMES", "LakePlace"]
+from broker.pipeline.options import URL, local_path
+from broker.pipeline.spark.log import cache_folder
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
 ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")
+BUFFER_BYTES: Final = 1 << 20  # the package's stream accepts Python's bytes only through a buffer
 OPTIONS: Final = "AWS_"  # the prefix of an object store's environment variables
+
+
+class Disk:
+    """The operating system's files."""
+
+    def create(self, path: Path) -> BinaryIO:
+        """Open a new file for writing. Raises: FileExistsError."""
+        return path.open("xb")
+
+    def sync(self, file: BinaryIO) -> None:
+        """Sync the file's bytes to disk."""
+        file.flush()
+        os.fsync(file.fileno())
+
+    def sync_file(self, path: Path) -> None:
+        """Sync the bytes of a file that another writer wrote to disk."""
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def sync_folder(self, folder: Path) -> None:
+        """Sync the names in a folder to disk."""
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file a second name; return whether that name was free."""
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return False
+        return True
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file atomically."""
+        source.rename(target)
+
+    def remove(self, path: Path) -> bool:
+        """Remove a file; return whether it existed."""
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read(self, path: Path) -> bytes:
+        """Return a whole file. Raises: FileNotFoundError."""
+        return path.read_bytes()
+
+    def list(self, folder: Path) -> list[str]:
+        """Return the names in a folder, sorted; empty if the folder does not exist."""
+        try:
+            return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
+        except FileNotFoundError:
+            return []
+
+    def write_whole(self, path: Path, block: bytes) -> None:
+        """Write a file atomically, in a folder that is created if missing; it is on disk when this returns."""
+        self.make_folder(path.parent)
+        writing = path.with_name(f".{uuid.uuid4().hex}")
+        with self.create(writing) as file:
+            file.write(block)
+            self.sync(file)
+        self.rename(writing, path)
+        self.sync_folder(path.parent)
+
+    def make_folder(self, folder: Path) -> None:
+        """Create a folder with its parents, and sync the folders that name them."""
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for made in reversed(missing):
+            made.mkdir(exist_ok=True)
+            self.sync_folder(made.parent)
+
+
+class ObjectDisk(Disk):
+    """The objects of a bucket, by paths below a URL. An object is durable when its file is closed."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        self.files: Any = PyFileSystem(DeltaStorageHandler(uri, dict(options)))
+
+    def create(self, path: Path) -> BinaryIO:
+        made: BinaryIO = self.files.open_output_stream(path.as_posix(), buffer_size=BUFFER_BYTES)
+        return made
+
+    def write_whole(self, path: Path, block: bytes) -> None:
+        with self.create(path) as file:  # an object appears whole
+            file.write(block)
+
+    def remove(self, path: Path) -> bool:
+        if not self.files.get_file_info(path.as_posix()).is_file:
+            return False
+        self.files.delete_file(path.as_posix())
+        return True
+
+    def read(self, path: Path) -> bytes:
+        with self.files.open_input_file(path.as_posix()) as file:
+            return bytes(file.read())
+
+    def list(self, folder: Path) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        found = self.files.get_file_info(FileSelector(folder.as_posix(), allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Do nothing: an object is durable when its file is closed, and has no folder."""
+
+    sync = sync_file = sync_folder = make_folder = _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +154,8 @@ class LakePlace:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, name: str | Path | LakePlace, given: Mapping[str, str] | None = None) -> LakePlace:
-        """Return the place of a path or a URL, with the given options and those of this process's environment.
+    def of(cls, name: str | Path | LakePlace) -> LakePlace:
+        """Return the place of a path or a URL, with the options of this process's environment.
 
         Raises: LakeRefused for a place that cannot hold a lake.
         """
@@ -51,8 +170,7 @@ class LakePlace:
         rest = str(name)[found.end() :].strip("/")
         if not rest:
             raise LakeRefused(f"{name} names no bucket: a lake is at s3://bucket/prefix")
-        found_options = {**os.environ, **{name.upper(): value for name, value in (given or {}).items()}}
-        options = {name: value for name, value in found_options.items() if name.startswith(OPTIONS)}
+        options = {name: value for name, value in os.environ.items() if name.startswith(OPTIONS)}
         return cls(f"s3://{rest}", options)
 
     def __str__(self) -> str:
@@ -72,13 +190,10 @@ class LakePlace:
         """Return the file calls for this place."""
         return Disk() if self.folder is not None else ObjectDisk(self.uri, self.options)
 
+    @property
     def work_folder(self) -> Path:
-        """Return the folder for locks and jobs: the lake itself, or for a bucket a folder of this user."""
+        """The folder for locks and jobs: the lake itself, or for a bucket a folder of this user."""
         if self.folder is not None:
             return self.folder
         digest = hashlib.sha256(f"{self.uri} {self.options.get('AWS_ENDPOINT_URL', '')}".encode()).hexdigest()[:8]
         return cache_folder(os.environ) / "lakes" / f"{quote(self.uri[5:], safe='')[:100]}-{digest}"
-
-    def table_uri(self, name: str) -> str:
-        """Return the URI of a table of the lake."""
-        return f"{self.uri}/{name}"

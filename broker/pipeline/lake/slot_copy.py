@@ -5,45 +5,45 @@ Message bytes go from the slot file into Arrow and from there into Parquet, not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
+import pyarrow as pa
 
-from broker.pipeline.faults import SlotDamaged, said_plainly
-from broker.pipeline.lake.bad_record import BAD_SCHEMA, BadRecord, bad_batch
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.faults import LakeRefused, SlotDamaged, said_plainly
 from broker.pipeline.lake.parquet_file import DayFiles, NewFile
-from broker.pipeline.lake.place import LakePlace
-from broker.pipeline.local_path import local_path
+from broker.pipeline.lake.place import Disk, LakePlace
+from broker.pipeline.options import local_path
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.decoder import batches, together
-from broker.pipeline.source.schema import ARROW_SCHEMA
+from broker.pipeline.source.message_run import batches, together
+from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows, joined_rows
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
-__all__ = ["Branch", "Copied", "LakeTarget", "SlotCopy", "Slots", "absolute"]
-
 URLS: Final = ("http://", "https://")
+FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent
+_SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 
 Branch = tuple[str, str, str, str]  # store, incarnation, vhost and tap
 Slots = Sequence[SlotHandle]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Copied:
     """The report of a task for the commit. Shapes: `seals` has the first and the last seal of each branch."""
 
     files: tuple[NewFile, ...] = ()
     bad_files: tuple[NewFile, ...] = ()
-    seals: Mapping[Branch, tuple[int, int]] = field(default_factory=dict)
+    seals: dict[Branch, tuple[int, int]] = field(default_factory=dict)
     slots: int = 0
     rows: int = 0
     bad: int = 0
@@ -51,19 +51,53 @@ class Copied:
 
     def __add__(self, other: Copied) -> Copied:
         """Return the sum of both reports."""
-        seals = dict(self.seals)
-        for branch, (first, last) in other.seals.items():
-            held = seals.get(branch, (first, last))
-            seals[branch] = (min(held[0], first), max(held[1], last))
-        return Copied(
-            self.files + other.files,
-            self.bad_files + other.bad_files,
-            seals,
-            self.slots + other.slots,
-            self.rows + other.rows,
-            self.bad + other.bad,
-            self.slot_bytes + other.slot_bytes,
-        )
+        both = Copied(self.files + other.files, self.bad_files + other.bad_files, dict(self.seals))
+        for branch, seals in other.seals.items():
+            both.note_seals(branch, *seals)
+        for name in ("slots", "rows", "bad", "slot_bytes"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        return both
+
+    def note_seals(self, branch: Branch, first: int, last: int) -> None:
+        """Add the first and the last seal of some slots of a branch."""
+        held = self.seals.get(branch, (first, last))
+        self.seals[branch] = (min(held[0], first), max(held[1], last))
+
+    def figures(self) -> dict[str, int]:
+        """Return the sizes of a batch."""
+        lake_bytes = sum(file.bytes for file in self.files)
+        return {"slots": self.slots, "rows": self.rows, "bad": self.bad, "slot_bytes": self.slot_bytes,
+                "files": len(self.files), "lake_bytes": lake_bytes}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BadShare:
+    """The limit of unreadable messages in a batch. Shapes: a number as written, 5, or a share, 0.1%."""
+
+    text: str
+    messages: int | None
+    share: Fraction | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the limit that a text describes. Raises: LakeRefused."""
+        text = text.strip()
+        percent = _SHARE.fullmatch(text)
+        if percent is not None and Fraction(percent[1]) <= 100:
+            return cls(text, None, Fraction(percent[1]) / 100)
+        if text.isascii() and text.isdigit():
+            return cls(text, int(text), None)
+        raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")
+
+    def exceeded(self, bad: int, messages: int) -> bool:
+        """Return whether `bad` of `messages` messages exceed the limit."""
+        if self.share is None:
+            return bad > (self.messages or 0)
+        few = FEW if self.share else 0
+        return bad > few and Fraction(bad) > self.share * messages
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def absolute(slots: str) -> str:
@@ -103,30 +137,19 @@ class LakeTarget:
         return partial(open_handle, open_catalog(**where))
 
 
-class SlotCopy:
+class SlotCopy(ExitStack):
     """Copies slots into a lake, one file per date; an exception inside `with` removes the files.
 
     Invariant: no log names the files yet. Two copies of the same slots have equal rows, under other file names.
     """
 
     def __init__(self, disk: Disk, lake: Path, query: str, open_slot: Callable[[SlotHandle], SlotView]) -> None:
+        super().__init__()
         self._query = query
         self._open = open_slot
-        self._messages = DayFiles(disk, lake / "messages", query, ARROW_SCHEMA)
-        self._bad = DayFiles(disk, lake / "bad", query, BAD_SCHEMA)
-        self._files = ExitStack()
-        self._seals: dict[Branch, tuple[int, int]] = {}
-        self._slots = self._rows = self._bad_rows = self._slot_bytes = 0
-
-    def __enter__(self) -> Self:
-        self._files.enter_context(self._messages)
-        self._files.enter_context(self._bad)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.__exit__(kind, error, trace)
+        self._messages = self.enter_context(DayFiles(disk, lake / "messages", query, ARROW_SCHEMA))
+        self._bad = self.enter_context(DayFiles(disk, lake / "bad", query, BAD_SCHEMA))
+        self._done = Copied()
 
     def copy(self, slots: Iterable[SlotHandle]) -> None:
         """Copy the readable rows of slots, and record the others as bad. Raises: SlotMissing.
@@ -143,64 +166,50 @@ class SlotCopy:
                 if isinstance(view, SlotView):
                     self._copy(slot, view)
                 else:
-                    self._note([self._whole(slot, str(view))])
+                    self._note(slot, str(view))
 
     def _opened(self, slot: SlotHandle) -> SlotView | BadSlotFile | SlotDamaged:
         """Count a slot, and return its view, or why it cannot be read."""
-        self._count(slot)
+        done = self._done
+        done.note_seals((slot.store, slot.incarnation or "", slot.vhost, slot.queue), slot.seal, slot.seal)
+        done.slots += 1
+        done.slot_bytes += slot.bytes
         try:
             return self._open(slot)
         except (BadSlotFile, SlotDamaged) as error:
             return error
 
-    def _count(self, slot: SlotHandle) -> None:
-        branch = (slot.store, slot.incarnation or "", slot.vhost, slot.queue)
-        first, last = self._seals.get(branch, (slot.seal, slot.seal))
-        self._seals[branch] = (min(first, slot.seal), max(last, slot.seal))
-        self._slots += 1
-        self._slot_bytes += slot.bytes
-
     def _copy(self, slot: SlotHandle, view: SlotView) -> None:
         try:
             rows = SlotRows(view)
         except BadSlotFile as error:
-            self._note([self._whole(slot, str(error))])
+            self._note(slot, str(error))
             return
         bad = rows.bad()
-        self._note(self._record(slot, rows, one.position, one.reason, one.raw) for one in bad)
+        for one in bad:
+            place = {
+                "row": one.position,
+                "offset": int(rows.ids[one.position]),
+                "ts": int(rows.ts_ms[one.position]) * 1000,
+            }
+            self._note(slot, one.reason, **place, rows=1, raw=one.raw)
         self._add(rows, np.delete(np.arange(len(rows.ids)), [one.position for one in bad]) if bad else None)
 
     def _add(self, rows: SlotRows, good: Any = None) -> None:
         for batch in batches(rows, rows=good):
-            self._rows += batch.num_rows
+            self._done.rows += batch.num_rows
             self._messages.add(batch)
             rows.let_go()
 
-    def _note(self, records: Iterable[BadRecord]) -> None:
-        for record in records:
-            self._bad_rows += record.rows
-            self._bad.add(bad_batch([record]))
-
-    def _whole(self, slot: SlotHandle, reason: str) -> BadRecord:
-        ts = (slot.first_ts_ms or 0) * 1000
-        place = (slot.store, slot.vhost, slot.queue, slot.first, slot.seal)
-        return BadRecord(*place, None, slot.first, slot.count, ts, reason, None, self._query, slot.incarnation or None)
-
-    def _record(self, slot: SlotHandle, rows: SlotRows, position: int, reason: str, raw: bytes) -> BadRecord:
-        ts = int(rows.ts_ms[position]) * 1000
-        place = (slot.store, slot.vhost, slot.queue, slot.first, slot.seal)
-        return BadRecord(
-            *place, position, int(rows.ids[position]), 1, ts, reason, raw, self._query, slot.incarnation or None
-        )
+    def _note(self, slot: SlotHandle, reason: str, **row: Any) -> None:
+        """Record an unreadable row, or a whole slot if none is given, by the columns of BAD_SCHEMA."""
+        whole = {"offset": slot.first, "rows": slot.count, "ts": (slot.first_ts_ms or 0) * 1000}
+        of_slot = {"store": slot.store, "vhost": slot.vhost, "queue": slot.queue, "slot": slot.first, "seal": slot.seal}
+        found = {"query": self._query, "incarnation": slot.incarnation or None, "reason": reason}
+        record = {**of_slot, **found, **whole, **row}
+        self._done.bad += record["rows"]
+        self._bad.add(pa.RecordBatch.from_pylist([record], BAD_SCHEMA))
 
     def finish(self) -> Copied:
         """Write the remaining rows, and return the report; all files are on disk then."""
-        return Copied(
-            self._messages.finish(),
-            self._bad.finish(),
-            self._seals,
-            self._slots,
-            self._rows,
-            self._bad_rows,
-            self._slot_bytes,
-        )
+        return replace(self._done, files=self._messages.finish(), bad_files=self._bad.finish())

@@ -13,23 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, PostCommitHookProperties, Schema, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, Transaction
 
 from broker.pipeline.faults import LakeRefused, TapTaken
 from broker.pipeline.lake.delta_log import DeltaLog
-from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.parquet_file import COMPARED, NewFile
-from broker.pipeline.lake.place import LakePlace
+from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.lake.slot_copy import Branch, Copied
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-__all__ = ["ONE_ONLY", "LakeBatch", "LakeFile", "LakeTable"]
+from broker.pipeline.options import now_ms
 
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
@@ -69,10 +66,7 @@ class LakeBatch:
 
     def facts(self) -> dict[str, Any]:
         """Return the batch's figures for the log."""
-        copied = self.copied
-        made = {name: getattr(copied, name) for name in ("slots", "rows", "bad", "slot_bytes")}
-        return {"query": self.query, "seal": self.seal, "files": len(copied.files),
-                "lake_bytes": sum(file.bytes for file in copied.files), **made}  # fmt: skip
+        return {"query": self.query, "seal": self.seal, **self.copied.figures()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +94,6 @@ def query_name(query: str, incarnation: str) -> str:
 @contextmanager
 def delta_faults(uri: str) -> Iterator[None]:
     """Turn exceptions of the package into one line."""
-    from deltalake.exceptions import DeltaError
-
     try:
         yield
     except (DeltaError, OSError) as error:
@@ -121,7 +113,7 @@ class LakeTable:
     def __init__(
         self, place: LakePlace, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
     ) -> None:
-        self.uri = place.table_uri(name)
+        self.uri = f"{place.uri}/{name}"
         self.folder = place.root / name
         self.log = DeltaLog(self.folder if place.folder is not None else None, disk)
         self.options = dict(place.options)
@@ -132,15 +124,11 @@ class LakeTable:
     @property
     def exists(self) -> bool:
         """Whether there is a table."""
-        from deltalake import DeltaTable
-
         with delta_faults(self.uri):
             return DeltaTable.is_deltatable(self.uri, storage_options=self.options)
 
     def create(self) -> None:
         """Create the table if it does not exist."""
-        from deltalake import DeltaTable, Schema
-
         if self.exists:
             return
         self._disk.make_folder(self.folder)
@@ -161,8 +149,6 @@ class LakeTable:
 
     def load(self) -> DeltaTable:
         """Return the package's table object. Raises: LakeRefused for a version that the table does not have."""
-        from deltalake import DeltaTable
-
         with delta_faults(self.uri):
             table = DeltaTable(self.uri, storage_options=self.options)
             if self._version is not None:
@@ -210,30 +196,36 @@ class LakeTable:
 
     # ---- writing
 
-    def check(self, batch: LakeBatch) -> bool:
-        """Return whether the table has a batch. Raises: LakeRefused when its slots belong to another writer."""
-        return _holds(self.load(), batch)
+    def holds(self, batch: LakeBatch, table: DeltaTable | None = None) -> bool:
+        """Return whether the table has a batch. Raises: TapTaken when its slots belong to another writer."""
+        table = table or self.load()
+        passed = table.transaction_version(batch.name)
+        if passed is not None and batch.seal <= passed:
+            return True
+        for branch, (first, _last) in batch.copied.seals.items():
+            held = table.transaction_version(branch_name(branch)) or 0
+            *_, vhost, tap = branch
+            if first <= held:
+                raise TapTaken(
+                    f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
+                    f"and was to get seal {first} again: {ONE_ONLY}"
+                )
+        return False
 
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
 
         Raises: LakeRefused, after files that the log does not name are removed.
         """
+        made = False
         try:
-            made = self.append(batch, files)
-        except LakeRefused:
-            self.discard(files)
-            raise
-        if not made:
-            self.discard(files)
+            made = self._append(batch, files)
+        finally:
+            if not made:
+                self.discard(files)
         return made
 
-    def append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        """Add a batch as `commit` does, and keep the files in any case."""
-        from deltalake import CommitProperties, PostCommitHookProperties
-        from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction, Transaction
-
+    def _append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},
@@ -241,27 +233,18 @@ class LakeTable:
             app_transactions=[Transaction(name, version) for name, version in batch.transactions().items()],
         )
         hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-        for _ in range(ATTEMPTS):
-            table = self.load()
-            held = _holds(table, batch)
-            self.log.sync(table.version())  # its writer may have died before the sync
-            if held:
-                return False
-            try:
-                with delta_faults(self.uri):
-                    table.create_write_transaction(
-                        adds, "append", table.schema(), [DATE],
-                        commit_properties=properties, post_commithook_properties=hooks,
-                    )  # fmt: skip
-            except LakeRefused as refused:
-                if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > table.version():
-                    continue  # another writer was first
-                raise
-            self.log.sync(table.version() + 1, after=table.version())
-            if not (table.version() + 1) % CHECKPOINT_EVERY:
-                self._checkpoint()
-            return True
-        raise LakeRefused(f"{self.uri} changes faster than it can be written to")
+
+        def append(table: DeltaTable) -> int:
+            table.create_write_transaction(
+                adds, "append", table.schema(), [DATE],
+                commit_properties=properties, post_commithook_properties=hooks,
+            )  # fmt: skip
+            return table.version() + 1
+
+        version = self._change(append, lambda table: self.holds(batch, table))
+        if version is not None and not version % CHECKPOINT_EVERY:
+            self._checkpoint()
+        return version is not None
 
     def _checkpoint(self) -> None:
         """Fold the entries into a checkpoint; remove old entries when the checkpoint is on disk.
@@ -290,14 +273,12 @@ class LakeTable:
 
     def compact(self, target_bytes: int, day: str | None = None) -> dict[str, Any]:
         """Compact small files, of all days or one, and return the package's figures."""
-        from deltalake import ColumnProperties, WriterProperties
-
         plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
         properties = WriterProperties(
             compression="ZSTD", compression_level=1, column_properties={"body": plain, "raw": plain}
         )
         filters = None if day is None else [(DATE, "=", day)]
-        return self._maintain(
+        return self._change(
             lambda table: table.optimize.compact(
                 partition_filters=filters, target_size=target_bytes, writer_properties=properties
             )
@@ -305,7 +286,7 @@ class LakeTable:
 
     def delete(self, predicate: str) -> int:
         """Delete rows by a condition in SQL, and return how many; `vacuum` later removes their bytes."""
-        return int(self._maintain(lambda table: table.delete(predicate))["num_deleted_rows"])
+        return int(self._change(lambda table: table.delete(predicate))["num_deleted_rows"])
 
     def vacuum(self, keep_hours: int) -> int:
         """Remove files replaced more than `keep_hours` ago, and unlogged files after a day; return how many."""
@@ -329,37 +310,25 @@ class LakeTable:
             if path.rpartition("/")[2].startswith(f"{query}-"):
                 self._disk.remove(self.folder / path)
 
-    def _maintain(self, work: Callable[[DeltaTable], Any]) -> Any:
-        from deltalake.exceptions import CommitFailedError
-
-        for attempt in range(ATTEMPTS):
+    def _change(self, work: Callable[[DeltaTable], Any], held: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
+        """Change the table, again if another writer was first; return None if it holds the change already."""
+        for _ in range(ATTEMPTS):
             table = self.load()
-            self.log.sync(table.version())
+            version = table.version()
+            done = held(table)
+            self.log.sync(version)  # its writer may have died before the sync
+            if done:
+                return None
             try:
                 with delta_faults(self.uri):
-                    done = work(table)
+                    found = work(table)
             except LakeRefused as refused:
-                if isinstance(refused.__cause__, CommitFailedError) and attempt < ATTEMPTS - 1:
-                    continue  # other writers replaced the same files
+                if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > version:
+                    continue
                 raise
-            self.log.sync(self.load().version(), after=table.version())
-            return done
-        raise AssertionError
-
-
-def _holds(table: DeltaTable, batch: LakeBatch) -> bool:
-    passed = table.transaction_version(batch.name)
-    if passed is not None and batch.seal <= passed:
-        return True
-    for branch, (first, _last) in batch.copied.seals.items():
-        held = table.transaction_version(branch_name(branch)) or 0
-        *_, vhost, tap = branch
-        if first <= held:
-            raise TapTaken(
-                f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
-                f"and was to get seal {first} again: {ONE_ONLY}"
-            )
-    return False
+            self.log.sync(self.load().version(), after=version)
+            return found
+        raise LakeRefused(f"{self.uri} changes faster than it can be written to")
 
 
 def _lake_file(row: Mapping[str, Any]) -> LakeFile:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
+from broker.pipeline.source.options import WILDCARDS, is_chosen
 from broker.slot_files.cursor_lag import Lag, LagTable
 from broker.slot_files.seal_log import Gap, QueueKey, Released
-
-__all__ = ["TapCursors", "TapName"]
 
 TapName = tuple[str, str]  # vhost, tap
 
@@ -22,28 +20,20 @@ class TapCursors:
     """
 
     def __init__(
-        self,
-        catalog: Catalog,
-        name: str,
-        *,
-        vhost: str | None,
-        taps: Sequence[str],
-        say: Callable[[str], None],
+        self, catalog: Catalog, name: str, *, vhost: str | None, taps: Sequence[str], say: Callable[[str], None]
     ) -> None:
         self.name = name
         self._catalog = catalog
         self._vhost = vhost
         self._taps = tuple(taps)
-        self._exact = bool(taps) and not any(character in tap for tap in taps for character in "*?[")
+        self._exact = bool(taps) and not any(sign in tap for tap in taps for sign in WILDCARDS)
         self._say = say
         self._made: set[TapName] = set()  # the taps in which this run created the cursor
         self._silent = False  # the broker did not answer the last time, and that was reported
 
     def wants(self, vhost: str, tap: str) -> bool:
         """Return whether a tap is chosen."""
-        if self._vhost not in (None, vhost):
-            return False
-        return not self._taps or any(tap == name or fnmatchcase(tap, name) for name in self._taps)
+        return is_chosen(vhost, tap, self._vhost, self._taps or None)
 
     def taps(self) -> set[TapName]:
         """Return the chosen taps that exist, have slots or have a cursor; without a running broker the latter two."""

@@ -9,23 +9,13 @@ from broker.figures.axis import bucket_axis, even_axis
 from broker.figures.chart import WIDE, column_chart
 from broker.figures.markup import Amount, escaped, table
 from broker.figures.numerals import many, short_text, size_text, span_text
+from broker.pipeline.routes.route_count import busiest_keys
 from broker.pipeline.routes.topology import RoutedBinding, Topology
 from broker.routing.cover_set import CoverSet
 from broker.routing.dialect import AMQP, DIALECTS
 from broker.routing.pattern import BindingKeyError, Pattern
 from broker.slot_files.cursor_lag import LagTable
 from broker.slot_files.seal_view import SealView
-
-__all__ = [
-    "bindings_section",
-    "consumer_rows",
-    "consumers_section",
-    "reach",
-    "reach_section",
-    "redundant_bindings",
-    "tap_rows",
-    "taps_section",
-]
 
 Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
@@ -44,10 +34,6 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
     messages = sum(count for _, count, _ in fan_out)
     copies = sum(queues * count for queues, count, _ in fan_out)
     met = {row["number"] for row in rows if row["kind"] == "binding"}
-    nobody = sorted(
-        (row for row in rows if row["kind"] == "nobody"),
-        key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]),
-    )
     return {
         "bindings": len(topology.bindings),
         "copies": copies,
@@ -55,10 +41,7 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
         "by_queues": [{"queues": queues, "messages": count, "keys": keys} for queues, count, keys in fan_out],
         "unmatched_messages": sum(count for queues, count, _ in fan_out if queues == 0),
         "unmatched_keys": sum(keys for queues, _, keys in fan_out if queues == 0),
-        "unmatched": [
-            {"vhost": row["vhost"], "exchange": row["name"], "routing_key": row["detail"], "messages": row["messages"]}
-            for row in nobody[:NOBODY_MAX]
-        ],
+        "unmatched": busiest_keys((row for row in rows if row["kind"] == "nobody"), "routing_key", NOBODY_MAX),
         "dead_bindings": [
             {"vhost": binding.vhost, "binding": str(binding)}
             for number, binding in enumerate(topology.bindings)
@@ -270,3 +253,11 @@ def consumers_section(values: Values) -> str:
 
 def _said(text: str) -> str:
     return f'<p class="soft">{escaped(text)}</p>\n'
+
+
+SECTIONS = {
+    "Fan-out": reach_section,
+    "Bindings": bindings_section,
+    "Slots and cursors": taps_section,
+    "Queues and consumers": consumers_section,
+}

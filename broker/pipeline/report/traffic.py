@@ -2,15 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, instant, slice_ms
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from broker.figures.axis import Axis
 
-__all__ = ["AHEAD_DAYS", "forecast", "traffic", "trend"]
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+MOST: Final = 7 * 24 + 1  # a week of hours that begins within an hour
+SIZES: Final = {
+    "second": SECOND_MS,
+    "5 seconds": 5 * SECOND_MS,
+    "15 seconds": 15 * SECOND_MS,
+    "minute": MINUTE_MS,
+    "5 minutes": 5 * MINUTE_MS,
+    "15 minutes": 15 * MINUTE_MS,
+    "hour": HOUR_MS,
+    "6 hours": 6 * HOUR_MS,
+    "day": DAY_MS,
+    "week": 7 * DAY_MS,
+}
+
+TICK_SIZES_MS: Final = tuple(
+    count * unit_ms
+    for unit_ms, counts in (
+        (SECOND_MS, (1, 2, 5, 10, 15, 30)),
+        (MINUTE_MS, (1, 2, 5, 10, 15, 30)),
+        (HOUR_MS, (1, 2, 3, 6, 12)),
+        (DAY_MS, (1, 2, 7, 14, 28, 91, 364)),
+    )
+    for count in counts
+)
+
+
+def slice_ms(first_ms: int, last_ms: int) -> int:
+    """Return the smallest slice size that needs no more slices than a week has hours; several weeks for long spans."""
+    for size_ms in SIZES.values():
+        if last_ms // size_ms - first_ms // size_ms < MOST:
+            return size_ms
+    week_ms = SIZES["week"]
+    return week_ms * -(-((last_ms - first_ms) // week_ms + 2) // MOST)
+
+
+def slice_name(size_ms: int) -> str:
+    """Return the name of a slice size."""
+    for name, known_ms in SIZES.items():
+        if known_ms == size_ms:
+            return name
+    return f"{size_ms // SIZES['week']} weeks"
+
+
+def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
+    """Return the counts of all slices, including empty ones. Shapes: `counts` is by the slice's beginning."""
+    return [counts.get(at_ms, 0) for at_ms in begins(first_ms, last_ms, size_ms)]
+
+
+def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
+    """Return where the slices of a span begin."""
+    return range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)
+
+
+def instant(at_ms: int) -> str:
+    """Return a time as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
+    """Return the axis of a span, with ticks at round times, whose texts are as short as possible."""
+    span_ms = max(1, last_ms - first_ms)
+    size_ms = next((size for size in TICK_SIZES_MS if span_ms / size <= count), TICK_SIZES_MS[-1])
+    form = "%d %b" if size_ms >= DAY_MS else "%H:%M" if size_ms >= MINUTE_MS else "%H:%M:%S"
+    ticks: list[tuple[float, str]] = []
+    before = None
+    for at_ms in range(-(-first_ms // size_ms) * size_ms, last_ms + 1, size_ms):
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+        next_day = before is not None and moment.date() != before
+        before = moment.date()
+        ticks.append((at_ms, moment.strftime("%d %b" if next_day else form)))
+    return Axis("time (UTC)", first_ms, first_ms + span_ms, tuple(ticks), float)
+
 
 LEVELS: Final = 4  # the first words of a key
 PREFIXES: Final = 12  # the largest of a level
@@ -27,9 +103,8 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
     Cost: three passes, the first over the times alone; later steps use the groups of the second, one row for each key
         and time slice.
     """
-    from pyspark.sql import functions as sf
-
-    sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), _size().alias("size"))
+    size = sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
+    sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), size.alias("size"))
     span = sized.agg(sf.count("*").alias("n"), sf.min("at").alias("first"), sf.max("at").alias("last")).collect()[0]
     if not span["n"]:
         return None
@@ -44,7 +119,7 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
     sizes = sized.groupBy("size").agg(sf.count("*").alias("messages")).persist()
     try:
         slices, days = _over_time(grouped)
-        exchanges = _exchanges(grouped)
+        exchanges = _rows(_sums(grouped, "vhost", "exchange", keys=sf.count_distinct("routing_key")))
         return {
             "messages": span["n"],
             "bytes": sum(row["bytes"] for row in exchanges),
@@ -61,7 +136,7 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
             },
             "by_day": {str(day): count for day, count in sorted(days.items())},
             "exchanges": exchanges,
-            "top_keys": _top_keys(grouped),
+            "top_keys": _rows(_sums(grouped, "vhost", "exchange", "routing_key").limit(TOP_KEYS)),
             "heat": _heat(grouped, (first_ms, last_ms, size_ms)),
             "sizes": _sizes(sizes),
         }
@@ -70,52 +145,30 @@ def traffic(frame: DataFrame) -> dict[str, Any] | None:
         sizes.unpersist()
 
 
-def _size() -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
 
 
 def _floor(column: Column, size_ms: int) -> Column:
-    from pyspark.sql import functions as sf
-
     return column - sf.pmod(column, sf.lit(size_ms))
 
 
 def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
     """Return messages and bytes by slice, and messages by day."""
-    from pyspark.sql import functions as sf
-
     slices: dict[int, tuple[int, int]] = {}
     days: dict[int, int] = {}
-    sums = grouped.groupBy("day", "slice").agg(sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes"))
-    for row in sums.collect():
+    for row in _sums(grouped, "day", "slice").collect():
         messages, size = slices.get(row["slice"], (0, 0))
         slices[row["slice"]] = (messages + row["messages"], size + row["bytes"])
         days[row["day"]] = days.get(row["day"], 0) + row["messages"]
     return slices, days
 
 
-def _exchanges(grouped: DataFrame) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as sf
-
-    rows = grouped.groupBy("vhost", "exchange").agg(
-        sf.sum("messages").alias("messages"),
-        sf.sum("bytes").alias("bytes"),
-        sf.count_distinct("routing_key").alias("keys"),
-    )
-    ordered = rows.orderBy(sf.desc("messages"), "vhost", "exchange").collect()
-    return [row.asDict() for row in ordered]
-
-
-def _top_keys(grouped: DataFrame) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as sf
-
-    keys = grouped.groupBy("vhost", "exchange", "routing_key").agg(
-        sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes")
-    )
-    top = keys.orderBy(sf.desc("messages"), "vhost", "exchange", "routing_key").limit(TOP_KEYS).collect()
-    return [row.asDict() for row in top]
+def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
+    """Return messages and bytes by some columns, the most messages first."""
+    sums = [sf.sum(name).alias(name) for name in ("messages", "bytes")]
+    counted = grouped.groupBy(*names).agg(*sums, *(column.alias(name) for name, column in more.items()))
+    return counted.orderBy(sf.desc("messages"), *names)
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
@@ -123,9 +176,6 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
     Shapes: a level omits keys with fewer words.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sf
-
     words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
     beginnings = sf.transform(
         sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS), sf.size("words"))),
@@ -176,8 +226,6 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
 def _sizes(sizes: DataFrame) -> dict[str, Any]:
     """Return the sizes of bodies. Shapes: a class ends at a power of two, inclusive; the first holds size 0."""
-    from pyspark.sql import functions as sf
-
     digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, unlike a logarithm
     upto = sf.when(sf.col("size") <= 1, sf.col("size")).otherwise(sf.pow(sf.lit(2.0), digits).cast("bigint"))
     classes = sizes.groupBy(upto.alias("upto")).agg(sf.sum("messages").alias("messages")).orderBy("upto").collect()

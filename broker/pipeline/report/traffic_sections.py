@@ -9,11 +9,7 @@ from broker.figures.axis import bucket_axis, even_axis, span_axis
 from broker.figures.chart import WIDE, HeatRow, Line, column_chart, heat_chart, line_chart
 from broker.figures.markup import Amount, escaped, table
 from broker.figures.numerals import KIB, many, short_text, size_text, span_text
-from broker.pipeline.report.time_slices import DAY_MS, instant, moment_axis, slice_name
-
-__all__ = [
-    "exchanges_section", "forecast_section", "heat_section", "keys_section", "rate_section", "sizes_section",
-]  # fmt: skip
+from broker.pipeline.report.traffic import DAY_MS, instant, moment_axis, slice_name
 
 EMPTY: Final = "(empty)"
 
@@ -156,3 +152,12 @@ def forecast_section(values: Values) -> str:
 
 def _moment(at_ms: int) -> str:
     return instant(at_ms)[:19].replace("T", " ")
+
+
+SECTIONS = {
+    "Rate": rate_section,
+    "Topic heat": heat_section,
+    "Top keys": keys_section,
+    "Exchanges": exchanges_section,
+    "Sizes": sizes_section,
+}

@@ -8,14 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.wire import PROPERTIES_AT
+from broker.pipeline.faults import restated
 from broker.pipeline.routes.topology import PREDECLARED, Topology
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.hash_exchange import HashExchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
-
-__all__ = ["BadTopology", "Match", "Matcher", "MessageHeader", "compiled"]
 
 LIMITS: Final = PatternLimits(
     hashes=8, words=128
@@ -40,7 +38,7 @@ class Match(NamedTuple):
 
 
 class Path(int):
-    """The number of a binding, as the destination that a hash exchange selects by its name."""
+    """The number of a binding, as a destination that an exchange chooses by its name."""
 
     name: str
 
@@ -95,10 +93,8 @@ class Matcher:
         self._onward: dict[int, Exchange] = {}
         self._places = {queue: place for place, queue in enumerate(topology.queues)}
         for entry in topology.exchanges:
-            try:
+            with restated(ValueError, BadTopology, f"exchange '{entry.name}' of vhost '{entry.vhost}': "):
                 exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
-            except ValueError as error:
-                raise BadTopology(f"exchange '{entry.name}' of vhost '{entry.vhost}': {error}") from None
             exchange.set_alternate(entry.alternate)
             self._exchanges[entry.vhost, entry.name] = exchange
         drawn: dict[tuple[Exchange, str], Path] = {}
@@ -113,17 +109,15 @@ class Matcher:
             else:
                 queue = (binding.vhost, binding.destination)
                 self.queue_of.append(self._places.setdefault(queue, len(self._places)))
-            if isinstance(exchange, HashExchange):  # it selects among destinations by name, not by binding
+            if exchange.chooses:  # among destinations by name, not by binding
                 if onward is not None:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
                 else:
                     destination = drawn.setdefault((exchange, binding.destination), Path(number))
                     destination.name = binding.destination
-            try:
+            with restated(ValueError, BadTopology, f"binding {binding}: "):
                 exchange.bind(destination, binding.key, binding.arguments)
-            except ValueError as error:
-                raise BadTopology(f"binding {binding}: {error}") from None
         self.queues = tuple(self._places)
         self.queue_of += range(len(self.queues))
         self.dynamic = frozenset(place for place in self._exchanges if self._asks_headers(place))

@@ -6,30 +6,16 @@ import hashlib
 import heapq
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
 from broker.pipeline.routes.matcher import Matcher, compiled
 from broker.pipeline.routes.topology import Topology
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
-
-__all__ = [
-    "ASKED",
-    "COUNTS_DDL",
-    "SHOWN_MAX",
-    "RouteTally",
-    "Topologies",
-    "asked_column",
-    "count_routes",
-    "counted_routes",
-    "named",
-    "with_queues",
-]
 
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
 SHOWN_MAX: Final = 1000  # keys listed by name, of each kind
@@ -187,8 +173,6 @@ def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]],
     """Return the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast Topologies."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         tally: RouteTally | None = None
         for batch in batches:
             if tally is None:
@@ -209,8 +193,6 @@ def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, A
 
     Cost: one pass over the keys of all messages; each distinct key is matched once.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     keys = (
         frame.select("vhost", "exchange", "routing_key", asked_column(topologies).alias(ASKED))
         .groupBy("vhost", "exchange", "routing_key", ASKED)
@@ -221,6 +203,13 @@ def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, A
         F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
     )
     return [row.asDict() for row in rows.collect()]
+
+
+def busiest_keys(rows: Iterable[Mapping[str, Any]], key: str, most: int) -> list[dict[str, Any]]:
+    """Return the keys of counted rows, the most messages first. Shapes: `key` names the column of routing keys."""
+    ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))
+    names = {"vhost": "vhost", "exchange": "name", key: "detail", "messages": "messages"}
+    return [{name: row[column] for name, column in names.items()} for row in ordered[:most]]
 
 
 def named(*topologies: Topology) -> Topologies:
@@ -234,8 +223,6 @@ def with_queues(
     """Return the task that replaces column `asked_at` by the queues that a row would reach, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         matcher: Matcher | None = None
         known: dict[Any, list[str]] = {}
         for batch in batches:
@@ -261,8 +248,6 @@ def with_queues(
 
 def asked_column(topologies: Topologies) -> Column:
     """Return the properties of rows whose route depends on them: by a headers exchange, or by further keys in CC."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
     for vhost, exchange in sorted(
         {place for name, topology in topologies for place in compiled(name, topology).dynamic}

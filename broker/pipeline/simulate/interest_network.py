@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -14,9 +14,7 @@ from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, U
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.simulation.topology import SimulatedTree
 from broker.overlay.wire import encode
-from broker.pipeline.simulate.sized_tree import parents_of, sites_of
-
-__all__ = ["DELAY_MS", "DOWN_MS", "SPACE", "InterestNetwork", "UpdateTraffic"]
+from broker.pipeline.simulate.workload import parents_of, sites_of
 
 SPACE: Final = Space("/", "orders")
 DELAY_MS: Final = 10
@@ -34,31 +32,23 @@ class UpdateTraffic:
     told_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class InterestBroker:
     """The interest of one broker at its place in the tree."""
 
-    __slots__ = ("interest", "name", "node", "peers", "will_poll")
-
-    def __init__(self, name: str, node: str, interest: Interest) -> None:
-        self.name = name
-        self.node = node
-        self.interest = interest
-        self.peers: list[InterestBroker] = []
-        self.will_poll = False
-
-    def restart(self, interest: Interest) -> None:
-        """Begin again with nothing."""
-        self.interest = interest
+    name: str
+    node: str
+    interest: Interest
+    peers: list[InterestBroker] = field(default_factory=list)
+    will_poll: bool = False
 
 
+@dataclass(slots=True)
 class InterestLane:
     """One direction of a link: packets arrive in order, after its delay and the time that their bytes take."""
 
-    __slots__ = ("free_ms", "session")
-
-    def __init__(self) -> None:
-        self.free_ms = 0.0
-        self.session = 0
+    free_ms: float = 0.0
+    session: int = 0
 
 
 class InterestNetwork:
@@ -99,6 +89,24 @@ class InterestNetwork:
         """Return whether the brokers of a tree node are complete."""
         return node not in self._blind
 
+    def route(self, leaf: str, key: str) -> tuple[int, set[str]]:
+        """Return how many edges a message of a leaf crosses by what the brokers know, and the leaves that it reaches.
+
+        The brokers of a tree node know the same, so that the first decides for all.
+        """
+        tree, crossed, reached = self.tree, 0, set[str]()
+        waiting = [("", leaf)]
+        while waiting:
+            origin, node = waiting.pop()
+            for towards in self.brokers[tree.brokers[node][0]].interest.wanting(SPACE, key):
+                if towards != origin:
+                    crossed += 1
+                    if tree.is_leaf(towards):
+                        reached.add(towards)
+                    else:
+                        waiting.append((node, towards))
+        return crossed, reached
+
     def change(self, leaf: str, added: Iterable[tuple[str, str]], removed: Iterable[str]) -> None:
         """Change bindings of a leaf, each an id with its pattern."""
         broker = self.brokers[leaf]
@@ -130,7 +138,7 @@ class InterestNetwork:
         peers, broker.peers = broker.peers, []
         for peer in peers:
             peer.peers.remove(broker)
-        broker.restart(self._new_interest(broker.node, name))
+        broker.interest = self._new_interest(broker.node, name)
         self.scheduler.run_until(now_ms + DOWN_MS)
         opened_ms = self.scheduler.now_ms
         self._open(name, [peer.name for peer in peers])
@@ -209,19 +217,13 @@ class InterestNetwork:
         self.scheduler.after(delay_ms, partial(self._arrive, sender, receiver, packet, lane.session))
 
     def _count(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet, size_bytes: int) -> None:
-        told = self._told(sender, receiver, packet)
-        if told is None:
+        node = receiver.node if isinstance(packet, Update) else sender.node
+        if not self.tree.is_leaf(node):
             self.traffic.packets += 1
             self.traffic.bytes += size_bytes
-        elif told not in self._blind:
+        elif node not in self._blind:  # the packet tells this leaf something, or acknowledges that
             self.traffic.told_packets += 1
             self.traffic.told_bytes += size_bytes
-
-    def _told(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet) -> str | None:
-        """Return the leaf that a packet tells something, or that acknowledges it; None for any other packet."""
-        if isinstance(packet, Update):
-            return receiver.node if self.tree.is_leaf(receiver.node) else None
-        return sender.node if self.tree.is_leaf(sender.node) else None
 
     def _arrive(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet, session: int) -> None:
         if self._lanes[sender.name, receiver.name].session != session:

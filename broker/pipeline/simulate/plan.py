@@ -1,27 +1,18 @@
-"""The overlays to simulate, each with its size, its subscriptions and how much of a broker it runs, and the results."""
+"""The overlays to simulate: their plans, what both levels of a simulation have in common, and the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Final
 
-from broker.overlay.simulation.topology import SimulatedTree
-from broker.pipeline.simulate.message_routes import LinkCrossings
-from broker.pipeline.simulate.sized_tree import parents_of
-from broker.pipeline.simulate.workload import Workload
+import pyarrow as pa
 
-__all__ = [
-    "LARGE_BROKERS",
-    "MESSAGES",
-    "SIMULATED_COLUMNS",
-    "TABLES",
-    "SimulatedRow",
-    "SimulationPlan",
-    "default_plans",
-    "product_plans",
-]
+from broker.overlay.packets import Data, StreamName, StreamRun
+from broker.overlay.wire import encode
+from broker.pipeline.simulate.interest_network import SPACE
+from broker.pipeline.simulate.workload import Workload, least_crossings, parents_of, sized_tree
 
 TABLES: Final = "tables"
 """Every broker runs the shipped interest alone: what it announces, and where it would send a message."""
@@ -39,6 +30,9 @@ FULL_BROKERS: Final = (*BROKERS, 1_000, 3_000, 10_000)
 FULL_WHOLE_BROKERS: Final = (*WHOLE_BROKERS, 300, 1_000)
 LARGE_BROKERS: Final = {TABLES: 1_000, MESSAGES: 100}
 """Above this number of brokers a task may take minutes, by level."""
+
+CONTENT: Final = bytes(128)
+"""Content header and body of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +65,6 @@ class SimulationPlan:
         """Return whether the simulation may take minutes."""
         return self.brokers > LARGE_BROKERS[self.level]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 def default_plans(base: SimulationPlan, *, full: bool) -> list[SimulationPlan]:
     """Return plans that vary one field of `base` at a time, the largest first, so that the last tasks are short."""
@@ -89,16 +79,28 @@ def default_plans(base: SimulationPlan, *, full: bool) -> list[SimulationPlan]:
 
 def product_plans(base: SimulationPlan, choices: Mapping[str, Sequence[Any]]) -> list[SimulationPlan]:
     """Return a plan for each combination of the given values, the largest first."""
-
-    def combined() -> Iterator[SimulationPlan]:
-        for values in product(*choices.values()):
-            yield replace(base, **dict(zip(choices, values, strict=True)))
-
-    return _largest_first(combined())
+    found = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+    return _largest_first(replace(base, **values) for values in found)
 
 
-def _largest_first(plans: Iterator[SimulationPlan] | Sequence[SimulationPlan]) -> list[SimulationPlan]:
+def _largest_first(plans: Iterable[SimulationPlan]) -> list[SimulationPlan]:
     return sorted(dict.fromkeys(plans), key=lambda plan: -plan.weight)
+
+
+def spread(names: Sequence[str], count: int) -> list[str]:
+    """Return so many of the names, evenly spread."""
+    return [names[place * len(names) // count] for place in range(count)] if count < len(names) else list(names)
+
+
+@dataclass(slots=True)
+class LinkCrossings:
+    """Crossings of messages over edges of the tree. A message crosses one link of an edge, however many there are."""
+
+    forwarded: int = 0
+    needed: int = 0
+    flooded: int = 0
+    forwarded_bytes: int = 0
+    flooded_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -138,40 +140,64 @@ class SimulatedRow:
     insufficient: int | None = None
     events: int | None = None
 
-    @classmethod
-    def of(cls, tree: SimulatedTree, workload: Workload, crossings: LinkCrossings, **figures: Any) -> SimulatedRow:
-        """Return a row of a network, with its messages and these figures."""
-        return cls(
-            leaves=len(tree.leaves),
-            tree_nodes=len(tree.brokers),
-            edges=len(tree.brokers) - 1,
-            links=sum(len(tree.brokers[node]) * len(tree.brokers[up]) for node, up in parents_of(tree).items()),
-            distinct_patterns=len({pattern for counts in workload.counts.values() for pattern in counts}),
-            forwarded=crossings.forwarded,
-            needed=crossings.needed,
-            flooded=crossings.flooded,
-            forwarded_bytes=crossings.forwarded_bytes,
-            flooded_bytes=crossings.flooded_bytes,
-            **figures,
-        )
-
     def to_json(self, plan: SimulationPlan) -> dict[str, Any]:
         """Return all columns by name."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
         brokers = plan.brokers
         inner = (brokers - self.leaves) / brokers
         return {
-            **plan.to_json(),
-            **found,
+            **asdict(plan),
+            **asdict(self),
             "broker_cpu_ms": self.cpu_s * 1000 / brokers,
             "broker_bytes": self.inner_bytes * inner + self.leaf_bytes * (1 - inner),
         }
 
 
-_TYPES: Final = {"int": "long", "int | None": "long", "float": "double", "str": "string"}
-SIMULATED_COLUMNS: Final = {
-    **{field.name: _TYPES[str(field.type)] for field in (*fields(SimulationPlan), *fields(SimulatedRow))},
-    "broker_cpu_ms": "double",
-    "broker_bytes": "double",
-}
-"""The columns of a row with their types in Spark."""
+class Simulation:
+    """One overlay: its tree, its clients, and the messages that they publish."""
+
+    def __init__(self, plan: SimulationPlan) -> None:
+        self.plan = plan
+        self.tree = sized_tree(plan.brokers, plan.fan_out, plan.redundancy)
+        self.parents = parents_of(self.tree)
+        self.workload = Workload(plan.patterns, plan.subscriptions, self.tree.leaves, plan.seed)
+        self.crossings = LinkCrossings()
+        self._index = self.workload.index()
+
+    def messages(self, leaves: Sequence[str], count: int) -> Iterator[tuple[str, str, set[str]]]:
+        """Yield messages of these leaves, each with its key and the others that want it, and count their crossings."""
+        edges, crossings = len(self.tree.brokers) - 1, self.crossings
+        for _ in range(count):
+            leaf, key = self.workload.one_of(leaves), self.workload.key()
+            wanting = set(self._index.match(key)) - {leaf}
+            crossings.needed += least_crossings(self.parents, leaf, wanting)
+            crossings.flooded += edges
+            crossings.flooded_bytes += edges * self.size_bytes(leaf, key)
+            yield leaf, key, wanting
+
+    def size_bytes(self, leaf: str, key: str) -> int:
+        """Return the size of a run with one message."""
+        return len(encode(StreamRun(StreamName(leaf, SPACE), 1, 1, 1, (Data(1, key, CONTENT),))))
+
+    def row(self, **figures: Any) -> SimulatedRow:
+        """Return a row of the network, with its messages so far and these figures."""
+        tree = self.tree
+        return SimulatedRow(
+            leaves=len(tree.leaves),
+            tree_nodes=len(tree.brokers),
+            edges=len(tree.brokers) - 1,
+            links=sum(len(tree.brokers[node]) * len(tree.brokers[up]) for node, up in self.parents.items()),
+            distinct_patterns=len({pattern for counts in self.workload.counts.values() for pattern in counts}),
+            **asdict(self.crossings),
+            **figures,
+        )
+
+
+_TYPES: Final = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
+SIMULATED_SCHEMA: Final = pa.schema(
+    [
+        *((field.name, _TYPES[str(field.type)]) for field in (*fields(SimulationPlan), *fields(SimulatedRow))),
+        ("broker_cpu_ms", pa.float64()),
+        ("broker_bytes", pa.float64()),
+    ]
+)
+"""The columns of a row."""

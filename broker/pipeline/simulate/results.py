@@ -15,8 +15,6 @@ from broker.figures.numerals import KIB, digits, duration_text, short_text, size
 from broker.pipeline.simulate.plan import AGGREGATIONS, MESSAGES, TABLES
 from broker.pipeline.simulate.workload import LEAF_PATTERNS
 
-__all__ = ["result_lines", "result_sheet"]
-
 Row = Mapping[str, Any]
 Value = Callable[[Row], float | None]
 VARIED: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
@@ -67,7 +65,7 @@ def result_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the results, those of each level as a table, and what the figures mean."""
     for level, title in (
         (TABLES, "What brokers announce (level tables)"),
-        ("messages", "Whole brokers (level messages)"),
+        (MESSAGES, "Whole brokers (level messages)"),
     ):
         chosen = sorted((row for row in rows if row["level"] == level), key=_order)
         if not chosen:
@@ -86,16 +84,20 @@ def _order(row: Row) -> tuple[Any, ...]:
 class FigurePanel:
     """A figure of a level against one field of its plans.
 
-    Shapes: `values` are (name, value); one without a name is named after the plans that its line shows.
+    Shapes: several `values` have names; a single one is named after the plans that its line shows.
     """
 
     title: str
-    level: str
     varied: str
     y: str
-    values: Sequence[tuple[str, Value]]
-    text: Callable[[float], str]
+    values: Value | Mapping[str, Value]
+    text: Callable[[float], str] = short_text
+    level: str = TABLES
     logarithmic: bool = True
+
+
+def _figure(name: str) -> Value:
+    return lambda row: row[name]
 
 
 def _per_message(name: str) -> Value:
@@ -122,64 +124,31 @@ def _ms(value: float) -> str:
     return f"{digits(value)} ms"
 
 
+LINKS: Final = {"flooding": _per_message("flooded"), "forwarding": _per_message("forwarded")}
+PATTERNS: Final = {"inner broker": _figure("inner_patterns"), "leaf": _figure("leaf_patterns")}
+MEMORY: Final = {"inner broker": _kib("inner_bytes"), "leaf": _kib("leaf_bytes")}
+UPDATES: Final = "Updates of one subscription or unsubscription"
+KNOWING: Final = "Until all know everything after a crash at the root"
+CRASH: Final = "Updates after a crash at the root"
+CONVERGE: Final = _figure("converge_ms")
+INNER: Final = PATTERNS["inner broker"]
+CRASH_BYTES: Final = _kib("crash_bytes")
 PANELS: Final = (
-    FigurePanel(
-        "Links that a message crosses", TABLES, "brokers", "links",
-        (("flooding", _per_message("flooded")), ("forwarding", _per_message("forwarded"))),
-        short_text,
-    ),
-    FigurePanel(
-        "Traffic, of flooding", TABLES, "subscriptions", "links crossed",
-        (("", _of_flooding),), _percent, logarithmic=False,
-    ),
-    FigurePanel(
-        "Patterns of a broker, by brokers", TABLES, "brokers", "patterns",
-        (("inner broker", lambda row: row["inner_patterns"]), ("leaf", lambda row: row["leaf_patterns"])), short_text,
-    ),
-    FigurePanel(
-        "Patterns of an inner broker, by subscriptions", TABLES, "subscriptions", "patterns",
-        (("", lambda row: row["inner_patterns"]),), short_text,
-    ),
-    FigurePanel(
-        "Patterns of an inner broker, by aggregation", TABLES, "aggregation", "patterns",
-        (("", lambda row: row["inner_patterns"]),), short_text, logarithmic=False,
-    ),
-    FigurePanel(
-        "Memory of a broker's interest", TABLES, "brokers", "KiB",
-        (("inner broker", _kib("inner_bytes")), ("leaf", _kib("leaf_bytes"))), short_text,
-    ),
-    FigurePanel(
-        "Updates of one subscription or unsubscription, all links", TABLES, "subscriptions", "KiB",
-        (("", _per_change),), short_text, logarithmic=False,
-    ),
-    FigurePanel(
-        "Updates of one subscription or unsubscription, by aggregation", TABLES, "aggregation", "KiB",
-        (("", _per_change),), short_text, logarithmic=False,
-    ),
-    FigurePanel(
-        "Until all know everything after a crash at the root", TABLES, "brokers", "simulated time",
-        (("", lambda row: row["converge_ms"]),), _ms, logarithmic=False,
-    ),
-    FigurePanel(
-        "Until all know everything after a crash at the root, by redundancy", TABLES, "redundancy", "simulated time",
-        (("", lambda row: row["converge_ms"]),), _ms, logarithmic=False,
-    ),
-    FigurePanel(
-        "Updates after a crash at the root, all links", TABLES, "brokers", "KiB",
-        (("", _kib("crash_bytes")),), short_text,
-    ),
-    FigurePanel(
-        "Updates after a crash at the root, by redundancy", TABLES, "redundancy", "KiB",
-        (("", _kib("crash_bytes")),), short_text, logarithmic=False,
-    ),
-    FigurePanel(
-        "Whole brokers: CPU time for each to simulate", MESSAGES, "brokers", "CPU time",
-        (("", lambda row: row["broker_cpu_ms"]),), _ms,
-    ),
-    FigurePanel(
-        "Whole brokers: memory of each", MESSAGES, "brokers", "KiB",
-        (("inner broker", _kib("inner_bytes")), ("leaf", _kib("leaf_bytes"))), short_text,
-    ),
+    FigurePanel("Links that a message crosses", "brokers", "links", LINKS),
+    FigurePanel("Traffic, of flooding", "subscriptions", "links crossed", _of_flooding, _percent, logarithmic=False),
+    FigurePanel("Patterns of a broker, by brokers", "brokers", "patterns", PATTERNS),
+    FigurePanel("Patterns of an inner broker, by subscriptions", "subscriptions", "patterns", INNER),
+    FigurePanel("Patterns of an inner broker, by aggregation", "aggregation", "patterns", INNER, logarithmic=False),
+    FigurePanel("Memory of a broker's interest", "brokers", "KiB", MEMORY),
+    FigurePanel(f"{UPDATES}, all links", "subscriptions", "KiB", _per_change, logarithmic=False),
+    FigurePanel(f"{UPDATES}, by aggregation", "aggregation", "KiB", _per_change, logarithmic=False),
+    FigurePanel(KNOWING, "brokers", "simulated time", CONVERGE, _ms, logarithmic=False),
+    FigurePanel(f"{KNOWING}, by redundancy", "redundancy", "simulated time", CONVERGE, _ms, logarithmic=False),
+    FigurePanel(f"{CRASH}, all links", "brokers", "KiB", CRASH_BYTES),
+    FigurePanel(f"{CRASH}, by redundancy", "redundancy", "KiB", CRASH_BYTES, logarithmic=False),
+    FigurePanel("Whole brokers: CPU time for each to simulate", "brokers", "CPU time",
+                _figure("broker_cpu_ms"), _ms, MESSAGES),
+    FigurePanel("Whole brokers: memory of each", "brokers", "KiB", MEMORY, level=MESSAGES),
 )  # fmt: skip
 
 
@@ -219,7 +188,7 @@ def _lines(panel: FigurePanel, rows: Sequence[Row]) -> Iterator[Line]:
     colour = 0
     for key, chosen in sorted(kept.items()):
         about = ", ".join(f"{others[place]} {_short(key[place])}" for place in differing)
-        for name, value in panel.values:
+        for name, value in (panel.values if isinstance(panel.values, Mapping) else {"": panel.values}).items():
             points = sorted(
                 (_place(row[panel.varied]), height, f"{_short(row[panel.varied])}: {panel.text(height)}")
                 for row in chosen

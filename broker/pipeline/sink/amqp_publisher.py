@@ -21,11 +21,9 @@ from broker.amqp.table_writer import encode_short_text
 from broker.amqp.wire import PROPERTIES_AT, encode_frame
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
-from broker.pipeline.faults import PublishFailed
-from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
+from broker.pipeline.faults import PublishFailed, restated
+from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, Remembered, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
-
-__all__ = ["CLIENT", "AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "RefusedMessage"]
 
 CHANNEL: Final = 1
 CLIENT: Final = {
@@ -65,7 +63,9 @@ class PublisherOptions:
 
 def _fail(refused: RefusedMessage) -> NoReturn:
     exchange, key = refused.message[:2]
-    raise PublishFailed(f"exchange '{exchange}' with key '{key}': {refused.reason}")
+    raise PublishFailed(
+        f"exchange '{exchange}' with key '{key}': {refused.reason}; the option badRecords names a folder for such rows"
+    )
 
 
 class AmqpPublisher:
@@ -85,31 +85,27 @@ class AmqpPublisher:
         """Connect and log in. Raises: PublishFailed when the broker refuses the login."""
         self._address = address
         self._options = options = options or PublisherOptions()
-        self._refused = refused
-        self._numbered: dict[str, NumberedProperties] = {}  # by producer
-        self._methods: dict[tuple[str, str], bytes] = {}
+        self.refused = refused
+        self._numbered = Remembered(NumberedProperties, PRODUCERS_MAX)
+        self._methods = Remembered(self._method, METHODS_MAX)
         self._window = PublishWindow(self._octets_of)
         self._again: list[tuple[Outgoing, int]] = []  # nacked messages, and the number of nacks
         self._rate_at = 0  # the number of messages to publish before the clock is checked again
         self._begun_s = 0.0
         self.published = 0
         self.dropped = 0  # of the published ones, because their numbers were already used
-        try:
+        with restated(LinkLost, PublishFailed):
             self._link = self._connect()
-        except LinkLost as error:
-            raise PublishFailed(str(error)) from None
 
     def _connect(self) -> BlockingLink:
         """Return a new connection whose channel confirms. Raises: PublishFailed when it is refused; LinkLost."""
-        try:
+        with restated(LinkRefused, PublishFailed):
             link = BlockingLink(self._address, {**CLIENT, "connection_name": self._options.name})
             try:
                 link.call(CHANNEL, commands.Confirm.Select())
             except BaseException:
                 link.abort()
                 raise
-        except LinkRefused as error:
-            raise PublishFailed(str(error)) from None
         return link
 
     def __enter__(self) -> Self:
@@ -180,7 +176,7 @@ class AmqpPublisher:
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
         """Encode a message into the next write. HOT."""
         exchange, key, _properties, body, _sequence, _place = message
-        method = self._methods.get((exchange, key)) or self._method(exchange, key)
+        method = self._methods[exchange, key]
         client = self._link.client
         client.publish(CHANNEL, method, CONTENT(BASIC, 0, len(body)) + self._octets_of(message), body)
         window = self._window
@@ -193,31 +189,20 @@ class AmqpPublisher:
             self._write()
             self._look(0)
 
-    def _method(self, exchange: str, key: str) -> bytes:
-        """Return the method frame of a route. Raises: PublishFailed when it cannot be encoded."""
-        if len(self._methods) >= METHODS_MAX:
-            self._methods.clear()
-        try:
+    def _method(self, route: tuple[str, str]) -> bytes:
+        """Return the method frame of an exchange and a key. Raises: PublishFailed when it cannot be encoded."""
+        exchange, key = route
+        with restated(ValueError, PublishFailed, f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: "):
             names = encode_short_text(exchange) + encode_short_text(key)
-        except ValueError as error:
-            raise PublishFailed(f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: {error}") from None
         payload = b"".join((PUBLISH, TICKET, names, bytes([self._options.mandatory])))
-        method = encode_frame(FRAME_METHOD, CHANNEL, payload)
-        self._methods[exchange, key] = method
-        return method
+        return encode_frame(FRAME_METHOD, CHANNEL, payload)
 
     def _octets_of(self, message: Outgoing) -> bytes:
         """Return the property octets with which a message is sent. HOT."""
         properties, sequence = message[2], message[4]
         if sequence is None or not self._options.producer:
             return properties
-        producer = producer_of(self._options.producer, message[5])
-        numbered = self._numbered.get(producer)
-        if numbered is None:
-            if len(self._numbered) >= PRODUCERS_MAX:
-                self._numbered.clear()
-            numbered = self._numbered[producer] = NumberedProperties(producer)
-        before, after = numbered.parts(properties)
+        before, after = self._numbered[producer_of(self._options.producer, message[5])].parts[properties]
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
@@ -270,7 +255,7 @@ class AmqpPublisher:
         if isinstance(method, commands.Basic.Ack):
             before = len(window)
             for refused in window.acked(method.delivery_tag, multiple=method.multiple):
-                self._refused(refused)
+                self.refused(refused)
             if received.dropped:
                 self.dropped += before - len(window)
         elif isinstance(method, commands.Basic.Nack):
@@ -283,7 +268,7 @@ class AmqpPublisher:
             if nacks < self._options.nack_attempts:
                 self._again.append((message, nacks))
             else:
-                self._refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
+                self.refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
     def _wait_unblocked(self) -> None:
         """Wait for the end of an alarm of the broker. Raises: PublishFailed."""

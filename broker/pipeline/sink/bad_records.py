@@ -12,16 +12,15 @@ import json
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.sink.publish_window import RefusedMessage
-
-__all__ = ["BAD_SCHEMA", "BadRecordFile", "BadRecordLog"]
 
 DATA, LOG = "data", "_log"
 WAITING_MAX: Final = 5_000  # rows held before they are written
@@ -42,7 +41,10 @@ BAD_SCHEMA: Final = pa.schema(
 
 
 class BadRecordFile:
-    """Stores the bad rows of one attempt of a task; the first row creates the file."""
+    """Stores the bad rows of one attempt of a task; the first row creates the file.
+
+    Invariant: at the end of `with` the file is on disk, and after an exception it is gone.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DATA / f"{uuid.uuid4().hex}.parquet"
@@ -62,20 +64,22 @@ class BadRecordFile:
         if len(self._waiting) >= WAITING_MAX:
             self._write()
 
-    def close(self) -> None:
-        """Write the remaining rows; the file is on disk when this returns."""
-        self._write()
-        if self._writer is not None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._write()
+        if self._writer is None:
+            return
+        with nullcontext() if kind is None else suppress(OSError):
             self._writer.close()
+            if kind is not None:
+                self._path.unlink(missing_ok=True)
+                return
             disk = Disk()
             disk.sync_file(self._path)
             disk.sync_folder(self._path.parent)
-
-    def remove(self) -> None:
-        """Discard the rows and the file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []

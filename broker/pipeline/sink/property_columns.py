@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker.amqp.content_header import FLAG_OF, KINDS, measure_header
 from broker.amqp.errors import ConnectionFault
@@ -15,16 +15,6 @@ from broker.amqp.table_writer import counted, encode_short_text
 from broker.amqp.tables import TableReader
 from broker.amqp.wire import FLAGS, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 from broker.pipeline.source.header_json import json_to_table
-
-__all__ = [
-    "PRODUCER_MAX_BYTES",
-    "PROPERTY_COLUMNS",
-    "SEQUENCE_OCTETS",
-    "BadProperties",
-    "NumberedProperties",
-    "PropertyOctets",
-    "producer_of",
-]
 
 SEQUENCE_OCTETS: Final = Struct(">q").pack  # goes between `before` and `after`
 PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # the longest name that leaves room for store and incarnation
@@ -38,6 +28,10 @@ COLUMN_OF: Final = {"message_type": "type", "timestamp": "app_ts"}
 PROPERTY_COLUMNS: Final = tuple(COLUMN_OF.get(name, name) for _, name, _ in KINDS if name != "cluster_id")
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
 def producer_of(name: str, place: object) -> str:
     """Return the producer that numbers a message: the seals of two histories of slots have equal numbers.
 
@@ -47,26 +41,31 @@ def producer_of(name: str, place: object) -> str:
     return ".".join([name, *filter(None, origin)])
 
 
+class Remembered(dict[Key, Value]):
+    """The values of a function by its argument, each made once; too many are forgotten together."""
+
+    def __init__(self, make: Callable[[Key], Value], most: int = KNOWN_MAX) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: Key) -> Value:
+        if len(self) >= self._most:
+            self.clear()
+        value = self[key] = self._make(key)
+        return value
+
+
 class NumberedProperties:
     """Writes sequence numbers of one producer into properties.
 
-    Shapes: `parts` are the octets before a number and those after it. Everything else in the properties is unchanged;
-        an earlier number is replaced.
+    Shapes: `parts` has by well-formed properties the octets before a number and those after it. Everything else in the
+        properties is unchanged; an earlier number is replaced.
     """
 
     def __init__(self, producer: str) -> None:
-        name = producer.encode()
-        self._entries = _entry(PRODUCER, b"S" + counted(name))
-        self._known: dict[bytes, tuple[bytes, bytes]] = {}
-
-    def parts(self, properties: bytes) -> tuple[bytes, bytes]:
-        """Return the octets before and after the number, of well-formed properties."""
-        known = self._known.get(properties)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            known = self._known[properties] = self._split(properties)
-        return known
+        self._entries = _entry(PRODUCER, b"S" + counted(producer.encode()))
+        self.parts = Remembered(self._split)
 
     def _split(self, properties: bytes) -> tuple[bytes, bytes]:
         found = cut_properties(FRONT + properties)
@@ -79,13 +78,9 @@ class NumberedProperties:
                 kept = _entry(OWN_TABLE, b"t\x01")
         number = bytes([len(SEQUENCE)]) + SEQUENCE + b"l"
         headers = counted(kept + self._entries + number + bytes(8))
-        pieces = {**found, "headers": headers}
-        flags = sum(FLAG_OF[name] for name in pieces)
-        before = [FLAGS.pack(flags)]
-        names = [name for _, name, _ in KINDS if name in pieces]
-        place = names.index("headers")
-        before += [pieces[name] for name in names[:place]]
-        return b"".join(before) + headers[:-8], b"".join([pieces[name] for name in names[place + 1 :]])
+        pieces = _in_order({**found, "headers": headers})
+        octets, place = list(pieces.values()), list(pieces).index("headers")
+        return b"".join(octets[:place]) + headers[:-8], b"".join(octets[place + 1 :])
 
 
 OURS: Final = frozenset((PRODUCER, SEQUENCE, OWN_TABLE))
@@ -131,37 +126,20 @@ class PropertyOctets:
 
     def __init__(self, *, persistent: bool | None) -> None:
         self._persistent = persistent
-        self._known: dict[Any, bytes | BadProperties] = {}
+        self._known: Remembered[Any, bytes | BadProperties] = Remembered(self._checked)
 
-    def of_raw(self, raw: bytes) -> bytes:
-        """Return the octets of an earlier message's properties. Raises: BadProperties."""
-        return self._remembered(raw, lambda: raw)
-
-    def of_values(self, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
-        """Return the octets of columns with these names; null is an absent property.
-
-        Raises: BadProperties.
-        """
-        return self._remembered((names, values), lambda: self._encoded(dict(zip(names, values, strict=True))))
+    def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
+        """Return the octets of an earlier message's properties, else of columns; null is an absent property."""
+        return self._known[(names, values) if raw is None else raw]
 
     def _encoded(self, row: dict[str, Any]) -> bytes:
         if row.get("delivery_mode") is None and self._persistent is not False:
             row["delivery_mode"] = PERSISTENT_MODE
         return _encode(row)
 
-    def _remembered(self, key: Any, make: Callable[[], bytes]) -> bytes:
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            known = self._known[key] = self._checked(make)
-        if isinstance(known, BadProperties):
-            raise known
-        return known
-
-    def _checked(self, make: Callable[[], bytes]) -> bytes | BadProperties:
+    def _checked(self, row: Any) -> bytes | BadProperties:
         try:
-            octets = make()
+            octets = row if isinstance(row, bytes) else self._encoded(dict(zip(*row, strict=True)))
             facts = measure_header(FRONT + octets)
         except BadProperties as bad:
             return bad
@@ -178,21 +156,23 @@ class PropertyOctets:
 
 
 def _encode(row: dict[str, Any]) -> bytes:
-    flags = 0
-    pieces = []
+    pieces: dict[str, bytes] = {}
     for column, name, encode in FIELDS:
         value = row.get(column)
         if value is None:
             continue
         try:
-            pieces.append(encode(value))
+            pieces[name] = encode(value)
         except (ValueError, TypeError, OverflowError) as error:
             raise BadProperties(f"column {column}: {error}") from None
-        flags |= FLAG_OF[name]
-    return FLAGS.pack(flags) + b"".join(pieces)
+    return b"".join(_in_order(pieces).values())
 
 
 def _with_mode(octets: bytes, mode: int) -> bytes:
-    pieces = {**cut_properties(FRONT + octets), "delivery_mode": bytes([mode])}
-    flags = sum(FLAG_OF[name] for name in pieces)
-    return FLAGS.pack(flags) + b"".join([pieces[name] for _, name, _ in KINDS if name in pieces])
+    return b"".join(_in_order({**cut_properties(FRONT + octets), "delivery_mode": bytes([mode])}).values())
+
+
+def _in_order(pieces: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the octets of properties in the order of a content header, after those of their flags."""
+    flags = FLAGS.pack(sum(FLAG_OF[name] for name in pieces))
+    return {"flags": flags, **{name: pieces[name] for _, name, _ in KINDS if name in pieces}}

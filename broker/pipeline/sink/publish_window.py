@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from pamqp import commands
 
-__all__ = ["Outgoing", "PublishWindow", "RefusedMessage"]
-
 # Exchange, routing key, property octets from the flags on, body, sequence or None, and the caller's identifier.
 Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 

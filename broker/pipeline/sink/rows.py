@@ -1,22 +1,36 @@
-"""Converts rows of a frame to messages: the meaning of columns, and the check of each row."""
+"""Converts rows of a frame to messages: the sink's options, the meaning of columns, and the check of each row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
-from broker.pipeline.faults import SinkRefused
-from broker.pipeline.sink.property_columns import NO_PROPERTIES, PROPERTY_COLUMNS, BadProperties, PropertyOctets
+from broker.client.address import AmqpAddress, BadAddress
+from broker.pipeline.faults import SinkRefused, restated
+from broker.pipeline.options import NO_TABLE, GivenOptions
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.property_columns import (
+    NO_PROPERTIES,
+    PRODUCER_MAX_BYTES,
+    PROPERTY_COLUMNS,
+    BadProperties,
+    PropertyOctets,
+    Remembered,
+)
 from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from broker.pipeline.sink.options import SinkOptions
-
-__all__ = ["SinkRows", "check_columns"]
-
+NAMES: Final = (
+    "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
+    "nackAttempts", "retrySeconds", "sequenceColumn",
+)  # fmt: skip
+BY_SPARK: Final = ("checkpointLocation",)  # an option of streams that belongs to Spark
+WINDOW_MAX: Final = 65_535
 PLACE: Final = ("seal", "slot", "offset")
 ORIGIN: Final = ("store", "incarnation")  # identify the history of the seals
 NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # columns that are no part of a message
@@ -34,7 +48,76 @@ TYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where rows are published, and how.
+
+    Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column that numbers rows, None
+        if their place in a slot does; `persistent` None keeps each delivery mode; `bad_records` is the folder for
+        refused rows, None if a refusal is an error; `checkpoint` is the checkpoint of a stream, if it is named and
+        is a folder.
+    """
+
+    address: AmqpAddress
+    publisher: PublisherOptions
+    exchange: str | None
+    routing_key: str | None
+    sequence: str | None
+    persistent: bool | None
+    bad_records: Path | None
+    checkpoint: Path | None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Return the options. Raises: SinkRefused for an unknown or invalid one."""
+        given = GivenOptions(options, NAMES, SinkRefused, BY_SPARK)
+        url = given.text("url")
+        if url is None:
+            raise SinkRefused(f"the option url is missing: amqp://user:password@host:port/vhost; {NO_TABLE}")
+        producer = given.text("producer") or ""
+        if len(producer.encode()) > PRODUCER_MAX_BYTES:
+            raise SinkRefused(f"the option producer has more than {PRODUCER_MAX_BYTES} bytes")
+        sequence = given.text("sequenceColumn")
+        if sequence is not None and not producer:
+            raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
+        with restated(BadAddress, SinkRefused):  # by the name that reaches the user
+            address = AmqpAddress.parse(url)
+        return cls(
+            address=address,
+            publisher=PublisherOptions(
+                producer=producer,
+                window=given.whole("window", most=WINDOW_MAX) or 1000,
+                mandatory=given.flag("mandatory") is not False,
+                rate=given.number("rate", 0, 0, 1e9),
+                nack_attempts=given.whole("nackAttempts", most=1000) or 8,
+                retry_s=given.number("retrySeconds", 30, 0, 86_400),
+                name="slotmq sink",
+            ),
+            exchange=given.text("exchange"),
+            routing_key=given.text("routingKey"),
+            sequence=sequence,
+            persistent=given.flag("persistent"),
+            bad_records=_folder(given, "badRecords"),
+            checkpoint=_folder(given, "checkpointLocation"),
+        )
+
+
+def _folder(given: GivenOptions, name: str) -> Path | None:
+    text = given.text(name)
+    if text is None:
+        return None
+    parts = urlsplit(text)
+    path = Path(unquote(parts.path) if parts.scheme else text)
+    if parts.scheme not in ("", "file") or not path.is_absolute():
+        if name != "badRecords":
+            return None
+        raise SinkRefused(
+            f"the option {name} should be the absolute path of a folder that all workers see, not {text!r}"
+        )
+    return path
+
+
+def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None:
     """Refuse a frame whose rows cannot be messages. Shapes: `columns` maps names to Spark's names of their types.
 
     Raises: SinkRefused.
@@ -65,24 +148,23 @@ def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
 
 
 class SinkRows:
-    """Converts rows to messages; a row that cannot be a message is passed to `refused`.
+    """Converts rows to messages.
 
     Shapes: a message is identified by the place of its row: its seal, slot and offset, as far as these columns exist,
         and, if the place numbers it, the store and incarnation of that seal.
     """
 
-    def __init__(self, options: SinkOptions, refused: Callable[[RefusedMessage], object]) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._refused = refused
         self._octets = PropertyOctets(persistent=options.persistent)
         self._numbers = bool(options.publisher.producer)
         self._bad_sequence = "the offset is not one of the slot"
         if options.sequence is not None:
             self._bad_sequence = f"the column {options.sequence!r} should be a number from 0 on"
-        self._good: dict[tuple[str | None, str | None], str] = {}  # checked routes, and the fault of each
+        self._faults = Remembered(_route_fault, SLOT_NUMBERS)
 
-    def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Yield the messages of a batch in order."""
+    def messages(self, batch: pa.RecordBatch, refused: Callable[[RefusedMessage], object]) -> Iterator[Outgoing]:
+        """Yield the messages of a batch in order, and pass rows that cannot be messages to `refused`."""
         columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
         rows = batch.num_rows
         lists = {name: columns[name].to_pylist() for name in ("exchange", "routing_key", "body") if name in columns}
@@ -99,7 +181,7 @@ class SinkRows:
         for exchange, key, found, body, place, sequence in cells:
             where = options.exchange if exchange is None else exchange
             by = options.routing_key if key is None else key
-            fault = self._fault(where, by)
+            fault = self._faults[where, by]
             octets = NO_PROPERTIES
             if isinstance(found, BadProperties):
                 fault = fault or str(found)
@@ -109,7 +191,7 @@ class SinkRows:
                 fault = fault or self._bad_sequence
             message: Outgoing = (where or "", by or "", octets, body or b"", sequence, place)
             if fault:
-                self._refused(RefusedMessage(message, UNPUBLISHABLE, fault))
+                refused(RefusedMessage(message, UNPUBLISHABLE, fault))
             else:
                 yield message
 
@@ -117,16 +199,7 @@ class SinkRows:
         """Return the number of each row: None if it has none, below 0 if it is invalid."""
         if self._options.sequence is not None:
             return [-1 if number is None else number for number in columns[self._options.sequence].to_pylist()]
-        return [_sequence(*place[: len(PLACE)]) if self._numbers else None for place in places]
-
-    def _fault(self, exchange: str | None, key: str | None) -> str:
-        """Return the fault of a route, usually empty."""
-        known = self._good.get((exchange, key))
-        if known is None:
-            if len(self._good) > SLOT_NUMBERS:
-                self._good.clear()
-            known = self._good[exchange, key] = _name_fault("exchange", exchange) or _name_fault("routing_key", key)
-        return known
+        return [sequence_of(*place[: len(PLACE)]) if self._numbers else None for place in places]
 
     def _places(self, columns: dict[str, pa.Array], rows: int) -> Sequence[tuple[Any, ...]]:
         names = PLACE if self._options.sequence is not None else (*PLACE, *ORIGIN)
@@ -140,20 +213,19 @@ class SinkRows:
         values: Iterator[tuple[Any, ...]] = (
             zip(*(columns[name].to_pylist() for name in names), strict=True) if names else iter([()] * rows)
         )
-        return [self._octets_of(names, raw, row) for raw, row in zip(raws, values, strict=True)]
-
-    def _octets_of(self, names: tuple[str, ...], raw: bytes | None, row: tuple[Any, ...]) -> bytes | BadProperties:
-        try:
-            return self._octets.of_values(names, row) if raw is None else self._octets.of_raw(raw)
-        except BadProperties as bad:
-            return bad
+        return [self._octets.of_row(raw, names, row) for raw, row in zip(raws, values, strict=True)]
 
 
-def _sequence(seal: int | None, slot: int | None, offset: int | None) -> int | None:
-    """Return the number derived from a row's place, None if it has none, -1 for an invalid place."""
+def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int | None:
+    """Return the number derived from a row's place; None if it has none, as a snapshot's; -1 for an invalid place."""
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
+
+
+def _route_fault(route: tuple[str | None, str | None]) -> str:
+    """Return the fault of an exchange and a key, usually empty."""
+    return _name_fault("exchange", route[0]) or _name_fault("routing_key", route[1])
 
 
 def _name_fault(column: str, name: str | None) -> str:

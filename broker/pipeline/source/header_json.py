@@ -38,8 +38,6 @@ from typing import Any, Final, NoReturn
 from broker.amqp.table_writer import counted
 from broker.amqp.wire import LENGTH, SHORT_STRING_MAX_BYTES, TIMESTAMP
 
-__all__ = ["BadHeaderJson", "json_to_table", "table_to_json"]
-
 INTEGERS: Final = {kind: struct.Struct(f">{layout}") for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)}
 FLOATS: Final = {"f": struct.Struct(">f"), "d": struct.Struct(">d")}
 DECIMAL: Final = struct.Struct(">Bi")
@@ -143,16 +141,13 @@ def _timestamp(octets: bytes, at: int) -> Text:
 def _integer(kind: str) -> Callable[[bytes, int], Text]:
     layout = INTEGERS[kind]
     unpack_from, width = layout.unpack_from, layout.size
-    if kind == "I":
-        return lambda octets, at: (str(unpack_from(octets, at)[0]), at + width)
-    if kind == "l":
 
-        def long(octets: bytes, at: int) -> Text:
-            number = unpack_from(octets, at)[0]
-            return f'{{"$l": {number}}}' if _short(number) else str(number), at + width
+    def read(octets: bytes, at: int) -> Text:
+        number = unpack_from(octets, at)[0]
+        plain = kind == "I" or (kind == "l" and not _short(number))
+        return str(number) if plain else f'{{"${kind}": {number}}}', at + width
 
-        return long
-    return lambda octets, at: (f'{{"${kind}": {unpack_from(octets, at)[0]}}}', at + width)
+    return read
 
 
 def _short(number: int) -> bool:

@@ -13,13 +13,11 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from broker.pipeline.faults import SlotMissing, SourceRefused
+from broker.pipeline.faults import SlotMissing, SourceRefused, restated
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import BadSealLine
 from broker.slot_files.seal_starts import SealStarts
 from broker.slot_files.seal_view import SealView
-
-__all__ = ["HttpCatalog"]
 
 PAGE_SEALS: Final = 1000
 DEFAULT_PORT: Final = 15672
@@ -65,19 +63,14 @@ class HttpClient:
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
 
-    def get(self, path: str, **query: Any) -> Body:
-        """Return the body of a response, a large one mapped. Raises: NotThere, SourceRefused."""
-        asked = {name: value for name, value in query.items() if value is not None}
-        return self._request("GET", f"{path}?{urlencode(asked)}" if asked else path)
-
     def get_json(self, path: str, **query: Any) -> Any:
         """Return the parsed JSON body of a response. Raises: NotThere, SourceRefused."""
-        return self._said(self.get(path, **query))
+        return self._said(self.request("GET", f"{path}?{urlencode(query)}" if query else path))
 
     def send(self, method: str, path: str, **fields: Any) -> Any:
         """Send JSON, and return the parsed answer, None if it has no body. Raises: NotThere, SourceRefused."""
         sent = {name: value for name, value in fields.items() if value is not None}
-        answer = self._request(method, path, json.dumps(sent).encode())
+        answer = self.request(method, path, json.dumps(sent).encode())
         return self._said(answer) if answer else None
 
     def close(self) -> None:
@@ -92,7 +85,8 @@ class HttpClient:
         except ValueError:
             raise SourceRefused(f"{self.address} does not answer as a SlotMQ broker does") from None
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> Body:
+    def request(self, method: str, path: str, body: bytes | None = None) -> Body:
+        """Return the body of a response, a large one mapped. Raises: NotThere, SourceRefused."""
         end = time.monotonic() + PATIENCE_S
         tries, pause_s = 0, PAUSE_S
         while True:
@@ -203,10 +197,8 @@ class HttpCatalog:
 
     def fetch_slot(self, slot: SlotHandle) -> Body:
         """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
-        try:
-            return self._client.get(self._path(slot))
-        except NotThere as error:
-            raise SlotMissing(f"{slot} is gone: {error}") from None
+        with restated(NotThere, SlotMissing, f"{slot} is gone: "):
+            return self._client.request("GET", self._path(slot))
 
     def location(self, slot: SlotHandle) -> str:
         """Return the URL of a slot file."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from broker.pipeline.faults import SourceRefused
-from broker.pipeline.option_names import known_options
+from broker.pipeline.faults import SourceRefused, restated
+from broker.pipeline.options import GivenOptions
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.planner import (
     EARLIEST,
@@ -24,8 +24,6 @@ from broker.pipeline.source.planner import (
 )
 from broker.pipeline.source.schema import COLUMNS
 from broker.slot_files.seal_log import TAP_PREFIX
-
-__all__ = ["SourceOptions", "check_columns", "names_option"]
 
 TRIGGER_MAX_BYTES: Final = 1 << 30
 NAMES: Final = (
@@ -62,29 +60,28 @@ class SourceOptions:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
         """Return the options. Raises: SourceRefused for an unknown or invalid one."""
-        given = known_options(options, NAMES, SourceRefused)
+        given = GivenOptions(options, NAMES, SourceRefused)
         taps, queues = _taps_and_queues(given)
-        topic = given.get("topic")
         return cls(
-            path=given.get("path"),
-            url=given.get("url"),
-            vhost=given.get("vhost"),
+            path=given.text("path"),
+            url=given.text("url"),
+            vhost=given.text("vhost"),
             taps=taps,
             queues=queues,
-            topic=topic,
+            topic=given.text("topic"),
             begin=_position(given, "from", EARLIEST),
             end=_position(given, "to", LATEST),
-            columns=_columns(given.get("columns")),
-            seal_now=_flag(given, "sealNow", default=False),
-            fail_on_gap=_flag(given, "failOnGap", default=True),
-            fail_on_bad_rows=_flag(given, "failOnBadRows", default=True),
+            columns=_columns(given.text("columns")),
+            seal_now=given.flag("sealNow") is True,
+            fail_on_gap=given.flag("failOnGap") is not False,
+            fail_on_bad_rows=given.flag("failOnBadRows") is not False,
             limits=BatchLimits(
-                _number(given, "maxSlotsPerTrigger", None),
-                _number(given, "maxRowsPerTrigger", None),
-                _number(given, "maxBytesPerTrigger", TRIGGER_MAX_BYTES),
+                given.whole("maxSlotsPerTrigger"),
+                given.whole("maxRowsPerTrigger"),
+                given.whole("maxBytesPerTrigger", TRIGGER_MAX_BYTES),
             ),
-            partition_max_bytes=_number(given, "maxPartitionBytes", PARTITION_MAX_BYTES) or PARTITION_MAX_BYTES,
-            partitions_min=_number(given, "minPartitions", None) or os.cpu_count() or 1,
+            partition_max_bytes=given.whole("maxPartitionBytes") or PARTITION_MAX_BYTES,
+            partitions_min=given.whole("minPartitions") or os.cpu_count() or 1,
         )
 
     def catalog(self) -> Catalog:
@@ -93,14 +90,12 @@ class SourceOptions:
 
     def takes(self, vhost: str, tap: str) -> bool:
         """Return whether the slots of a tap are requested."""
-        if self.vhost not in (None, vhost):
-            return False
-        return self.taps is None or any(_fits(tap, name) for name in self.taps)
+        return is_chosen(vhost, tap, self.vhost, self.taps)
 
     def conditions(self) -> list[Condition]:
         """Return the conditions that the options define."""
         topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
-        return [*self.begin.from_here(), *self.end.up_to_here(), *topic]
+        return [*self.begin.rows(">="), *self.end.rows("<"), *topic]
 
     def wants(self) -> str:
         """Return a description of the source, for texts."""
@@ -110,9 +105,9 @@ class SourceOptions:
         return taps if self.vhost is None else f"{taps} in vhost {self.vhost!r}"
 
 
-def _taps_and_queues(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    taps = _names(given.get("tap"), "tap")
-    queues = _names(given.get("queue"), "queue")
+def _taps_and_queues(given: GivenOptions) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    taps = _names(given, "tap")
+    queues = _names(given, "queue")
     if not queues:
         return taps or None, ()
     if taps:
@@ -125,7 +120,8 @@ def _taps_and_queues(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, 
     return tapped, ()
 
 
-def _names(text: str | None, option: str) -> tuple[str, ...]:
+def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
+    text = given.text(option)
     if text is None:
         return ()
     if text.startswith("["):  # for names that contain a comma
@@ -142,22 +138,28 @@ def _names(text: str | None, option: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def names_option(names: Sequence[str]) -> str | None:
-    """Return any names as a value of the options tap and queue; None if there are none."""
-    return json.dumps(list(names)) if names else None
+def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
+    """Return options of the source from values, of which names may be several; None and no names are not given."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(list(value))
+        for name, value in given.items()
+        if value or value == ""
+    }
 
 
-def _fits(name: str, wanted: str) -> bool:
-    return name == wanted or (any(sign in wanted for sign in WILDCARDS) and fnmatchcase(name, wanted))
+def is_chosen(vhost: str, tap: str, in_vhost: str | None, names: Sequence[str] | None) -> bool:
+    """Return whether a tap is among names and globs, None for all, in a vhost, None for all."""
+    if in_vhost not in (None, vhost):
+        return False
+    return names is None or any(tap == name or fnmatchcase(tap, name) for name in names)
 
 
-def _position(given: Mapping[str, str], option: str, default: Position) -> Position:
-    if option not in given:
+def _position(given: GivenOptions, option: str, default: Position) -> Position:
+    text = given.text(option)
+    if text is None:
         return default
-    try:
-        position = read_position(given[option])
-    except BadPosition as error:
-        raise SourceRefused(f"option {option}: {error}") from None
+    with restated(BadPosition, SourceRefused, f"option {option}: "):
+        position = read_position(text)
     if option == "to" and position == EARLIEST:
         raise SourceRefused("option to: nothing stands before the earliest message")
     return position
@@ -178,19 +180,3 @@ def check_columns(names: Sequence[str], known: Sequence[str] = COLUMNS) -> None:
             raise SourceRefused(f"there is no column {name!r}, but {', '.join(known)}")
         if names.count(name) > 1:
             raise SourceRefused(f"column {name!r} comes twice")
-
-
-def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:
-    text = given.get(option, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise SourceRefused(f"option {option} is true or false, not {given[option]!r}")
-    return text == "true"
-
-
-def _number(given: Mapping[str, str], option: str, default: int | None) -> int | None:
-    if option not in given:
-        return default
-    text = given[option].strip()
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise SourceRefused(f"option {option} is a number from 1 on, not {given[option]!r}")
-    return int(text)

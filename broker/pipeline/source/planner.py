@@ -23,22 +23,6 @@ from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.engines.pairwise import words_match
 from broker.routing.pattern import parse_pattern, split_words
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "PARTITION_MAX_BYTES",
-    "BadPosition",
-    "BatchLimits",
-    "Condition",
-    "Position",
-    "admitted",
-    "chosen_rows",
-    "may_hold",
-    "read_position",
-    "runs",
-    "wanted",
-]
-
 PARTITION_MAX_BYTES: Final = 64 << 20
 PARTITION_MIN_BYTES: Final = 4 << 20  # a smaller partition costs more than it saves
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -119,13 +103,9 @@ class Position:
     kind: str
     value: int = 0
 
-    def from_here(self) -> tuple[Condition, ...]:
-        """Return the condition on the rows of a read that begins here."""
-        return (Condition(COLUMN_OF[self.kind], ">=", self.value),) if self.kind in COLUMN_OF else ()
-
-    def up_to_here(self) -> tuple[Condition, ...]:
-        """Return the condition on the rows of a read that ends here."""
-        return (Condition(COLUMN_OF[self.kind], "<", self.value),) if self.kind in COLUMN_OF else ()
+    def rows(self, operator: str) -> tuple[Condition, ...]:
+        """Return the condition on the rows of a read that begins here, by >=, or that ends here, by <."""
+        return (Condition(COLUMN_OF[self.kind], operator, self.value),) if self.kind in COLUMN_OF else ()
 
 
 EARLIEST: Final = Position("earliest")
@@ -169,46 +149,41 @@ def wanted(slots: Iterable[SlotHandle], conditions: Sequence[Condition]) -> Iter
     return (slot for slot in slots if slot.count and all(may_hold(condition, slot) for condition in conditions))
 
 
+def groups(slots: Iterable[SlotHandle], limits: BatchLimits) -> Iterator[list[SlotHandle]]:
+    """Yield consecutive slots, in their order, as groups within the limits; a slot beyond them is a group of its own.
+
+    Cost: a group is known once the slot after it is.
+    """
+    group: list[SlotHandle] = []
+    rows = size = 0
+    for slot in slots:
+        rows += slot.count
+        size += slot.bytes
+        over = (
+            (limits.slots is not None and len(group) >= limits.slots)
+            or (limits.rows is not None and rows > limits.rows)
+            or (limits.bytes is not None and size > limits.bytes)
+        )
+        if over and group:
+            yield group
+            group, rows, size = [], slot.count, slot.bytes
+        group.append(slot)
+    if group:
+        yield group
+
+
 def runs(
     slots: Sequence[SlotHandle], tasks: int = 1, partition_max_bytes: int = PARTITION_MAX_BYTES
-) -> list[tuple[SlotHandle, ...]]:
+) -> list[list[SlotHandle]]:
     """Split the slots into consecutive runs, in their order.
 
     Shapes: a run has at least one slot, and further ones up to an even share for each of `tasks`, or up to the maximum,
         whichever is less; shares are never smaller than 4 MiB.
     """
     share = sum(slot.bytes for slot in slots) // max(tasks, 1) + 1
-    most = min(partition_max_bytes, max(share, PARTITION_MIN_BYTES))
-    found: list[tuple[SlotHandle, ...]] = []
-    run: list[SlotHandle] = []
-    size = 0
-    for slot in slots:
-        if run and size + slot.bytes > most:
-            found.append(tuple(run))
-            run, size = [], 0
-        run.append(slot)
-        size += slot.bytes
-    if run:
-        found.append(tuple(run))
-    return found
+    return list(groups(slots, BatchLimits(bytes=min(partition_max_bytes, max(share, PARTITION_MIN_BYTES)))))
 
 
 def admitted(slots: Iterable[SlotHandle], limits: BatchLimits) -> list[SlotHandle]:
-    """Return the first whole slots within the limits; at least one, so that a stream makes progress.
-
-    Cost: the search stops at the first slot beyond the limits.
-    """
-    taken: list[SlotHandle] = []
-    rows = size = 0
-    for slot in slots:
-        rows += slot.count
-        size += slot.bytes
-        over = (
-            (limits.slots is not None and len(taken) >= limits.slots)
-            or (limits.rows is not None and rows > limits.rows)
-            or (limits.bytes is not None and size > limits.bytes)
-        )
-        if over and taken:
-            break
-        taken.append(slot)
-    return taken
+    """Return the first whole slots within the limits; at least one, so that a stream makes progress."""
+    return next(groups(slots, limits), [])

@@ -1,4 +1,4 @@
-"""The columns of a message row, version 2, and of a slot row, in the sources and in the lake.
+"""The columns of a message row, version 2, of a slot row and of an unreadable record, in the sources and in the lake.
 
 Columns are only ever added, and all are nullable: in a file of an earlier version the new ones read as null.
 """
@@ -9,15 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-
-__all__ = [
-    "ARROW_SCHEMA",
-    "COLUMNS",
-    "INSTANT",
-    "SLOTS_ARROW_SCHEMA",
-    "SLOTS_DDL",
-    "ddl_of",
-]
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
@@ -74,19 +65,35 @@ SLOTS_ARROW_SCHEMA: Final = pa.schema(
     ]
 )
 
+BAD_SCHEMA: Final = pa.schema(
+    [
+        ("store", pa.string()),
+        ("vhost", pa.string()),
+        ("queue", pa.string()),
+        ("slot", pa.int64()),
+        ("seal", pa.int64()),
+        ("row", pa.int64()),  # its number in the slot, from 0 on; null for a whole slot
+        ("offset", pa.int64()),  # the message id; for a whole slot its first message id
+        ("rows", pa.int64()),  # the number of messages that the record covers
+        ("ts", INSTANT),
+        ("reason", pa.string()),
+        ("raw", pa.binary()),  # 1 MiB at most; null for a whole slot
+        ("query", pa.string()),  # the archive that found it
+        ("incarnation", pa.string()),  # of the start of the broker that wrote the slot
+    ]
+)
+
 _SPARK_TYPES: Final = {
     pa.string(): "string",
     pa.int64(): "bigint",
     pa.int16(): "smallint",
+    pa.float64(): "double",
     pa.bool_(): "boolean",
     pa.binary(): "binary",
     INSTANT: "timestamp",
 }
 
 
-def ddl_of(schema: pa.Schema, columns: Sequence[str]) -> str:
-    """Return columns of a schema as Spark writes them."""
-    return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns)
-
-
-SLOTS_DDL: Final = ddl_of(SLOTS_ARROW_SCHEMA, SLOTS_ARROW_SCHEMA.names)
+def ddl_of(schema: pa.Schema, columns: Sequence[str] = ()) -> str:
+    """Return columns of a schema, or all of them, as Spark writes them."""
+    return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns or schema.names)

@@ -1,10 +1,18 @@
-"""Reads slots as they are sealed: the common base of both formats' streams."""
+"""Reads slots as they are sealed: the stream of both formats, and its offset, as Spark stores it in the checkpoint.
+
+{"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal
+"incarnation"  the start of the broker that wrote the seal
+"slots": k    the number of slots between the previous offset and this one: the slots of the batch that ends here
+"gaps": n     gaps up to that seal existed when the stream began, and are no loss of the stream
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -19,13 +27,83 @@ from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
 from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource, gap_text, lost_since, refuse_gaps
-from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView
 
-__all__ = ["SealStream"]
+VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One offset."""
+
+    store: str
+    seal: int
+    slots: int | None = None
+    gaps: int = 0
+    incarnation: str = ""
+
+    @classmethod
+    def at(cls, view: SealView, seal: int, slots: int | None = None, gaps: int = 0) -> Self:
+        """Return the offset at a seal of the current seal log."""
+        return cls(view.store, seal, slots, gaps, view.starts.of(seal))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset in its checkpoint form."""
+        found = {"v": VERSION, "store": self.store, "seal": self.seal, "incarnation": self.incarnation}
+        if self.slots is not None:
+            found["slots"] = self.slots
+        if self.gaps > self.seal:
+            found["gaps"] = self.gaps
+        return found
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Return the offset that a checkpoint describes. Raises: SourceRefused."""
+        version = found.get("v")
+        if isinstance(version, int) and version > VERSION:
+            raise SourceRefused(
+                f"the checkpoint was written by a later SlotMQ: its offsets are of version {version}, "
+                f"this one reads up to version {VERSION}"
+            )
+        try:
+            if version != VERSION:
+                raise ValueError
+            slots = found.get("slots")
+            return cls(
+                str(found["store"]),
+                int(found["seal"]),
+                None if slots is None else int(slots),
+                int(found.get("gaps", 0)),
+                str(found["incarnation"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None
+
+    def check(self, view: SealView, address: str) -> None:
+        """Raise SourceRefused for an offset in another store, or in another history of this one."""
+        if self.store != view.store:
+            raise SourceRefused(
+                f"the checkpoint belongs to store {self.store}, but {address} has store {view.store}: "
+                "use the data folder that it was made with, or a new checkpoint"
+            )
+        if view.parted(self.seal, self.incarnation):
+            raise SourceRefused(parted_text("the checkpoint", address, self.seal, view))
+
+
+def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
+    """Return why a reader cannot resume after a seal that is in no history of this store."""
+    found = f"has sealed {view.last_seal} only" if seal > view.last_seal else "has another slot under that number"
+    return (
+        f"{reader} stands at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
+        "Nothing is read or released; an archive takes both histories with --accept-restored, "
+        "a stream with a new checkpoint"
+    )
+
 
 NO_LIMITS = BatchLimits()
+
+Rows = Callable[[InputPartition], Iterator[pa.RecordBatch]]
 
 
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -36,8 +114,10 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     reads the checkpoint or listens to the query's progress.
     """
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], rows: Rows | None = None) -> None:
+        """Shapes: `rows` yields the rows of a run of slots; without it the stream only plans."""
         self._options = dict(options)
+        self._rows = rows
         self._opened: SlotSource | None = None
         self._target: int | None = None  # of a query that ends with the current seals
 
@@ -62,7 +142,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset where a new stream begins. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = self._source
-            view = source.view()
+            view = source.catalog.view()
             source.check_taps(view)
             begin = source.options.begin
             if begin.kind == "seal":
@@ -102,7 +182,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the last seal, for the query's progress."""
         with said_plainly():
-            view = self._source.view()
+            view = self._source.catalog.view()
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -111,7 +191,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             source = self._source
             if source.options.seal_now:
                 source.seal_now()
-            self._target = source.view().last_seal
+            self._target = source.catalog.view().last_seal
 
     # ---- the slots of a batch
 
@@ -141,7 +221,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
         """Return the parsed offset, and the view. Raises: SourceRefused for an offset outside this history."""
         found = StreamOffset.from_json(offset)
-        view = self._source.view()
+        view = self._source.catalog.view()
         found.check(view, self._source.catalog.address)
         return found, view
 
@@ -152,6 +232,11 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _named(self, seal: int | None = None) -> str:
         wants = self._source.options.wants()
         return f"a stream of {wants}" if seal is None else f"a stream of {wants} behind seal {seal}"
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one run."""
+        assert self._rows is not None
+        return self._rows(partition)
 
     def stop(self) -> None:
         """Close the catalog."""

@@ -9,8 +9,6 @@ from typing import Any, Self
 from broker.slot_files.seal_log import Seal
 from broker.slot_files.slot_file import SlotMeta
 
-__all__ = ["SlotHandle"]
-
 
 @dataclass(frozen=True, slots=True)
 class SlotHandle:

@@ -17,8 +17,6 @@ from broker.pipeline.source.header_json import table_to_json
 from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile, SlotMeta
 from broker.slot_files.slot_view import STEP_BYTES, SlotView
 
-__all__ = ["Pick", "SlotRows", "joined_rows"]
-
 VIEW: Final = np.dtype([("length", "<i4"), ("octets", "V12")])
 INLINE_MAX: Final = 12
 Places = Any  # numpy arrays, which mypy cannot check

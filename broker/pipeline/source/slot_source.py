@@ -15,8 +15,6 @@ from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import Gap, QueueKey, Seal
 from broker.slot_files.seal_view import SealView
 
-__all__ = ["SlotSource", "gap_text", "lost_since", "refuse_gaps"]
-
 Takes = Callable[[str, str], bool]  # vhost and tap
 
 
@@ -84,10 +82,6 @@ class SlotSource:
         self.conditions = self.options.conditions()
         self.catalog: Catalog = self.options.catalog()
 
-    def view(self) -> SealView:
-        """Return the current state of the seal log."""
-        return self.catalog.view()
-
     def after(self, view: SealView, seal: int, up_to: int | None = None) -> Iterator[SlotHandle]:
         """Yield the slots after a seal that can have a wanted row."""
         takes, store = self.options.takes, view.store
@@ -107,7 +101,7 @@ class SlotSource:
             return self._snapshots()
         if options.seal_now:
             self.seal_now()
-        view = self.view()
+        view = self.catalog.view()
         self.check_taps(view)
         if options.fail_on_gap:
             refuse_gaps(lost_since(view, options.begin, options.takes), f"{options.wants()} is read from an option")
@@ -130,7 +124,7 @@ class SlotSource:
 
     def _has_slots(self, tap: str, vhost: str) -> bool:
         try:
-            return (vhost, tap) in _known(self.view())
+            return (vhost, tap) in _known(self.catalog.view())
         except SourceRefused:  # the broker has no slots at all
             return False
 

@@ -8,29 +8,15 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from broker.pipeline.faults import NO_JAVA, JobFailed
-from broker.pipeline.spark.user_folder import cache_folder
-
-__all__ = [
-    "Java",
-    "NoJava",
-    "RefusedJava",
-    "Search",
-    "find_java",
-    "properties",
-    "refusal",
-    "search",
-    "shim_home",
-    "shim_text",
-]
+from broker.pipeline.spark.log import cache_folder
 
 ANSWER_MAX_S: Final = 30.0
 WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only queried
@@ -68,7 +54,13 @@ def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
     launcher = made / "bin" / "java"
     if not _is(launcher, text):
         launcher.parent.mkdir(parents=True, exist_ok=True)
-        _replace(launcher, text)
+        writing = launcher.with_name(f".{uuid.uuid4().hex}")
+        try:
+            writing.write_text(text, encoding="utf-8")
+            writing.chmod(MODE)
+            writing.replace(launcher)
+        finally:
+            writing.unlink(missing_ok=True)
     return made
 
 
@@ -77,19 +69,6 @@ def _is(launcher: Path, text: str) -> bool:
         return launcher.read_text(encoding="utf-8") == text and os.access(launcher, os.X_OK)
     except (OSError, ValueError):
         return False
-
-
-def _replace(launcher: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=launcher.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), MODE)
-        os.replace(name, launcher)  # noqa: PTH105 - the same call
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)  # noqa: PTH108
-        raise
 
 
 def properties(text: str) -> dict[str, str]:

@@ -1,21 +1,63 @@
-"""The log file of Spark's JVM and its workers, which keeps stack traces off the terminal of a job."""
+"""The log of Spark's JVM and its workers in the user's cache folder, and one line for the user of what fails there.
+
+The stack traces of both languages go to the log.
+"""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
+import shutil
+import sys
+import tempfile
 import time
+import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import ClassVar, Final, Self
 
-from broker.pipeline.faults import ServerRefused
+from broker.cli.table import cell
+from broker.pipeline.faults import ERROR, JobFailed, ServerRefused, fault_in
 from broker.pipeline.spark.server_files import ServerFiles
-from broker.pipeline.spark.user_folder import cache_folder
 
-__all__ = ["SparkLog"]
+NAME: Final = "slotmq"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder, which exists; a folder of this process if the user's is not writable."""
+    made = _users(environment) / NAME
+    try:
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return _own()
+    return made if os.access(made, os.W_OK | os.X_OK) else _own()
+
+
+def is_kept(folder: Path) -> bool:
+    """Return whether a cache folder is the user's, which outlives this process."""
+    return folder.name == NAME
+
+
+def _users(environment: Mapping[str, str]) -> Path:
+    named = environment.get("XDG_CACHE_HOME", "")
+    if named.startswith("/"):
+        return Path(named)
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - never raises
+    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+
+
+@cache
+def _own() -> Path:
+    made = tempfile.mkdtemp(prefix="slotmq-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
 
 KEPT: Final = 20
 TAIL_BYTES: Final = 1 << 16
@@ -77,3 +119,84 @@ class SparkLog:
             if lines:
                 return f"{lines[-1]} (all of it: {self.path})"
         return ""
+
+
+PYTHON_TRACE: Final = "Traceback (most recent call last):"
+LINE_MAX: Final = 600
+RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+CALLING: Final = re.compile(r"^An error occurred while calling [^\n]*\n: ")
+CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
+CONDITION: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] ?")
+STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}(?:; (line \d+ pos \d+);?)?")
+RPC: Final = re.compile(r'^<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "([^\n]*)"')
+OUR_PACKAGE: Final = "broker."
+
+
+def told(error: Exception) -> JobFailed:
+    """Return the failure for the user, with the exit code; the log has the details of what is no failure already."""
+    fault = fault_in(error)
+    if fault is not None:
+        return JobFailed(_short(str(fault)), fault.code)
+    if isinstance(error, JobFailed):
+        return error
+    log = SparkLog.current or SparkLog.begin()
+    text, code = reason(_text(error))
+    log.add("".join(traceback.format_exception(error)))
+    return JobFailed(f"{text} (details: {log.path})", code)
+
+
+def reason(text: str) -> tuple[str, int]:
+    """Return the line that describes what happened, extracted from Spark's text, and the exit code.
+
+    An exception that a task raised in Python is nearest to the cause; else the last cause that Java names is used.
+    """
+    if PYTHON_TRACE in text:
+        return _of_python(text.rpartition(PYTHON_TRACE)[2])
+    if call := RPC.match(text):
+        return _short(f"the Spark server does not answer: {call[2]} ({call[1]})"), ERROR
+    causes = CAUSE.findall(text)
+    line = causes[-1] if causes else first_line(CALLING.sub("", text.lstrip()))
+    return _short(
+        STATE.sub(lambda found: f" ({found[1]})" if found[1] else "", CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))
+    ), ERROR
+
+
+def _of_python(trace: str) -> tuple[str, int]:
+    for line in trace.splitlines():
+        raised = RAISED.match(line)  # lines of code are indented
+        if raised is None:
+            continue
+        name, said = raised[1], raised[2] or ""
+        if name.startswith(OUR_PACKAGE):
+            return _short(said or name.rpartition(".")[2]), _code(name)
+        return _short(f"{name.rpartition('.')[2]}: {said}"), ERROR
+    return _short(first_line(trace)), ERROR
+
+
+def _code(name: str) -> int:
+    """Return the exit code of our exceptions, which their class attribute `code` holds."""
+    try:
+        code = getattr(resolve_name(name), "code", ERROR)
+    except (ImportError, AttributeError):
+        return ERROR
+    return code if isinstance(code, int) else ERROR
+
+
+def _text(error: Exception) -> str:
+    said = str(error)
+    kind = type(error)
+    if kind.__module__.partition(".")[0] in {"pyspark", "py4j", "grpc"}:
+        return said or kind.__name__
+    trace = f"{PYTHON_TRACE}\n{kind.__module__}.{kind.__qualname__}"
+    return f"{trace}: {said}" if said else trace
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not empty, empty if there is none."""
+    return next((line for line in text.splitlines() if line.strip()), "")
+
+
+def _short(line: str) -> str:
+    line = cell(line.strip().rstrip(";"))
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..."

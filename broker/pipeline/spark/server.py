@@ -15,21 +15,20 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import broker
 from broker.pipeline.faults import ERROR, JobFailed, ServerRefused
-from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.log import cache_folder, first_line, is_kept
+from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
 from broker.pipeline.spark.session import environment
-from broker.pipeline.spark.user_folder import cache_folder, is_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["NEEDED", "ServerRequest", "connect", "files", "missing", "start", "stop", "versions", "why_not"]
 
 NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # import names that a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
@@ -43,16 +42,6 @@ RETRIES: Final = 8  # PySpark's default would retry a dead server for ten minute
 RETRY_MAX_MS: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRequest:
-    """The settings of a new server."""
-
-    master: str = "local[*]"
-    memory: str = "1g"
-    idle_s: float = 1800.0
-    conf: Mapping[str, str] = field(default_factory=dict)
-
-
 def files() -> ServerFiles:
     """Return the user's files."""
     return ServerFiles(cache_folder(os.environ))
@@ -60,17 +49,19 @@ def files() -> ServerFiles:
 
 def versions() -> str:
     """Return the versions that a server and its client must share."""
+    return f"SlotMQ {broker.__version__} in {PACKAGE}, PySpark {package_version('pyspark') or 'missing'}"
+
+
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package, None if it is not installed."""
     try:
-        spark = version("pyspark")
+        return version(name)
     except PackageNotFoundError:
-        spark = "missing"
-    return f"SlotMQ {broker.__version__} in {PACKAGE}, PySpark {spark}"
+        return None
 
 
 def missing() -> list[str]:
     """Return the packages of a Connect client that are not installed."""
-    from importlib.util import find_spec
-
     return [name for name in NEEDED if find_spec(name) is None]
 
 
@@ -172,12 +163,9 @@ def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
         with environment({TOKEN: state.token, NO_PROXY: HOST}):
             made = SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
     except Exception as error:
-        raise JobFailed(f"{state} does not answer: {_first_line(error)} (slotmq pipeline server stop)") from error
+        said = first_line(str(error)) or type(error).__name__
+        raise JobFailed(f"{state} does not answer: {said} (slotmq pipeline server stop)") from error
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error itself is reported
     client: Any = made.client
     client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])
     return made
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

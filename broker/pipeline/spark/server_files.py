@@ -19,8 +19,6 @@ from typing import Final
 
 from broker.pipeline.faults import ServerRefused
 
-__all__ = ["FORMAT", "ServerFiles", "ServerState"]
-
 FORMAT: Final = 1
 STOP: Final = "slotmq pipeline server stop"
 PRIVATE: Final = 0o600
@@ -30,26 +28,34 @@ PID_DIGITS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class ServerState:
+class ServerRequest:
+    """The settings of a server.
+
+    Shapes: `conf` has settings of Spark and may hold secrets.
+    Units: the server ends after `idle_s` without a command.
+    """
+
+    master: str = "local[*]"
+    memory: str = "1g"
+    idle_s: float = 1800.0
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState(ServerRequest):
     """A server that accepts commands.
 
-    Shapes: `python` is the path of its workers' Python, `versions` what both sides must share; `conf` has the settings
-        that it was started with and may hold secrets.
-    Units: the server ends after `idle_s` without a command.
+    Shapes: `python` is the path of its workers' Python, `versions` what both sides must share.
     """
 
     pid: int
     port: int
     token: str = field(repr=False)
-    master: str
     cores: int
-    memory: str
-    idle_s: float
     python: str
     versions: str
     began: str
     log: str
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return f"the Spark server with pid {self.pid} ({self.master}, {self.memory})"
@@ -74,9 +80,8 @@ class ServerFiles:
 
     def live(self) -> bool:
         """Take the server's lock until this process ends, and note its pid; return whether the lock was free."""
-        try:
-            descriptor = self._lock("server.alive", fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        descriptor = self._lock_now("server.alive", fcntl.LOCK_EX)
+        if descriptor is None:
             return False
         os.ftruncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
@@ -85,11 +90,10 @@ class ServerFiles:
 
     def alive(self) -> bool:
         """Return whether a server runs, ready or not."""
-        try:
-            os.close(self._lock("server.alive", fcntl.LOCK_SH | fcntl.LOCK_NB))
-        except BlockingIOError:
-            return True
-        return False
+        descriptor = self._lock_now("server.alive", fcntl.LOCK_SH)
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
 
     def holder(self) -> int | None:
         """Return the pid of the server that runs, ready or not; None if none runs or if others may have written it."""
@@ -120,24 +124,20 @@ class ServerFiles:
 
     def last_used_s(self) -> float | None:
         """Return when a command last began to use the server, as the time of day; None while one uses it."""
-        try:
-            descriptor = self._lock("server.use", fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        descriptor = self._lock_now("server.use", fcntl.LOCK_EX)
+        if descriptor is None:
             return None
-        try:
-            return os.fstat(descriptor).st_mtime
-        finally:
-            os.close(descriptor)
+        used_s = os.fstat(descriptor).st_mtime
+        os.close(descriptor)
+        return used_s
 
     def retire(self) -> bool:
         """Remove the state if no command uses the server; return whether it was unused: later ones find no server."""
-        try:
-            descriptor = self._lock("server.use", fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        self.remove()
-        os.close(descriptor)
-        return True
+        descriptor = self._lock_now("server.use", fcntl.LOCK_EX)
+        if descriptor is not None:
+            self.remove()
+            os.close(descriptor)
+        return descriptor is not None
 
     def read(self) -> ServerState | None:
         """Return the server that accepts commands; remove the state of a server that is gone.
@@ -178,6 +178,13 @@ class ServerFiles:
     def remove(self) -> None:
         """Remove the state."""
         self._state.unlink(missing_ok=True)
+
+    def _lock_now(self, name: str, how: int) -> int | None:
+        """Return the descriptor of a locked file, None if another process holds its lock."""
+        try:
+            return self._lock(name, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
 
     def _lock(self, name: str, how: int) -> int:
         descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)

@@ -16,15 +16,14 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.faults import JobFailed
-from broker.pipeline.spark.failure import told
-from broker.pipeline.spark.log import SparkLog
-from broker.pipeline.spark.server import TOKEN, ServerRequest, files, versions
-from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.log import SparkLog, told
+from broker.pipeline.spark.server import TOKEN, files, versions
+from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
 from broker.pipeline.spark.session import LOOPBACK, is_local, local_cores, session
 from broker.pipeline.spark.tasks import PARALLELISM, run_tasks
 
@@ -54,7 +53,7 @@ def main() -> int:
     try:
         state, spark = _begin(request)
     except Exception as error:  # noqa: BLE001 - the waiting command reports it
-        failure = error if isinstance(error, JobFailed) else told(error)
+        failure = told(error)
         return _answer({"error": str(failure), "code": failure.code})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -93,18 +92,15 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
     log = SparkLog.current
     began = datetime.now(UTC).isoformat(timespec="seconds")
     return ServerState(
+        **asdict(request),
         pid=os.getpid(),
         port=port,
         token=os.environ[TOKEN],
-        master=request.master,
         cores=cores,
-        memory=request.memory,
-        idle_s=request.idle_s,
         python=sys.prefix,
         versions=versions(),
         began=began,
         log="" if log is None else str(log.path),
-        conf=request.conf,
     ), spark
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["LOOPBACK", "MasterWatch", "environment", "register", "session", "settings"]
-
 LOOPBACK: Final = "127.0.0.1"
 WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
 BATCH_ROWS: Final = 10_000
@@ -93,21 +91,14 @@ def session(
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         wanted = dict(conf or {})
-    elif "PYSPARK_GATEWAY_PORT" in os.environ:
-        wanted = _submitted(conf or {})
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose master and other settings hold
+        SparkContext._ensure_initialized()  # noqa: SLF001 - otherwise its settings are unknown
+        wanted = {**ALWAYS, **dict(SparkConf().getAll()), **(conf or {})}
     else:
         wanted = {"spark.sql.warehouse.dir": _warehouse(), **settings(master, app, conf or {}, os.cpu_count() or 1)}
         _begin(SparkConf(loadDefaults=False).setAll(list(wanted.items())), master)
     made = SparkSession.builder.config(map=wanted).getOrCreate()
     return register(made) if formats else made
-
-
-def _submitted(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a program that spark-submit runs: the master and all other settings passed to it hold."""
-    from pyspark import SparkConf, SparkContext
-
-    SparkContext._ensure_initialized()  # noqa: SLF001 - otherwise its settings are unknown
-    return {**ALWAYS, **dict(SparkConf().getAll()), **conf}
 
 
 def _begin(conf: SparkConf, master: str) -> None:

@@ -10,13 +10,10 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["PARALLELISM", "frame_of", "run_tasks", "session_setting", "tasks_at_once"]
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,8 +28,6 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
     """
 
     def results(item: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         made = pickle.dumps(work(items[item]))
         yield pa.RecordBatch.from_arrays(
             [pa.array([item], pa.int64()), pa.array([made], pa.binary())], names=["item", "result"]

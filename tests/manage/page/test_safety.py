@@ -10,7 +10,6 @@ from urllib.parse import quote
 import aio_pika
 import pytest
 
-from broker.administration.vhost_changes import VhostChanges
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import running_broker
@@ -43,7 +42,7 @@ async def test_names_are_text(tab: Tab, shown: BrokerServer) -> None:
     queue = await channel.declare_queue("evil", arguments={"x-dead-letter-exchange": EVIL})
     await channel.default_exchange.publish(aio_pika.Message(b"held"), "evil")
     await queue.consume(ignore, consumer_tag=EVIL)
-    await VhostChanges(shown.administration).add(EVIL, {"description": EVIL})
+    await shown.administration.change(lambda draft: draft.add_vhost(EVIL, {"description": EVIL}))
     name = quote(EVIL, safe="")
     death = {"queue": EVIL, "exchange": EVIL, "reason": EVIL, "routing-keys": [EVIL]}
     message = {
@@ -79,7 +78,7 @@ async def test_names_are_text(tab: Tab, shown: BrokerServer) -> None:
         assert seen >= len(addresses) // 2
     finally:
         await connection.close()
-        await VhostChanges(shown.administration).delete(EVIL)
+        await shown.administration.change(lambda draft: draft.drop_vhost(EVIL))
         for path in (
             f"queues/%2F/{name}",
             "queues/%2F/evil",

@@ -64,5 +64,5 @@ def test_processes_of_a_load_take_the_nodes_in_turn() -> None:
         publish_at=nodes,
         consume_at=nodes[1:],
     )
-    assert [share.address.port for share in load.publish_shares()] == [1, 2, 3]
-    assert [share.address.port for share in load.consume_shares()] == [2, 3]
+    assert [share.load.address.port for share in load.publish_shares()] == [1, 2, 3]
+    assert [share.load.address.port for share in load.consume_shares()] == [2, 3]

@@ -14,7 +14,7 @@ from bench import checkout, instructions
 from bench.checkout import HERE, Checkout
 from bench.messages.rows import kind, known_names, rows
 from bench.pairs import BEFORE, NOW, summary
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
 from tools import compiled_build
 
 

@@ -11,6 +11,7 @@ import pytest
 from bench.ground import EXCHANGE, control, declare_bound, source
 from bench.growth import sharing
 from bench.growth.suite import QUICK, Plan, curves_of, verdict
+from bench.growth.turn_sampler import deepest
 from bench.herd import Herd, Sink
 from bench.light import EVERY_S, LightClient
 from bench.run import Run
@@ -128,3 +129,9 @@ async def test_the_light_client_counts_every_message_of_its_schedule(tmp_path: P
         found = await asyncio.wait_for(talk(broker, watch), 30)
     assert found["messages"] == 20
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
+
+
+def test_a_turn_is_named_by_the_innermost_function_that_most_samples_have() -> None:
+    """A function that calls many others is named, and not the one of these that one sample met; nor what called it."""
+    stacks = [["turn", "sweep", "apply"], ["turn", "sweep", "look"], ["turn", "sweep"], ["turn"]]
+    assert (deepest(stacks), deepest([["turn", "sweep", "apply"]]), deepest([])) == ("sweep", "apply", "")

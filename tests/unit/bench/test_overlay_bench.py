@@ -24,8 +24,7 @@ from bench.run import Run
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.peers import choose
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.spool import Material, Spool
-from broker.perf.stamp import STAMP, STAMP_BYTES
+from broker.perf.spool import STAMP, STAMP_BYTES, Material, Spool
 
 PROJECT = Path(__file__).resolve().parents[3]
 NUMBERING = Numbering(start_ns=1_000_000, step_ns=500_000, topics=4)

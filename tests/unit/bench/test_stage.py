@@ -13,7 +13,7 @@ from bench import __main__ as command
 from bench.run import RESULTS, Run
 from bench.stage import NotOffered, Stage
 from bench.suites import NAMES, Suite, suite_of
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
 
 
 def a_stage(**more: Any) -> Stage:

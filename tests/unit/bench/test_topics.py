@@ -14,7 +14,7 @@ from bench.topics.cell import Cell
 from bench.topics.cell_process import Runner
 from bench.topics.engines import AUTO_ENGINE, contestants, sizes, written
 from bench.topics.suite import QUICK, SUITE, goals
-from broker.perf.crew import RunFailed
+from broker.perf.faults import RunFailed
 from broker.routing.engine_names import ENGINES
 from tests.property.topic_reference import matches
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli import cluster, listing
+from broker.cli import control_client
 from broker.cli.cluster import cluster_text
 from broker.cli.main import main
 from broker.testing import Broker
@@ -50,8 +50,7 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Provide a broker that is node a."""
     one = Asked(FACTS)
-    monkeypatch.setattr(cluster, "ask", one)
-    monkeypatch.setattr(listing, "ask", one)
+    monkeypatch.setattr(control_client, "ask", one)
     return one
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import cluster_url
-from broker.cli.cluster_url import with_cluster_url
+from broker.cli import settings_layers
 from broker.cli.main import build_parser
 from broker.cli.serve import flags
-from broker.cli.settings_layers import SettingsError, load
+from broker.cli.settings_layers import SettingsError, load, with_cluster_url
 from broker.settings import Settings
 from broker.settings.change import changes
 
@@ -113,7 +112,7 @@ def test_missing_driver_is_one_line_that_names_the_extra(monkeypatch: pytest.Mon
         assert name == "asyncpg"
         return None
 
-    monkeypatch.setattr(cluster_url, "find_spec", find)
+    monkeypatch.setattr(settings_layers, "find_spec", find)
     assert not settings_of().cluster.is_on
     with pytest.raises(SettingsError, match=r"pip install '\.\[cluster\]'"):
         settings_of("--cluster", URL, "--node", "a")

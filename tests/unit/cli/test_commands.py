@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli import definitions, listing, resources, users, vhosts
+from broker.cli import control_client, listing
 from broker.cli.main import build_parser, main
-
-MODULES = (definitions, listing, resources, users, vhosts)
 
 
 class Asked:
@@ -32,8 +30,7 @@ class Asked:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Provide a broker with prepared answers."""
     asked = Asked()
-    for module in MODULES:
-        monkeypatch.setattr(module, "ask", asked)
+    monkeypatch.setattr(control_client, "ask", asked)
     return asked
 
 

@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from broker.cli.serve import raise_file_limit
-from broker.net.descriptors import ENOUGH
+from broker.net.strangers import ENOUGH
 
 UNLIMITED = resource.RLIM_INFINITY
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.manage.v1.file_reads import FileReads
+from broker.manage.file_reads import FileReads
 from broker.store.files import File, Files
 from tests.deadline import DEADLINE_S, wait_until_async
 

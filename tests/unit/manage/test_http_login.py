@@ -12,9 +12,8 @@ from broker.core.auth.logins import LoginClient, Logins, PasswordCheck
 from broker.core.auth.peer import Peer
 from broker.core.auth.users import User, Users
 from broker.manage.client import ApiClient
-from broker.manage.login import HttpLogin, credentials_of
+from broker.manage.login import HttpLogin, LoginSessions, credentials_of
 from broker.manage.refusal import HttpRefused
-from broker.manage.sessions import LoginSessions
 from broker.settings.access import Http
 from tests.deadline import DEADLINE_S
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import pytest
 from starlette.responses import Response
 
-from broker.manage.api_route import ApiRoute, RouteTable
-from broker.manage.call import Call
-from broker.manage.needs import Needs
+from broker.manage.app import RouteTable
+from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused
 from broker.manage.request_target import path_words
 

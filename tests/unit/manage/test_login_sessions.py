@@ -8,8 +8,8 @@ import pytest
 
 from broker.core.auth.password import argon2_hash
 from broker.core.auth.users import User, Users
-from broker.manage import sessions
-from broker.manage.sessions import LoginSessions
+from broker.manage import login
+from broker.manage.login import LoginSessions
 from broker.settings.access import Http
 
 
@@ -104,8 +104,8 @@ def test_a_session_ends_with_what_it_began_with(world: World, change: str) -> No
 
 def test_there_are_so_many_sessions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's oldest session makes room for the next, and the oldest of all where all have too many."""
-    monkeypatch.setattr(sessions, "OF_A_USER_MAX", 2)
-    monkeypatch.setattr(sessions, "SESSIONS_MAX", 3)
+    monkeypatch.setattr(login, "OF_A_USER_MAX", 2)
+    monkeypatch.setattr(login, "SESSIONS_MAX", 3)
     first, second = world.begin(), world.begin()
     world.sessions.user(first)
     third = world.begin()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from broker.net.descriptors import descriptors_for_clients
+from broker.net.strangers import descriptors_for_clients
 
 
 @pytest.mark.parametrize(

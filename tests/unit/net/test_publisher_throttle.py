@@ -8,8 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from broker.core.alarms import Alarms, Watermark
-from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
-from broker.net.stop import Stop
+from broker.net.publisher_throttle import PublisherThrottle, Stop, ThrottledConnection
 
 MOST_BYTES = 100
 

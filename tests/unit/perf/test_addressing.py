@@ -6,12 +6,12 @@ import argparse
 
 import pytest
 
-from broker.perf.addressing import addressing_of, spread
 from broker.perf.faults import BadOptions
+from broker.perf.flags import spread
 from broker.perf.load import Load
-from broker.perf.scenarios.routing import binding_key, routing_keys
-from broker.perf.scenarios.throughput import add_throughput, load_of
+from broker.perf.scenarios.messages import add_throughput, addressed, binding_key, routing_keys
 from broker.perf.spool import PASS_DIGITS
+from broker.perf.topology import addressing_of
 from tests.property.topic_reference import matches
 
 
@@ -25,7 +25,7 @@ def options(*words: str) -> argparse.Namespace:
 
 def load(*words: str) -> Load:
     """Return the load of a throughput run."""
-    return load_of(options(*words), 10.0)[1]
+    return addressed(options(*words))[1]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,12 @@ def test_queues_are_spread_over_consumers(queues: list[str], consumers: int, eac
 
 def test_a_number_of_messages_is_shared_to_the_last_one() -> None:
     """Seven publishers in two processes publish 100 messages in all, and none waits for another's schedule."""
-    shares = load("-x", "7", "--processes", "2", "-C", "100", "-r", "10").publish_shares()
-    paces = [pace for share in shares for pace in share.paces]
-    assert (len(shares), len(paces)) == (2, 7)
-    assert sum(pace.messages or 0 for pace in paces) == 100
-    assert len({stagger for share in shares for stagger in share.stagger_s}) == 7
+    whole = load("-x", "7", "--processes", "2", "-C", "100", "-r", "10")
+    shares = whole.publish_shares()
+    numbers = [number for share in shares for number in share.numbers]
+    assert (len(shares), numbers) == (2, list(range(7)))
+    assert sum(whole.pace(number).messages or 0 for number in numbers) == 100
+    assert len({whole.stagger_s(number) for number in numbers}) == 7
 
 
 def test_a_number_to_consume_is_counted_by_one_process() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from broker.perf import conversation, wire
-from broker.perf.conversation import Conversation, Script, Switchboard
+from broker.perf.conversation import Conversation, Switchboard
 from broker.perf.faults import BrokenStream, Refusal, Stalled
-from broker.perf.peer import Address
+from broker.perf.peer import Address, Script
 from tests.deadline import wait_until
 
 HEARTBEAT = wire.frame(wire.HEARTBEAT, 0, b"")

@@ -12,7 +12,7 @@ from pamqp import commands, frame
 from broker.perf import wire
 from broker.perf.peer import PeerConnection
 from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
-from broker.perf.stamp import STAMP
+from broker.perf.spool import STAMP
 from tests.unit.perf.loose_peer import loose_peer
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.perf.document import BadDocument
+from broker.perf.faults import BadDocument
 from broker.perf.histogram import Histogram
 from broker.perf.result import FORMAT, Latency, LatencyPair, Result
 from tests.perf_results import bare, histogram, result

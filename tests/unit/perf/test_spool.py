@@ -6,8 +6,7 @@ import pytest
 from pamqp import commands, frame, header
 from pamqp.body import ContentBody
 
-from broker.perf.spool import CHUNK_BYTES, PASS_DIGITS, Material, Spool
-from broker.perf.stamp import STAMP
+from broker.perf.spool import CHUNK_BYTES, PASS_DIGITS, STAMP, Material, Spool
 
 
 def messages(spool: Spool) -> list[tuple[commands.Basic.Publish, bytes]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import BinaryIO
 
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.place import Disk
 
 
 class Died(BaseException):

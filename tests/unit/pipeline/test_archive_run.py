@@ -13,14 +13,15 @@ import pytest
 from broker.pipeline.faults import JobFailed, LakeRefused, SlotGap, SourceRefused
 from broker.pipeline.job import Summary
 from broker.pipeline.jobs import archive as job
-from broker.pipeline.lake import Lake, archive_run
-from broker.pipeline.lake.archive_run import ArchiveRun, SlotPlan
+from broker.pipeline.lake import archive_run
+from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.progress import Progress
+from broker.pipeline.source.catalog import StoreCatalog
+from broker.pipeline.source.seal_stream import SealStream, StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.store_catalog import StoreCatalog
-from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, rows_of
 from tests.slot_folders import SlotFolder, numbered
@@ -249,7 +250,7 @@ def test_a_gap_that_is_made_while_a_new_archive_starts_is_refused(world: World) 
     run = world.run()
     run.begin(allow_gap=True)
     world.folder.add_gap(world.folder.view.seals[0])
-    stream = SlotPlan({"path": str(world.folder.path)})
+    stream = SealStream({"path": str(world.folder.path)})
     with pytest.raises(SlotGap, match="slot 2 of tap 'audit'"):
         stream.latestOffset(run.note.start.to_json(), stream.getDefaultReadLimit())
     run.end()
@@ -410,7 +411,7 @@ def test_a_batch_whose_bad_records_alone_are_in_the_lake_is_repeated(world: Worl
     run.end()
     again = world.run(max_bad="1")
     again.begin()
-    stream, target = SlotPlan({"path": str(folder.path)}), again.target(str(folder.path))
+    stream, target = SealStream({"path": str(folder.path)}), again.target(str(folder.path))
 
     def tasks(work: Any, items: Sequence[Any]) -> list[Copied]:
         return [work(item) for item in items]

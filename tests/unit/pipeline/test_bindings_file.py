@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions, read_text
-from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
+from broker.pipeline.routes.topology import (
+    BadBindings,
+    RoutedBinding,
+    RoutedExchange,
+    Topology,
+    read_bindings,
+    read_definitions,
+    read_text,
+)
 
 WANTED = (
     RoutedBinding("/", "ex", "a.*", "q1"),

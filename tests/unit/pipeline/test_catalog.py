@@ -6,6 +6,7 @@ import mmap
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pika
@@ -16,15 +17,16 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
-from broker.pipeline.formats import RowStream, arrow_schema_of, message_batches
-from broker.pipeline.source import decoder, http_catalog, store_catalog
-from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
+from broker.pipeline.formats import arrow_schema_of, message_batches
+from broker.pipeline.source import catalog as catalogs
+from broker.pipeline.source import http_catalog, message_run
+from broker.pipeline.source.catalog import Catalog, SealReader, open_catalog, open_handle
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.planner import Condition, read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
+from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import lost_since
-from broker.pipeline.source.store_catalog import SealReader
 from broker.slot_files.slot_view import open_slot
 from tests.broker_process import BrokerProcess
 from tests.slot_folders import SlotFolder, numbered
@@ -55,7 +57,7 @@ def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
 
 def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of a log are not all in memory at once; their texts are shared."""
-    monkeypatch.setattr(store_catalog, "PART_BYTES", 600)
+    monkeypatch.setattr(catalogs, "PART_BYTES", 600)
     folder = SlotFolder(tmp_path)
     for _ in range(9):
         folder.add_slot("t", numbered(1))
@@ -257,7 +259,7 @@ def test_small_slots_are_read_together(tmp_path: Path, monkeypatch: pytest.Monke
         return list(read_run(run, ARROW_SCHEMA))
 
     [together] = read()
-    monkeypatch.setattr(decoder, "GROUP_SLOTS", 1)
+    monkeypatch.setattr(message_run, "GROUP_SLOTS", 1)
     alone = read()
     assert len(alone) == 26
     assert pa.Table.from_batches(alone).combine_chunks().to_batches() == [together]
@@ -278,7 +280,7 @@ def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None
     found = []
     for where in ({"path": str(broker.folder)}, {"url": address(broker)}):
         schema = arrow_schema_of(StructType().add("body", "binary").add("offset", "long"))
-        stream = RowStream({"tap": "all", **where}, schema, message_batches)
+        stream = SealStream({"tap": "all", **where}, partial(message_batches, schema=schema))
         start = stream.initialOffset()
         end = stream.latestOffset(start, ReadAllAvailable())
         rows = [row for run in stream.partitions(start, end) for batch in stream.read(run) for row in batch.to_pylist()]

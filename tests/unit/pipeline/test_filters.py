@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.pipeline.source.decoder import batches
+from broker.pipeline.source.message_run import batches
 from broker.pipeline.source.planner import (
     EARLIEST,
     LATEST,
@@ -129,7 +129,7 @@ def test_text_that_is_no_position_is_refused(text: str) -> None:
 
 def test_from_is_the_first_that_is_read_and_to_the_first_that_is_not() -> None:
     """The start is inclusive and the end exclusive: adjacent ranges share no message and miss none."""
-    assert Position("id", 5).from_here() == (Condition("offset", ">=", 5),)
-    assert Position("seal", 5).up_to_here() == (Condition("seal", "<", 5),)
-    assert Position("time", 5).up_to_here() == (Condition("ts", "<", 5),)
-    assert EARLIEST.from_here() == LATEST.up_to_here() == ()
+    assert Position("id", 5).rows(">=") == (Condition("offset", ">=", 5),)
+    assert Position("seal", 5).rows("<") == (Condition("seal", "<", 5),)
+    assert Position("time", 5).rows("<") == (Condition("ts", "<", 5),)
+    assert EARLIEST.rows(">=") == LATEST.rows("<") == ()

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-
-pytest.importorskip("pyspark")
-
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 
 BROKER = "amqp://localhost"
 

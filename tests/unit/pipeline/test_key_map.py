@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, meet, read_key_map
+from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, meet, read_key_map
 from tests.property.topic_reference import matches
 
 

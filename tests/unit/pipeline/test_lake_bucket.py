@@ -10,17 +10,16 @@ import pytest
 
 from broker.cli.main import main
 
-pytest.importorskip("deltalake")
 pytest.importorskip("moto")
 
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.lake import Lake
 from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.slot_copy import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
+from broker.pipeline.source.catalog import StoreCatalog
+from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.store_catalog import StoreCatalog
-from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
 from tests.unit.pipeline.bucket import bucket

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from broker.pipeline.lake import Lake, table
-from broker.pipeline.lake.lake import ArchiveNote
+from broker.pipeline.lake import table
+from broker.pipeline.lake.lake import ArchiveNote, Lake
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget
 from broker.pipeline.lake.table import LakeBatch
+from broker.pipeline.source.seal_stream import StreamOffset
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, orphans_of, rows_of
 from tests.slot_folders import SlotFolder, make_slots, numbered
@@ -55,7 +54,7 @@ def archive(path: Path, folder: SlotFolder, disk: DyingDisk) -> None:
     lake = Lake(path, create=True, disk=disk)  # each run repairs the lake first
     note = lake.note("archive")
     if note is None:
-        note = replace(ArchiveNote.new(None, (), {}, StreamOffset(folder.store, 0)), query=QUERY)
+        note = ArchiveNote(QUERY, None, (), {}, StreamOffset(folder.store, 0))
         lake.write_note("archive", note)
     at = lake.position(note) or note.start
     target = LakeTarget(

@@ -9,7 +9,7 @@ import pytest
 from broker.cli.main import main
 from broker.pipeline.faults import ERROR, USAGE
 from broker.pipeline.jobs.query import plain
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 from tests.slot_folders import SlotFolder
 
 

@@ -11,19 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("deltalake")
-
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.jobs.expire import ExpireOptions, conditions
-from broker.pipeline.lake import Lake, table
-from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake import table
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.parquet_file import DayFiles
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.lake.slot_copy import Copied
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA
@@ -224,7 +222,7 @@ def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
     if not Path(strace).exists():
         pytest.skip("there is no strace")
     code = (
-        "import sys; from broker.pipeline.lake import Lake; from tests.unit.pipeline.test_lake_table import batch;"
+        "import sys; from broker.pipeline.lake.lake import Lake; from tests.unit.pipeline.test_lake_table import batch;"
         "lake = Lake(sys.argv[1]); lake.commit(batch(lake, 1)); sys.stdout.write('released')"
     )
     trace = tmp_path / "trace"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.place import LakePlace
-from broker.pipeline.local_path import local_path
+from broker.pipeline.options import local_path
 from broker.pipeline.source.catalog import open_catalog
 
 

@@ -10,9 +10,8 @@ import pytest
 from broker.amqp.header_edit import edit_header
 from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.routes import matcher as matcher_module
-from broker.pipeline.routes.bindings_file import read_definitions, read_text
 from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled
-from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
+from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology, read_definitions, read_text
 from broker.routing.pattern import split_words
 from tests.property.topic_reference import matches
 

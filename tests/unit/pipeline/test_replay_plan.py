@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.replay.replay_plan import (
+from broker.pipeline.jobs.replay import (
     STEP_ROWS,
     BadReplayState,
     PlannedRows,
     ReplayState,
     Step,
-    digest,
     steps_of,
 )
+from broker.pipeline.sink.publishing import digest
 
 
 def slot(seal: int, rows: int, first_s: int = 0) -> PlannedRows:

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
-from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, moment_axis, slice_ms, slice_name
-from broker.pipeline.report.traffic import AHEAD_DAYS, forecast, trend
+from broker.pipeline.report.traffic import (
+    AHEAD_DAYS,
+    DAY_MS,
+    HOUR_MS,
+    filled,
+    forecast,
+    moment_axis,
+    slice_ms,
+    slice_name,
+    trend,
+)
 from broker.slot_files.seal_view import SealView
 
 MONDAY_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)

@@ -6,16 +6,14 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
-np = pytest.importorskip("numpy")
-
-from broker.pipeline.routes import route_count  # noqa: E402 - its packages may be missing
-from broker.pipeline.routes.bindings_file import read_text  # noqa: E402
-from broker.pipeline.routes.matcher import Matcher  # noqa: E402
-from broker.pipeline.routes.route_count import RouteTally  # noqa: E402
-from broker.pipeline.routes.topology import Topology  # noqa: E402
-from tests.unit.pipeline.encoded import properties  # noqa: E402
+from broker.pipeline.routes import route_count
+from broker.pipeline.routes.matcher import Matcher
+from broker.pipeline.routes.route_count import RouteTally
+from broker.pipeline.routes.topology import Topology, read_text
+from tests.unit.pipeline.encoded import properties
 
 NEW = read_text("ex,a.*,q1\nex,a.#,q1\nex,b,q2\nex,never,q3\nother,#,q1\n")
 OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")

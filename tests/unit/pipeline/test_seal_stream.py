@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import Unanswered
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
-from broker.pipeline.formats import RowStream, arrow_schema_of, message_batches
-from broker.pipeline.source import store_catalog
+from broker.pipeline.formats import arrow_schema_of, message_batches
+from broker.pipeline.source import catalog as catalogs
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream
 from tests.slot_folders import SlotFolder, numbered
@@ -32,7 +33,7 @@ def folder_of(path: Path, slots: int = 5, rows: int = 10) -> SlotFolder:
 def stream(folder: SlotFolder, **options: str) -> SealStream:
     """Return the stream reader that Spark makes of the options."""
     given = {"path": str(folder.path), **{name.strip("_"): value for name, value in options.items()}}
-    return RowStream(given, arrow_schema_of(StructType().add("offset", "long")), message_batches)
+    return SealStream(given, partial(message_batches, schema=arrow_schema_of(StructType().add("offset", "long"))))
 
 
 def batches(reader: SealStream, start: dict[str, Any] | None = None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -125,7 +126,7 @@ def test_a_stream_tells_the_broker_which_taps_it_reads(tmp_path: Path, monkeypat
         asked.append((verb, arguments))
         raise Unanswered("it does not run")
 
-    monkeypatch.setattr(store_catalog, "ask", ask)
+    monkeypatch.setattr(catalogs, "ask", ask)
     for tap in ("b", "a", "b"):
         folder.add_slot(tap, numbered(1))
     folder.add_slot("c", numbered(1), vhost="/v")

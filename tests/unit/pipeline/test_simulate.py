@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("numpy")
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Update, UpdateAck
@@ -19,17 +17,21 @@ from broker.overlay.simulation.topology import SimulatedTree
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.jobs import simulate as job
-from broker.pipeline.simulate import messages_level, tables_level
+from broker.pipeline.simulate import levels
 from broker.pipeline.simulate.interest_network import DELAY_MS, SPACE, InterestNetwork
-from broker.pipeline.simulate.message_routes import least_crossings, route
-from broker.pipeline.simulate.plan import MESSAGES, SimulationPlan, default_plans, product_plans
+from broker.pipeline.simulate.levels import MessageSimulation
+from broker.pipeline.simulate.plan import MESSAGES, SimulatedRow, SimulationPlan, default_plans, product_plans
 from broker.pipeline.simulate.results import result_lines, result_sheet
-from broker.pipeline.simulate.sized_tree import parents_of, sized_tree
-from broker.pipeline.simulate.workload import LEAF_PATTERNS, Workload
+from broker.pipeline.simulate.workload import LEAF_PATTERNS, Workload, least_crossings, parents_of, sized_tree
 from tests.property.topic_reference import matches
 
 SMALL = SimulationPlan(brokers=7, fan_out=2, redundancy=1, subscriptions=20, patterns=40, messages=40)
 """A root, two inner brokers below it, and two leaves below each of these."""
+
+
+def tabled(plan: SimulationPlan) -> SimulatedRow:
+    """Return the row of a simulation of tables."""
+    return levels.TableSimulation(plan).run()
 
 
 def bound(redundancy: int, aggregation: Aggregation = Aggregation.COVERING, patterns_max: int = 100) -> InterestNetwork:
@@ -96,11 +98,11 @@ def test_tables_and_routes_as_counted_by_hand(redundancy: int) -> None:
     assert patterns(network, "leaf1", "inner1") == {"a.#", "c"}  # which covers a.b
     assert patterns(network, "leaf2", "inner2") == {"a.#", "c"}
     assert patterns(network, "leaf3", "inner2") == {"a.#"}
-    assert route(network, "leaf1", "a.b") == (5, {"leaf0", "leaf2"})
-    assert route(network, "leaf0", "c") == (4, {"leaf3"})
-    assert route(network, "leaf0", "a.x") == (0, set())
-    assert route(network, "leaf3", "a.x") == (4, {"leaf0"})
-    assert route(network, "leaf2", "x") == (0, set())
+    assert network.route("leaf1", "a.b") == (5, {"leaf0", "leaf2"})
+    assert network.route("leaf0", "c") == (4, {"leaf3"})
+    assert network.route("leaf0", "a.x") == (0, set())
+    assert network.route("leaf3", "a.x") == (4, {"leaf0"})
+    assert network.route("leaf2", "x") == (0, set())
 
 
 def test_aggregation_and_the_full_feed_as_counted_by_hand() -> None:
@@ -109,7 +111,7 @@ def test_aggregation_and_the_full_feed_as_counted_by_hand() -> None:
     network = bound(1, patterns_max=1)
     assert patterns(network, "leaf0", "inner1") == {"#"}
     assert patterns(network, "leaf3", "inner2") == {"a.#"}
-    assert route(network, "leaf0", "x") == (3, set())  # to inner2, whose index knows both leaves below
+    assert network.route("leaf0", "x") == (3, set())  # to inner2, whose index knows both leaves below
 
 
 def test_the_bytes_of_one_update_as_counted_by_hand() -> None:
@@ -150,7 +152,7 @@ def test_sites_that_are_not_observed_change_nothing_for_the_others() -> None:
     assert set(part) == {"inner0.0", "inner1.0", "inner2.0", "inner4.0", "leaf2", "leaf3"}
     assert part == {name: known for name, known in whole.items() if name in part}
     for key in ("a.0", "a.5", "b", "c"):
-        assert route(networks[0], "leaf2", key) == route(networks[1], "leaf2", key)
+        assert networks[0].route("leaf2", key) == networks[1].route("leaf2", key)
     for network in networks:
         network.take_traffic()
         network.change("leaf2", [("new", "c")], ())
@@ -167,7 +169,7 @@ def test_the_row_of_a_small_network_is_what_the_definition_says(
 ) -> None:
     """Crossings and patterns equal those counted from the paths to the leaves with a matching pattern."""
     published = record_messages(monkeypatch)
-    simulation = tables_level.TableSimulation(replace(SMALL, aggregation=aggregation))
+    simulation = levels.TableSimulation(replace(SMALL, aggregation=aggregation))
     wanted = {leaf: set(counts) for leaf, counts in simulation.workload.counts.items()}
     row = simulation.run()
     assert len(published) == SMALL.messages
@@ -193,11 +195,13 @@ def record_messages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Return a list that gets each message that a simulation publishes."""
     found: list[tuple[str, str]] = []
 
+    route = InterestNetwork.route
+
     def recorded(network: InterestNetwork, leaf: str, key: str) -> tuple[int, set[str]]:
         found.append((leaf, key))
         return route(network, leaf, key)
 
-    monkeypatch.setattr(tables_level, "route", recorded)
+    monkeypatch.setattr(InterestNetwork, "route", recorded)
     return found
 
 
@@ -231,8 +235,8 @@ def test_the_least_crossings_join_all_that_want_a_message() -> None:
 @pytest.mark.parametrize("aggregation", ["none", "covering"])
 def test_a_change_among_many_equal_subscriptions_tells_only_its_start(aggregation: str) -> None:
     """Among a million no subscription is the first or last of its pattern: each link carries one short update."""
-    row = tables_level.run_tables(replace(SMALL, subscriptions=1_000_000, aggregation=aggregation))
-    assert row.told_changes == row.changes == tables_level.TOLD_CHANGES
+    row = tabled(replace(SMALL, subscriptions=1_000_000, aggregation=aggregation))
+    assert row.told_changes == row.changes == levels.TOLD_CHANGES
     assert row.told_bytes is not None
     assert row.told_bytes <= row.changes * row.links * 96
 
@@ -240,9 +244,9 @@ def test_a_change_among_many_equal_subscriptions_tells_only_its_start(aggregatio
 def test_what_leaves_are_told_counts_for_those_that_are_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates that are alike for all leaves take as many bytes with one complete site of four as with all."""
     plan = replace(SMALL, brokers=15, subscriptions=1_000_000, aggregation="none")
-    whole = tables_level.run_tables(plan)
-    monkeypatch.setattr(tables_level, "OBSERVED_LEAVES", 2)
-    part = tables_level.run_tables(plan)
+    whole = tabled(plan)
+    monkeypatch.setattr(levels, "OBSERVED_LEAVES", 2)
+    part = tabled(plan)
     assert (whole.observed_leaves, part.observed_leaves) == (8, 2)
     assert part.told_bytes == whole.told_bytes
     assert part.inner_patterns == pytest.approx(whole.inner_patterns, rel=0.2)
@@ -251,8 +255,8 @@ def test_what_leaves_are_told_counts_for_those_that_are_not_observed(monkeypatch
 def test_whole_brokers_forward_as_the_tables_say() -> None:
     """Each message crosses the links that it must, all are delivered through a crash, and the tables are the same."""
     plan = replace(SMALL, level=MESSAGES, redundancy=2, brokers=10)
-    whole = messages_level.run_messages(plan)
-    tables = tables_level.run_tables(plan)
+    whole = MessageSimulation(plan).run()
+    tables = tabled(plan)
     assert whole.forwarded == whole.needed > 0
     assert whole.delivered
     assert whole.converge_ms > 0
@@ -271,7 +275,7 @@ def test_a_subscription_that_gets_lost_fails_the_simulation(monkeypatch: pytest.
 
     monkeypatch.setattr(InterestNetwork, "_arrive", forgetful)
     with pytest.raises(SimulationFailed, match=r"does not reach .*leaf3"):
-        tables_level.run_tables(replace(SMALL, messages=400))
+        tabled(replace(SMALL, messages=400))
 
 
 def test_plans_vary_one_field_at_a_time_or_combine_what_is_given() -> None:
@@ -280,7 +284,7 @@ def test_plans_vary_one_field_at_a_time_or_combine_what_is_given() -> None:
     plans = default_plans(base, full=False)
     assert len(set(plans)) == len(plans)
     for plan in plans:
-        differing = [name for name, value in plan.to_json().items() if value != getattr(base, name)]
+        differing = [name for name, value in asdict(plan).items() if value != getattr(base, name)]
         assert len([name for name in differing if name != "level"]) <= 1
     assert max(plan.brokers for plan in default_plans(base, full=True)) == 10_000
     combined = product_plans(base, {"brokers": [10, 20], "aggregation": ["none", "covering"], "redundancy": [1]})
@@ -291,7 +295,7 @@ def test_plans_vary_one_field_at_a_time_or_combine_what_is_given() -> None:
 
 def rows_of(plans: Iterable[SimulationPlan]) -> list[dict[str, Any]]:
     """Return the rows of plans, all with the figures of the small one."""
-    figures = tables_level.run_tables(SMALL)
+    figures = tabled(SMALL)
     return [figures.to_json(plan) for plan in plans]
 
 

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
+from broker.pipeline.formats import BatchSink, StreamSink, TaskPublished
 from broker.pipeline.sink.bad_records import BadRecordLog
-from broker.pipeline.sink.writers import TaskPublished, batch_writer, stream_writer
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.spark.session import register
 from broker.testing import Broker
@@ -58,7 +58,7 @@ def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
 
 def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> TaskPublished:
     """Run one task."""
-    told = batch_writer({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
+    told = BatchSink({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
     assert isinstance(told, TaskPublished)
     return told
 
@@ -105,7 +105,7 @@ def test_an_attempt_after_one_that_failed_publishes_nothing_twice(broker: Broker
         yield batch_of(*rows[:400])
         raise RuntimeError("the executor is gone")
 
-    writer = batch_writer({"url": broker.url, "producer": "job"}, MESSAGE_COLUMNS, overwrite=False)
+    writer = BatchSink({"url": broker.url, "producer": "job"}, MESSAGE_COLUMNS, overwrite=False)
     with pytest.raises(RuntimeError, match="is gone"):
         writer.write(failing())
     assert bodies(broker)
@@ -130,7 +130,7 @@ def test_a_column_of_the_users_own_numbers_rows(broker: Broker, tmp_path: Path) 
     numbers = [0, 7, 1 << 62, None, -1]
     rows = [{"body": b"%d" % row, "number": number, "seal": 3} for row, number in enumerate(numbers)]
     for _ in range(2):
-        writer = batch_writer({**options, "badRecords": str(tmp_path)}, columns, overwrite=False)
+        writer = BatchSink({**options, "badRecords": str(tmp_path)}, columns, overwrite=False)
         told = writer.write(iter([pa.RecordBatch.from_pylist(rows, schema)]))
         assert isinstance(told, TaskPublished)
         assert (told.messages, told.refused) == (3, 2)
@@ -156,7 +156,7 @@ def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
     ]
     rows = [{**row, **change} for row, change in zip(placed(len(bad)), bad, strict=True)] + placed(3, seal=9)
     options = {"badRecords": str(tmp_path), "producer": "job", "nackAttempts": "1"}
-    writer = batch_writer({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False)
+    writer = BatchSink({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False)
     told = writer.write(iter([batch_of(*rows)]))
     assert (told.messages, told.refused) == (5, len(bad))
     log = BadRecordLog(tmp_path)
@@ -192,13 +192,13 @@ def test_only_attempts_that_won_count(broker: Broker, tmp_path: Path) -> None:
         yield nowhere
         raise RuntimeError("gone")
 
-    writer = batch_writer(options, MESSAGE_COLUMNS, overwrite=False)
+    writer = BatchSink(options, MESSAGE_COLUMNS, overwrite=False)
     with pytest.raises(RuntimeError):
         writer.write(failing())
     writer.abort([writer.write(iter([nowhere])), None])
     assert list((folder / "data").iterdir()) == []
     for _ in range(2):  # the second attempt is the restarted query, whose last commit was not recorded
-        stream = stream_writer(options, MESSAGE_COLUMNS, overwrite=False)
+        stream = StreamSink(options, MESSAGE_COLUMNS, overwrite=False)
         stream.commit([stream.write(iter([nowhere])), stream.write(iter([]))], 5)
     log = BadRecordLog(folder)
     assert len(log.files()) == len(list((folder / "data").iterdir())) == 1
@@ -216,7 +216,7 @@ def test_without_a_folder_a_bad_row_is_an_error(broker: Broker) -> None:
 
 def test_a_task_without_rows_connects_nowhere() -> None:
     """An empty partition needs no broker."""
-    writer = batch_writer({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
+    writer = BatchSink({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
     assert writer.write(iter([batch_of()])) == TaskPublished(0, 0, "")
 
 
@@ -245,7 +245,7 @@ def test_a_task_without_rows_connects_nowhere() -> None:
         ),
         ("body string, n int", {"sequenceColumn": "n"}, "numbers the messages of a producer: name one with producer"),
         ("body string", {"winow": "5"}, "there is no option 'winow'; do you mean window?"),
-        ("body string", {"window": "0"}, "the option window should be a number from 1 to 65535, not '0'"),
+        ("body string", {"window": "0"}, "the option window should be a whole number from 1 to 65535, not '0'"),
         ("body string", {"mandatory": "maybe"}, "the option mandatory should be true or false, not 'maybe'"),
         ("body string", {"badRecords": "s3://bucket"}, "should be the absolute path of a folder that all workers see"),
         ("body string", {"producer": "p" * 256}, "the option producer has more than 189 bytes"),
@@ -255,16 +255,16 @@ def test_a_task_without_rows_connects_nowhere() -> None:
 def test_what_the_sink_refuses(columns: str, options: dict[str, str], text: str) -> None:
     """Wrong columns and options are refused with one line before anything is published."""
     with pytest.raises(SinkRefused) as caught:
-        batch_writer({"url": "amqp://127.0.0.1:1", **options}, columns_of(columns), overwrite=False)
+        BatchSink({"url": "amqp://127.0.0.1:1", **options}, columns_of(columns), overwrite=False)
     assert text in str(caught.value)
 
 
 def test_other_modes_are_refused() -> None:
     """Overwriting, and a sink without an address, are refused."""
     with pytest.raises(SinkRefused, match="use mode append"):
-        batch_writer({"url": "amqp://h"}, MESSAGE_COLUMNS, overwrite=True)
+        BatchSink({"url": "amqp://h"}, MESSAGE_COLUMNS, overwrite=True)
     with pytest.raises(SinkRefused, match="the option url is missing"):
-        stream_writer({}, MESSAGE_COLUMNS, overwrite=False)
+        StreamSink({}, MESSAGE_COLUMNS, overwrite=False)
 
 
 class RegisteringSession:

@@ -14,12 +14,11 @@ import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotMissing
 from broker.pipeline.lake import parquet_file
-from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.instant import instant_ms
 from broker.pipeline.lake.parquet_file import ParquetFile
-from broker.pipeline.lake.slot_copy import Copied, SlotCopy
-from broker.pipeline.source import decoder
+from broker.pipeline.lake.place import Disk
+from broker.pipeline.lake.slot_copy import BadShare, Copied, SlotCopy
+from broker.pipeline.options import instant_ms
+from broker.pipeline.source import message_run
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -78,7 +77,7 @@ def test_a_row_group_ends_by_rows_or_by_bytes(
 ) -> None:
     """Row groups have the minimum and maximum of ids and keys; bodies have no statistics and no dictionary."""
     monkeypatch.setattr(parquet_file, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr(decoder, "BATCH_MAX_ROWS", 50)
+    monkeypatch.setattr(message_run, "BATCH_MAX_ROWS", 50)
     for at in range(4):
         folder.add_slot("audit", numbered(50, start=50 * at))
     [file] = copied(folder, tmp_path / "rows").files
@@ -125,7 +124,7 @@ def test_small_slots_are_decoded_together(folder: SlotFolder, tmp_path: Path, mo
     monkeypatch.setattr(ParquetFile, "add", counting)
     together = copied_rows("together")
     assert sizes == [160]
-    monkeypatch.setattr(decoder, "GROUP_SLOTS", 1)
+    monkeypatch.setattr(message_run, "GROUP_SLOTS", 1)
     assert copied_rows("alone") == together
     assert len(sizes) == 121
     assert {(row["queue"], row["seal"], row["slot"], row["incarnation"]) for row in together} == {

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PipelineFault, SlotGap, SlotMissing, SourceRefused, fault_in, said_plainly
 from broker.pipeline.formats import arrow_schema_of
-from broker.pipeline.source.options import SourceOptions, names_option
+from broker.pipeline.source.options import SourceOptions, given_options
 from broker.pipeline.source.planner import BatchLimits, Condition
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 
@@ -77,8 +77,8 @@ def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
         ({"tap": "[]"}, "is no list of names"),
         ({"from": "5"}, "option from: '5' is no position"),
         ({"to": "earliest"}, "nothing stands before the earliest"),
-        ({"failOnGap": "yes"}, "option failOnGap is true or false, not 'yes'"),
-        ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is a number from 1 on"),
+        ({"failOnGap": "yes"}, "the option failOnGap should be true or false, not 'yes'"),
+        ({"maxRowsPerTrigger": "0"}, "the option maxRowsPerTrigger should be a whole number from 1 on"),
         ({"columns": "body,bdoy"}, "there is no column 'bdoy'"),
         ({"columns": "body,body"}, "column 'body' comes twice"),
     ],
@@ -148,6 +148,6 @@ def test_a_fault_is_found_in_what_spark_made_of_it(monkeypatch: pytest.MonkeyPat
 def test_jobs_hand_names_over_whatever_is_in_them(names: tuple[str, ...]) -> None:
     """A tap named `a,b` is not the taps a and b: an archive would otherwise release the wrong slots."""
     for option in ("tap", "queue"):
-        options = SourceOptions.read({"path": "data", option: names_option(names) or ""})
+        options = SourceOptions.read(given_options({"path": "data", "url": None, option: names}))
         assert (options.taps or options.queues) == names
-    assert names_option(()) is None
+    assert given_options({"tap": ()}) == {}

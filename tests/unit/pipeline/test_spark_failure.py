@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.faults import ERROR, GAP, JobFailed, SourceRefused
-from broker.pipeline.spark.failure import LINE_MAX, reason, told
-from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.log import LINE_MAX, SparkLog, reason, told
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 
 

@@ -15,7 +15,7 @@ from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits, parse_pattern
 from broker.routing.router import Router
 
-KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random")
 KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c")
 PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
 
@@ -53,7 +53,7 @@ def matches(pattern: str, key: str) -> bool:
 def exchange_of(kind: str) -> Exchange:
     """Return an exchange with a small route cache and one destination for some keys."""
     exchange = make_exchange("x", kind, cache_limits=CacheLimits(entries=4))
-    exchange.bind(Target("bound"), "1" if kind == "x-consistent-hash" else "a.b", {})
+    exchange.bind(Target("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a.b"), {})
     return exchange
 
 

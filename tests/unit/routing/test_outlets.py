@@ -14,7 +14,7 @@ from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import parse_pattern
 from broker.routing.router import Router
 
-KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random")
 KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c", "$a.b")
 PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
 
@@ -68,7 +68,7 @@ def test_outlet_takes_what_its_patterns_match_on_every_type(kind: str, dialect: 
     random = Random(5)
     arguments = {"x-topic-dialect": dialect} if kind == "topic" else {}
     exchange = make_exchange("x", kind, arguments=arguments, cache_limits=CacheLimits(entries=4))
-    exchange.bind(Target("bound"), "1" if kind == "x-consistent-hash" else "a", {})
+    exchange.bind(Target("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a"), {})
     router = Router({"x": exchange}.get)
     before = {key: reached(router, exchange, key) for key in KEYS}
     exchange.open_outlet(Target("outlet"))

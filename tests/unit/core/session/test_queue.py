@@ -156,6 +156,20 @@ def test_a_nameless_queue_gets_a_generated_name() -> None:
     assert second.queue != first.queue
 
 
+def test_a_generated_name_begins_with_the_prefix_that_was_asked_for() -> None:
+    """The prefix is no argument of the queue; of 65 bytes it is 406, reserved 403, and a named queue ignores it."""
+    room = Room()
+    client = room.enter()
+    made = client.call(1, Declare(arguments={"x-name-prefix": "worker."}), commands.Queue.DeclareOk)
+    assert made.queue == "worker." + "1".zfill(22)
+    assert room.vhost.queues[made.queue].arguments == {}
+    long, reserved = "\u00fc" * 32 + "x", Declare(arguments={"x-name-prefix": "amq.x"})
+    refused = client.refused(Declare(arguments={"x-name-prefix": long}))
+    assert refused == f"channel 406 PRECONDITION_FAILED - Queue name prefix '{long}' exceeds the 64-byte limit"
+    assert "reserved prefix 'amq.*'" in room.enter().refused(reserved)
+    assert "expected a string" in room.enter().refused(Declare(arguments={"x-name-prefix": 5}))
+
+
 class AnyName(commands.Queue.Declare):
     """A declare of any name: pamqp would refuse names that other clients send."""
 

@@ -1,0 +1,263 @@
+"""Pauses: how long others wait while one client or operator does something to a whole group.
+
+Each verb meets a broker of its own. A light client beside it has the longest wait, from when a message was due until it
+came; a second broker, of sources, names the function that took the longest turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench import brokers
+from bench.brokers import PROJECT, Broker
+from bench.ground import EXCHANGE, control, declare_bound, source
+from bench.herd import FULL_SPEED, Herd, Sink
+from bench.light import LightClient
+from bench.stage import Stage
+from broker.perf import wire
+from broker.perf.crew import Crew, CrewPipe
+from broker.perf.faults import RunFailed
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.wire import CONSUME_CHANNEL
+
+__all__ = ["VERBS", "Group", "measure", "paused", "watch"]
+
+EVERY_S: Final = 0.001
+_LIMIT_S: Final = 120.0
+_LOOK_S: Final = 0.02
+_AFTER_S: Final = 1.0  # what a verb leaves behind is part of it
+_QUEUE: Final = "pauses"
+_TARGET: Final = "pauses-target"
+_RECEIVE_BYTES: Final = 1 << 18
+_TRANSACTION: Final = 100_000  # as many as one may have by default
+_METHODS: Final = {
+    "nack": (60, 120),
+    "recover": (60, 110),
+    "purge": (50, 30),
+    "tx.select": (90, 10),
+    "rollback": (90, 30),
+    "cancel": (60, 30),
+}
+
+
+class Group:
+    """A broker with a group of messages or of queues, and the clients that hold it."""
+
+    def __init__(self, broker: Broker, package: Path, count: int, folder: Path) -> None:
+        self.broker = broker
+        self.count = count
+        self.peer = control(broker.address)
+        self.file = folder / "definitions.json"
+        self._package = package
+
+    def fill(self) -> None:
+        """Publish the messages into one queue."""
+        declare_bound(self.peer, [_QUEUE, _TARGET], ["g.#", "t.#"], durable=False)
+        filler = Herd([source(self.broker.address, ["g.x"], window=FULL_SPEED)], [], lead=self.count)
+        filler.run(_LIMIT_S, lambda: filler.confirmed >= self.count)
+        filler.close()
+        self.until(self.count)
+
+    def hold(self) -> None:
+        """Publish the messages, and let this client have all of them unacknowledged."""
+        self.fill()
+        self.close()
+        self.peer = PeerConnection(self.broker.address, CONSUME_CHANNEL)
+        self.peer.consume(_QUEUE, "c", auto_ack=False, prefetch=0)
+        sink = Sink(self.peer, 0, buffer_bytes=_RECEIVE_BYTES)
+        herd = Herd([], [sink])
+        herd.run(_LIMIT_S, lambda: sink.scanner.deliveries >= self.count)
+        self.peer.socket.setblocking(True)
+
+    def declare(self) -> None:
+        """Import a tenth as many queues as there would be messages, each with a binding."""
+        self.write_definitions()
+        self.slotmq("definitions", "import", str(self.file))
+
+    def write_definitions(self) -> None:
+        """Write the file that `declare` imports."""
+        names = [f"pauses-{number:06d}" for number in range(self.count // 20)]
+        common = {"vhost": "/", "arguments": {}}
+        queues = [{"name": name, "durable": True, "auto_delete": False, **common} for name in names]
+        bound = {"source": "amq.topic", "destination_type": "queue", **common}
+        bindings = [{"destination": name, "routing_key": f"{name}.#", **bound} for name in names]
+        self.file.write_text(json.dumps({"queues": queues, "bindings": bindings}))
+
+    def send(self, verb: str, arguments: bytes) -> None:
+        """Send a method."""
+        self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[verb], arguments))
+
+    def call(self, verb: str, arguments: bytes = b"") -> None:
+        """Send a method, and read until its answer; deliveries on the way are discarded."""
+        self.send(verb, arguments)
+        number, kind = _METHODS[verb]
+        self.peer.received.clear()
+        self.peer.await_method((number, kind + 1))
+
+    def slotmq(self, *words: str) -> None:
+        """Run a command of the command line. Raises: RunFailed."""
+        command = [sys.executable, "-m", "broker", *words, "--data-dir", str(self.broker.folder)]
+        variables = {**os.environ, "PYTHONPATH": str(self._package)}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        if done.returncode:
+            raise RunFailed(f"{words[0]}: {done.stderr.strip()}")
+
+    def until(self, ready: int) -> None:
+        """Return when the queue has this many ready messages. Raises: RunFailed."""
+        stop_at = time.monotonic() + _LIMIT_S
+        with closing(PeerConnection(self.broker.address, CONSUME_CHANNEL)) as peer:
+            while (found := peer.queue_counts([_QUEUE])[0]) != ready:
+                if time.monotonic() > stop_at:
+                    raise RunFailed(f"{found:,} messages ready, not {ready:,}")
+                time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Close the client's socket, with what it holds."""
+        self.peer.socket.close()
+
+
+def _give_back(verb: str, arguments: bytes, *, requeued: bool = True) -> Callable[[Group], None]:
+    """Return what gives all messages back with a method, from a consumer that is over: none comes back at once."""
+
+    def act(group: Group) -> None:
+        group.call("cancel", wire.short_string("c") + b"\0")
+        group.send(verb, arguments)
+        group.until(group.count if requeued else 0)
+
+    return act
+
+
+def _roll_back(group: Group) -> None:
+    group.call("tx.select")
+    tag = min(group.count, _TRANSACTION)
+    group.peer.socket.sendall(wire.basic_ack(group.peer.channel, tag, multiple=True))
+    group.call("rollback")
+
+
+def _close_channel(group: Group) -> None:
+    group.peer.call(wire.close(group.peer.channel, wire.CHANNEL_CLOSE), wire.CHANNEL_CLOSE_OK)
+    group.until(group.count)
+
+
+def _close_socket(group: Group) -> None:
+    group.peer.socket.close()
+    group.until(group.count)
+
+
+def _ack(group: Group) -> None:
+    group.peer.socket.sendall(wire.basic_ack(group.peer.channel, 0, multiple=True))
+    group.peer.settle()
+
+
+def _delete(group: Group) -> None:
+    group.peer.received.clear()
+    group.peer.call(wire.queue_delete(group.peer.channel, _QUEUE), wire.QUEUE_DELETE_OK)
+
+
+def _policy(definition: Mapping[str, int]) -> Callable[[Group], None]:
+    def act(group: Group) -> None:
+        group.slotmq("policy", "set", "pauses", f"^{_QUEUE}$", json.dumps(definition))
+        group.until(0)
+
+    return act
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is done to a group. Shapes: `prepare` makes the group, `act` returns when the verb has its effect."""
+
+    prepare: Callable[[Group], None]
+    act: Callable[[Group], None]
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "purge": Verb(Group.fill, lambda group: group.call("purge", b"\0\0" + wire.short_string(_QUEUE) + b"\0")),
+    "delete": Verb(Group.fill, _delete),
+    "delete, unacked": Verb(Group.hold, _delete),
+    "ack": Verb(Group.hold, _ack),
+    "nack, requeue": Verb(Group.hold, _give_back("nack", struct.pack(">QB", 0, 3))),
+    "nack": Verb(Group.hold, _give_back("nack", struct.pack(">QB", 0, 1), requeued=False)),
+    "recover": Verb(Group.hold, _give_back("recover", b"\1")),
+    "rollback": Verb(Group.hold, _roll_back),
+    "channel close": Verb(Group.hold, _close_channel),
+    "connection lost": Verb(Group.hold, _close_socket),
+    "max-length lowered": Verb(Group.fill, _policy({"max-length": 0})),
+    "message-ttl lowered": Verb(Group.fill, _policy({"message-ttl": 1})),
+    "move": Verb(Group.fill, lambda group: group.slotmq("move", _QUEUE, "--to", _TARGET)),
+    "import": Verb(Group.write_definitions, lambda group: group.slotmq("definitions", "import", str(group.file))),
+    "the same import": Verb(Group.declare, lambda group: group.slotmq("definitions", "import", str(group.file))),
+    "export": Verb(Group.declare, lambda group: group.slotmq("definitions", "export", f"{group.file}.out")),
+    "list": Verb(Group.declare, lambda group: group.slotmq("list", "queues")),
+    "policy": Verb(Group.declare, lambda group: group.slotmq("policy", "set", "p", "^pauses", '{"max-length": 9}')),
+}
+"""What is measured, by its name in the table. Shapes: the last five have a twentieth as many queues as messages."""
+
+
+def measure(stage: Stage) -> None:
+    """Measure each verb on the product, and find the function of its longest turn on sources."""
+    count = stage.plan.group
+    for name, verb in VERBS.items():
+        if stage.late():
+            stage.fail(f"the pause of {name}", "the time was used up")
+            return
+        with stage.guarded(f"the pause of {name}"):
+            with (
+                brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
+                closing(Group(broker, stage.package, count, stage.folder)) as group,
+            ):
+                figures = paused(group, verb)
+            stage.add("pauses", figures, title=name)
+            turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
+            prefix = ("-m", "bench.growth.turn_sampler", str(turns))
+            with (
+                brokers.slotmq(stage.new_folder(), package=PROJECT, prefix=prefix) as broker,
+                closing(Group(broker, PROJECT, count // 4, stage.folder)) as group,
+            ):
+                verb.prepare(group)
+                begun = time.monotonic()
+                verb.act(group)
+                time.sleep(_AFTER_S)
+            stage.run.add("turns", {"function": _longest(turns, begun)}, title=name)
+
+
+def _longest(turns: Path, begun: float) -> str:
+    """Return the function of the longest turn since a time of the monotonic clock."""
+    lines = [json.loads(line) for line in turns.read_text().splitlines()] if turns.exists() else []
+    longest = max((line for line in lines if line[0] >= begun), key=lambda line: float(line[1]), default=None)
+    return f"{longest[2]}" if longest else "none over 10 ms"
+
+
+def paused(group: Group, verb: Verb) -> dict[str, Any]:
+    """Return the waits of a light client while a verb is carried out, and the verb's time."""
+    verb.prepare(group)
+    with Crew({"light": watch}, group.broker.address) as crew:
+        crew.gather("ready", _LIMIT_S)
+        begun = time.monotonic()
+        verb.act(group)
+        took_ms = (time.monotonic() - begun) * 1000
+        time.sleep(_AFTER_S)
+        crew.tell("stop")
+        return {**crew.gather("done", _LIMIT_S)["light"], "took_ms": took_ms}
+
+
+def watch(line: CrewPipe, address: Address) -> None:
+    """Run the process of the light client."""
+    light = LightClient(address, EXCHANGE, every_s=EVERY_S)
+    light.await_route()
+    told = select.poll()
+    told.register(line, select.POLLIN)
+    line.tell("ready")
+    times = light.exchange(sys.maxsize, lambda: bool(told.poll(0)))
+    line.tell("done", {"p50_ms": times.percentile(50) / 1e6, "max_ms": times.percentile(100) / 1e6})
+    light.close()

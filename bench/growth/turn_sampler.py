@@ -1,0 +1,85 @@
+"""Runs a broker of sources, and writes down the longest turns of its loop with the function that each spent itself in.
+
+``python -m bench.growth.turn_sampler FILE -m broker serve ...``. A thread asks the loop for a sign of life again and
+again, and samples the loop's stack while it waits for one. Compiled functions have no frames to sample, so the product
+is timed from outside, and this broker only says where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvloop
+
+from bench.brokers import PROJECT
+
+_EVERY_S = 0.002
+_LEAST_S = 0.01  # shorter turns are not written
+_MOST = 0.5  # the share of the samples that the named function and its callers have
+_PACKAGE = f"{PROJECT / 'broker'}/"
+
+
+def deepest(samples: Sequence[Sequence[str]]) -> str:
+    """Return the innermost function that most samples have, each from the outermost to the innermost."""
+    counts = Counter(name for sample in samples for name in dict.fromkeys(sample))
+    depths: dict[str, int] = {}
+    for sample in samples:
+        for depth, name in enumerate(sample):
+            depths[name] = max(depths.get(name, 0), depth)
+    common = [name for name, count in counts.items() if count >= _MOST * len(samples)]
+    return max(common, key=lambda name: depths[name], default="")
+
+
+def _names(frame: FrameType | None) -> list[str]:
+    """Return the broker's functions that the loop called, from the outermost to the innermost."""
+    names: list[str] = []
+    while frame is not None and frame.f_code is not asyncio.Runner.run.__code__:
+        file = frame.f_code.co_filename
+        if file.startswith(_PACKAGE):
+            names.append(f"{file.removeprefix(_PACKAGE)} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return names[::-1]
+
+
+def _watch(loop: asyncio.AbstractEventLoop, thread: int, file: Path) -> None:
+    """Write a line for each turn that took long: when it ended, its seconds, its function."""
+    answered = threading.Event()
+    with file.open("a", buffering=1) as lines:
+        while True:
+            answered.clear()
+            asked = time.monotonic()
+            loop.call_soon_threadsafe(answered.set)
+            samples = []
+            while not answered.wait(_EVERY_S):
+                samples.append(_names(sys._current_frames().get(thread)))  # noqa: SLF001 - as its page says
+            took = time.monotonic() - asked
+            if took > _LEAST_S and samples:
+                lines.write(json.dumps([time.monotonic(), took, deepest(samples)]) + "\n")
+            time.sleep(_EVERY_S)
+
+
+def _watched(make: Callable[[], Any], file: Path) -> Callable[[], Any]:
+    """Return a maker of event loops that are watched from the thread that makes them."""
+
+    def made() -> Any:
+        loop = make()
+        threading.Thread(target=_watch, args=(loop, threading.get_ident(), file), daemon=True).start()
+        return loop
+
+    return made
+
+
+if __name__ == "__main__":
+    uvloop.new_event_loop = _watched(uvloop.new_event_loop, Path(sys.argv[1]))
+    sys.argv[:] = sys.argv[3:]  # without this module, FILE and -m
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

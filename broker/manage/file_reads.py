@@ -1,0 +1,74 @@
+"""Reads files in threads of their own: a slow disk delays downloads and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.store.damage import StoreFailed
+
+if TYPE_CHECKING:
+    from broker.store.files import File, Files
+
+__all__ = ["FileReads"]
+
+THREADS: Final = 2
+PIECE_BYTES: Final = 256 << 10
+
+
+class FileReads:
+    """Opens and reads files in threads. Raises: StoreFailed, which concerns only the request."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._threads = ThreadPoolExecutor(THREADS, "http")
+
+    async def open(self, path: Path) -> tuple[File, int] | None:
+        """Return an open file and its length, None when it is not there (any more)."""
+        opening = asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)  # otherwise the descriptor would leak
+            raise
+
+    def _open(self, path: Path) -> tuple[File, int] | None:
+        try:
+            file = self._files.open(path)
+        except StoreFailed:
+            if self._files.exists(path):
+                raise
+            return None
+        return file, file.size()
+
+    async def pieces(self, file: File, at: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a part of an open file.
+
+        Raises: StoreFailed, also for a file that is shorter than it was.
+        """
+        loop = asyncio.get_running_loop()
+        while at < end:
+            wanted = min(PIECE_BYTES, end - at)
+            reading = loop.run_in_executor(self._threads, file.read_at, at, wanted)
+            try:
+                piece = await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                await asyncio.wait([reading])  # the caller closes the file, whose number another may get
+                raise
+            if len(piece) < wanted:
+                raise StoreFailed(file.path, "shorter than it was")
+            yield piece
+            at += wanted
+
+    def close(self) -> None:
+        """End the threads, after all reads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _close_unwanted(opening: asyncio.Future[tuple[File, int] | None]) -> None:
+    """Close a file that was opened for a client that has left meanwhile."""
+    if not opening.cancelled() and opening.exception() is None and (found := opening.result()) is not None:
+        found[0].close()

@@ -1,0 +1,121 @@
+"""Draining: clients finish what they hold, get nothing more, and are told to go, so that a deployment loses no work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from broker.core.queue.consumer import Consumer
+from broker.core.session.connection import SessionOfConnection
+from broker.event_log import get_logger
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OperationRefused, Range, parameters
+
+if TYPE_CHECKING:
+    from broker.operations.operated_broker import OperatedBroker
+
+__all__ = ["DRAIN_OPERATIONS"]
+
+TIMEOUT_S: Final = 60
+TIMEOUT_MAX_S: Final = 86_400
+LOOK_S: Final = 0.05
+TOLD_S: Final = 1.0
+REASON: Final = "the broker is being drained"
+
+_log = get_logger()
+
+
+@parameters
+class Drain:
+    """What to drain: the clients of a name, the consumers of a queue, or without either all clients of this broker."""
+
+    connection: str | None = None
+    queue: str | None = None
+    vhost: str = "/"
+    timeout_s: Annotated[int, Range(0, TIMEOUT_MAX_S)] = TIMEOUT_S
+    reason: str = REASON
+
+
+async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
+    """Let clients settle what they hold, then cancel their consumers; close them unless a queue was named.
+
+    Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on,
+    not even to a client that comes while all are drained. If who asked hangs up meanwhile, all is as before.
+    """
+    if asked.queue is not None:
+        if asked.connection is not None:
+            raise OperationRefused("name a connection or a queue, not both")
+        return await _drain_queue(broker, asked, asker)
+
+    def sessions() -> list[SessionOfConnection]:
+        return [
+            session
+            for session in broker.sessions()
+            if not session.peer.inside and asked.connection in (None, session.name)
+        ]
+
+    if asked.connection is not None and not sessions():
+        raise OperationRefused(f"no connection '{asked.connection}'")
+
+    def unacked() -> int:
+        found = sessions()
+        for session in found:
+            session.output_window.end()
+        return sum([session.unacked for session in found])
+
+    try:
+        left = await _settled(unacked, asked.timeout_s, asker)
+    except BaseException:  # who asked has hung up
+        for session in sessions():
+            session.output_window.reopen()
+            session.wake_consumers()
+        raise
+    found = sessions()
+    cancelled = 0
+    for session in found:
+        session.output_window.end()
+        cancelled += session.cancel_consumers()
+        session.force_close(asked.reason)
+    _log.info("clients.drained", conn=asked.connection, closed=len(found), cancelled=cancelled, unacked=left)
+    return {"closed": len(found), "cancelled": cancelled, "unacked": left}
+
+
+async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
+    assert asked.queue is not None
+    _, queue = broker.queue(asked.vhost, asked.queue)
+    consumers = [consumer for consumer in queue.consumers if isinstance(consumer, Consumer)]
+    for consumer in consumers:
+        consumer.shut()
+    try:
+        left = await _settled(lambda: sum([consumer.unacked for consumer in consumers]), asked.timeout_s, asker)
+    except BaseException:  # who asked has hung up
+        for consumer in _staying(consumers):
+            consumer.open()
+        raise
+    staying = _staying(consumers)
+    for consumer in staying:
+        consumer.session.expel(consumer)
+    fields = {"cancelled": len(staying), "unacked": left}
+    _log.info("queue.drained", vhost=asked.vhost, queue=asked.queue, **fields)
+    return {"closed": 0, **fields}
+
+
+def _staying(consumers: Collection[Consumer]) -> list[Consumer]:
+    """Return the consumers that have not left by themselves."""
+    return [consumer for consumer in consumers if consumer.session.consumers.get(consumer.tag) is consumer]
+
+
+async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> int:
+    """Return how many messages are unacked, as soon as none is or when the time is over; report the count meanwhile."""
+    loop = asyncio.get_running_loop()
+    begun = told = loop.time()
+    while (left := unacked()) and loop.time() < begun + timeout_s:
+        if loop.time() >= told:
+            told += TOLD_S
+            await asker.say({"step": "draining", "unacked": left})
+        await asyncio.sleep(LOOK_S)
+    return left
+
+
+DRAIN_OPERATIONS: Final[dict[str, Operation[Any]]] = {"drain": Operation(drain, Drain)}

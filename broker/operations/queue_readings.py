@@ -1,0 +1,157 @@
+"""Readings of queues that are kept until the next look: counters, for rates, and when the head message arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.amqp.errors import BrokerError
+
+if TYPE_CHECKING:
+    from broker.core.queue.level import Level
+    from broker.core.queue.queue import Queue
+    from broker.slots.slot import Slot
+
+__all__ = ["HeadTimes", "QueueCounters", "QueueRates", "Rates"]
+
+Key = tuple[str, int]  # vhost, and the queue's number in its store
+
+WINDOW_MIN_S: Final = 0.5
+WINDOW_MAX_S: Final = 60.0
+QUEUES_AT_ONCE: Final = 500  # queues that are read between two turns of the loop
+
+
+class Rates(NamedTuple):
+    """Messages per second: published, delivered, settled."""
+
+    publish: float
+    deliver: float
+    ack: float
+
+
+class QueueCounters(NamedTuple):
+    """The counters of a queue at a moment; only differences have a meaning.
+
+    Shapes: `delivered` counts messages that are no longer ready, `settled` those that were acked, delivered without
+        acknowledgement, dropped, expired or purged.
+    """
+
+    at_s: float
+    published: int
+    delivered: int
+    settled: int
+
+    @classmethod
+    def of(cls, queue: Queue, at_s: float) -> QueueCounters:
+        """Return the counters of a queue. Cost: O(levels)."""
+        published = sum([level.manager.next_id - 1 for level in queue.levels])
+        ready, unacked = queue.ready, queue.unacked
+        return cls(at_s, published, published - ready, published - ready - unacked)
+
+    def rates_since(self, before: QueueCounters) -> Rates:
+        """Return the rates between two readings; requeued messages reduce the delivery rate."""
+        window_s = self.at_s - before.at_s
+        counts = (self.published - before.published, self.delivered - before.delivered, self.settled - before.settled)
+        return Rates(*(round(max(count, 0) / window_s, 1) if window_s > 0 else 0.0 for count in counts))
+
+
+class QueueRates:
+    """Remembers the last reading of each queue, so that the next request gets the rate since then.
+
+    The first request, one after more than a minute, and one for a new queue wait half a second for a second reading.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, QueueCounters] = {}
+        self._lock = asyncio.Lock()
+
+    async def measure(self, queues: Mapping[Key, Queue]) -> dict[Key, Rates]:
+        """Return the rates of queues. Cost: O(queues), in pieces."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            oldest_s = loop.time() - WINDOW_MAX_S
+            if not all(key in self._seen and self._seen[key].at_s >= oldest_s for key in queues):
+                await self._look(queues)
+            before = self._seen
+            last_s = max((counters.at_s for counters in before.values()), default=loop.time())
+            await asyncio.sleep(max(0.0, last_s + WINDOW_MIN_S - loop.time()))
+            await self._look(queues)
+            rates: dict[Key, Rates] = {}
+            for done, (key, counters) in enumerate(self._seen.items(), 1):
+                rates[key] = counters.rates_since(before[key])
+                if done % QUEUES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            return rates
+
+    async def _look(self, queues: Mapping[Key, Queue]) -> None:
+        loop = asyncio.get_running_loop()
+        found: dict[Key, QueueCounters] = {}
+        for done, (key, queue) in enumerate(queues.items(), 1):
+            found[key] = QueueCounters.of(queue, loop.time())
+            if done % QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._seen = found
+
+
+class HeadTime(NamedTuple):
+    """When the first ready message of a level arrived. Shapes: `message_id` is the broker's own."""
+
+    message_id: int
+    timestamp_ms: int
+
+
+class HeadTimes:
+    """Remembers when the heads of queues arrived, so that one on disk is read once and not at every look.
+
+    Invariant: there is an entry for a level only if the last look found its head on disk.
+    """
+
+    def __init__(self) -> None:
+        self._on_disk: dict[Level, HeadTime] = {}
+
+    async def oldest_ms(self, queue: Queue) -> int | None:
+        """Return when the oldest head of the queue's levels arrived; None without a ready message here, or unread.
+
+        Cost: O(levels), and one read for a head on disk that was not read before.
+        """
+        found = [await self._arrived_ms(level) for level in queue.levels]
+        return min((at_ms for at_ms in found if at_ms is not None), default=None)
+
+    def keep(self, queues: set[Queue]) -> None:
+        """Forget the heads of all other queues."""
+        levels = {level for queue in queues for level in queue.levels}
+        self._on_disk = {level: head for level, head in self._on_disk.items() if level in levels}
+
+    async def _arrived_ms(self, level: Level) -> int | None:
+        slot = level.manager.front()
+        if slot is None:
+            self._on_disk.pop(level, None)
+            return None
+        index = slot.front(1)[0]
+        if slot.contents is not None:
+            self._on_disk.pop(level, None)
+            message = slot.contents[index]
+            return None if message is None else int(message.timestamp_ms)
+        known = self._on_disk.get(level)
+        if known is not None and known.message_id == slot.first + index:
+            return known.timestamp_ms
+        at_ms = await _read_ms(level, slot, index)
+        if at_ms is not None:
+            self._on_disk[level] = HeadTime(slot.first + index, at_ms)
+        return at_ms
+
+
+async def _read_ms(level: Level, slot: Slot, index: int) -> int | None:
+    store, segments = level.store, tuple(slot.segments)
+    for segment in segments:
+        store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
+    try:
+        stored = await asyncio.to_thread(store.read_slot, level.number, slot.first, slot.end, [index], segments)
+    except BrokerError:  # damage is reported when the message is delivered
+        return None
+    finally:
+        for segment in segments:
+            store.drop_live(segment, 1)
+    message = stored[index]
+    return None if message is None else message.timestamp_ms

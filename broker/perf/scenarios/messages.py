@@ -1,0 +1,249 @@
+"""The scenarios that publish and consume: throughput, latency, fan-out, routing and backlog."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from broker.perf.faults import BadOptions
+from broker.perf.flags import (
+    add,
+    add_load,
+    add_scenario,
+    add_switch,
+    add_time,
+    check_sides,
+    load_of,
+    material_of,
+    spread,
+)
+from broker.perf.load import Load
+from broker.perf.machine import TreeUsage
+from broker.perf.outcome import RunOutcome, cost_figures, time_figures
+from broker.perf.performance import stage
+from broker.perf.progress import RunProgress
+from broker.perf.quantities import count, share
+from broker.perf.result import Figure, Result
+from broker.perf.scenarios import SCENARIOS
+from broker.perf.spool import DUE_BYTES, PASS_DIGITS
+from broker.perf.topology import Addressing, RunTopology, add_addressing, addressing_of, numbered, own_name
+
+_SECONDS: Final = 10.0
+_KEYS: Final = 10_000
+
+
+def add_throughput(commands: Any) -> None:
+    """Add the parser of throughput."""
+    parser = add_scenario(commands, "throughput", SCENARIOS["throughput"])
+    add_time(add_load(parser), _SECONDS)
+    add_addressing(parser)
+
+
+def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Run any number of publishers, consumers and queues, at full speed or at a rate.
+
+    Raises: BadOptions, Fault, RunFailed, OSError.
+    """
+    addressing, load = addressed(options)
+    with stage(options, addressing.topology, progress) as here:
+        return here.result(here.run(load, count_queued=True))
+
+
+def addressed(options: argparse.Namespace) -> tuple[Addressing, Load]:
+    """Resolve the options of throughput or latency into the addressing and the load.
+
+    Raises: BadOptions.
+    """
+    check_sides(options)
+    found = addressing_of(options)
+    material = material_of(options, found.topology.exchange, found.keys)
+    return found, load_of(options, material, found.topology.queues, copies=found.copies, default_s=_SECONDS)
+
+
+_RATE: Final = 1000.0
+
+
+def add_latency(commands: Any) -> None:
+    """Add the parser of latency."""
+    parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {_RATE:g} messages per second")
+    add_time(add_load(parser), _SECONDS)
+    add_addressing(parser)
+    parser.set_defaults(rate=_RATE)
+
+
+def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Run a steady rate, and measure the time of each message from when it was due.
+
+    A publisher that waits for a slow broker sends late; counted from the time of sending, those messages would look
+    fast. Hence the open schedule: latency counts from the time when a message was due. The lateness of sending is
+    shown, too.
+
+    Raises: BadOptions, Fault, RunFailed, OSError.
+    """
+    if options.size < DUE_BYTES:
+        raise BadOptions(f"--size {options.size}: the time that is measured from takes {DUE_BYTES} bytes of the body")
+    check_sides(options, both="latency needs a publisher and a consumer")
+    addressing, load = addressed(options)
+    with stage(options, addressing.topology, progress) as here:
+        outcome = here.run(load, count_queued=True)
+        figures = time_figures("from_send", outcome.sent_times) | time_figures("sent_late", outcome.late_times)
+        return here.result(outcome, figures)
+
+
+_CONSUMERS: Final = 50
+_MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
+
+
+def add_fanout(commands: Any) -> None:
+    """Add the parser of fanout."""
+    parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {_CONSUMERS} queues (-y)")
+    load = add_load(parser)
+    add(load, "--keys", "N", count, f"number of routing keys, default {_KEYS}", _KEYS)
+    add_time(load, _SECONDS)
+    parser.set_defaults(consumers=_CONSUMERS)
+
+
+def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Route each message to many queues, each with a wildcard binding and a consumer of its own.
+
+    Raises: BadOptions, Fault, RunFailed, OSError.
+    """
+    check_sides(options, both="fanout needs a publisher and a consumer")
+    own = own_name()
+    queues = numbered(own, options.consumers)
+    bindings = tuple((queue, _MATCH_ALL[number % len(_MATCH_ALL)]) for number, queue in enumerate(queues))
+    topology = RunTopology(tuple(queues), own, bindings=bindings, arguments=dict(options.queue_args))
+    material = material_of(options, own, [f"fan.{number % 97:02d}.{number:08d}" for number in range(options.keys)])
+    copies = None if options.queue_args else len(queues)
+    load = load_of(options, material, queues, copies=copies, default_s=_SECONDS)
+    with stage(options, topology, progress) as here:
+        return here.result(here.run(load, count_queued=True))
+
+
+_BINDINGS: Final = 10_000
+_QUEUES: Final = 10
+_WINDOW: Final = 1000
+_SEED: Final = 20_240_229
+_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
+_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
+
+
+def add_routing(commands: Any) -> None:
+    """Add the parser of routing."""
+    parser = add_scenario(commands, "routing", SCENARIOS["routing"])
+    load = add_load(parser)
+    add(load, "--bindings", "N", count, f"number of bindings, default {_BINDINGS}", _BINDINGS)
+    add(load, "--match", "SHARE", share, "share of messages that match a binding, default 1%%", 0.01)
+    add(load, "--queues", "N", count, f"number of bound queues, default {_QUEUES}", _QUEUES)
+    add_time(load, _SECONDS)
+    parser.set_defaults(confirm=_WINDOW)
+
+
+def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Publish past many wildcard bindings with always new keys, of which a share matches one binding each.
+
+    Raises: BadOptions, Fault, RunFailed, OSError.
+    """
+    check_sides(options)
+    if not options.producers:
+        raise BadOptions("routing needs a publisher")
+    if options.bindings > _MOST_BINDINGS:
+        raise BadOptions(f"--bindings {options.bindings}: at most {_MOST_BINDINGS}")
+    own = own_name()
+    queues = numbered(own, options.queues)
+    bindings = [(queues[number % len(queues)], binding_key(number)) for number in range(options.bindings)]
+    topology = RunTopology(tuple(queues), own, arguments=dict(options.queue_args))
+    material = material_of(options, own, routing_keys(options.bindings, options.match), renewed=True)
+    load = load_of(options, material, queues, default_s=_SECONDS)
+    with stage(options, topology, progress) as here:
+        before, begun_s = here.usage(), time.monotonic()
+        topology.bind(here.control, bindings, progress)
+        bind_s = time.monotonic() - begun_s
+        figures = {
+            "declare_bindings": Figure(bind_s, "s"),
+            "bindings": Figure(len(bindings) / bind_s, "per_s"),
+            **cost_figures(before, here.usage(), len(bindings), memory="memory_per_binding"),
+        }
+        return here.result(here.run(load), figures)
+
+
+def binding_key(number: int) -> str:
+    """Return the wildcard binding of a number; it matches only the keys of that number."""
+    return _SHAPES[number % len(_SHAPES)].format(f"{number:07d}")
+
+
+def routing_keys(bindings: int, match: float) -> tuple[str, ...]:
+    """Return keys of which a share matches a binding, in an order that no cache can predict."""
+    draw = Random(_SEED)
+    matching = round(_KEYS * match)
+    numbers = [draw.randrange(bindings) for _ in range(matching)]
+    numbers += [draw.randrange(_MOST_BINDINGS, 2 * _MOST_BINDINGS) for _ in range(_KEYS - matching)]
+    draw.shuffle(numbers)
+    return tuple(_key(number, draw) for number in numbers)
+
+
+def _key(number: int, draw: Random) -> str:
+    """Return a key that has its number in the position where the binding of that number expects it."""
+    words = [f"{number:07d}", PASS_DIGITS, f"{draw.randrange(_MOST_BINDINGS, 2 * _MOST_BINDINGS):07d}"]
+    return ".".join(["route", *(words if number % len(_SHAPES) in (0, 2) else reversed(words))])
+
+
+def add_backlog(commands: Any) -> None:
+    """Add the parser of backlog."""
+    messages = 100_000
+    parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {messages} messages (-C), persistent")
+    load = add_load(parser)
+    add(load, "--queues", "N", count, "number of queues, published to in turn, default 1", 1)
+    add_switch(load, "--transient", "publish transient messages")
+    parser.set_defaults(pmessages=messages, confirm=_WINDOW, prefetch=1000, ack_every=100, size=100)
+
+
+def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
+    """Publish messages without a consumer, and drain them afterwards.
+
+    Raises: BadOptions, Fault, RunFailed, OSError.
+    """
+    check_sides(options, both="backlog needs a publisher, and a consumer to drain it")
+    queues = numbered(own_name(), options.queues)
+    topology = RunTopology(tuple(queues), arguments=dict(options.queue_args))
+    material = replace(material_of(options, "", queues), persistent=not options.transient)
+    filling = replace(load_of(options, material, (), copies=1), deliveries=None)
+    with stage(options, topology, progress) as here:
+        before = here.usage()
+        outcome = here.run(filling)
+        figures = _filled(outcome, before)
+        kept = outcome.tally.published - outcome.tally.nacked - outcome.tally.returned
+        if kept and not outcome.failures and not outcome.interrupted:
+            wanted = min(kept, options.cmessages or kept)
+            consumers = spread(queues, options.consumers)
+            draining = replace(filling, producers=0, messages=None, queues=consumers, deliveries=wanted, ready=kept)
+            drained = here.run(draining)
+            figures["drain"] = Figure(drained.deliver_s, "s")
+            figures |= cost_figures(drained.before, drained.after, drained.tally.delivered, cpu="drain_cpu_per_message")
+            _append(outcome, drained)
+        return here.result(outcome, figures)
+
+
+def _append(first: RunOutcome, second: RunOutcome) -> None:
+    """Append the second outcome to the first."""
+    first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
+    first.seconds += second.seconds
+    first.deliver_s = second.deliver_s
+    first.tally += second.tally
+    first.due_times.merge(second.due_times)
+    first.cpu_s += second.cpu_s
+    first.busy_share = max(first.busy_share, second.busy_share)
+    first.after = second.after
+    first.failures += second.failures
+    first.interrupted = second.interrupted
+
+
+def _filled(outcome: RunOutcome, before: TreeUsage | None) -> dict[str, Figure]:
+    figures, published = {"fill": Figure(outcome.publish_s, "s")}, outcome.tally.published
+    figures |= cost_figures(outcome.before, outcome.after, published, cpu="fill_cpu_per_message")
+    if before and outcome.after and published:
+        figures["memory_growth"] = Figure(outcome.after.rss_bytes - before.rss_bytes, "bytes")
+    return figures | cost_figures(before, outcome.after, published, memory="memory_per_message")

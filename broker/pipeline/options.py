@@ -1,0 +1,139 @@
+"""Reads what users name: the options of Spark's formats in any case, paths of this machine, and times.
+
+A time is 2026-11-20 or 2026-11-20T08:30, with a zone or in UTC, or 7d for seven days ago.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from broker.pipeline.faults import LakeRefused, PipelineFault
+
+Instant = datetime | str | None
+
+OF_SPARK: Final = ("spark.", "__")
+OF_TABLE: Final = frozenset(("owner", "provider"))  # which Spark's catalog adds for every table
+NO_TABLE: Final = (
+    "CREATE TABLE cannot be used, as Spark gives a Python source none of a table's options when it is read or written; "
+    "CREATE TEMPORARY VIEW v USING slotmq OPTIONS (...) can"
+)
+FLAGS: Final = {"true": True, "false": False}
+# One slash is enough: `Path("s3://bucket")` is written s3:/bucket. One letter is a drive, as others write paths.
+URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+FIRST_MS: Final = 0  # all messages are later
+_AGO: Final = re.compile(r"(\d{1,9})([smhd])")
+
+
+class GivenOptions:
+    """The options given to a format, without Spark's own.
+
+    Raises: `refused`, from each method for an invalid value.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], names: Sequence[str], refused: type[PipelineFault], unsaid: Sequence[str] = ()
+    ) -> None:
+        """Check the names. Shapes: `unsaid` options are accepted, too, but listed nowhere.
+
+        Raises: `refused`, for an unknown name, and for a table of a catalog.
+        """
+        if OF_TABLE.issubset(map(str.lower, options)):
+            raise refused(NO_TABLE)
+        known = {name.lower(): name for name in (*names, *unsaid)}
+        self._refused = refused
+        self._given: dict[str, str] = {}
+        for name, value in options.items():
+            lower = name.lower()
+            if lower in known:
+                self._given[known[lower]] = value
+            elif not lower.startswith(OF_SPARK):
+                close = get_close_matches(lower, known, 1)
+                hint = f"; do you mean {known[close[0]]}?" if close else f", but {', '.join(names)}"
+                raise refused(f"there is no option {name!r}{hint}")
+
+    def text(self, name: str) -> str | None:
+        """Return an option as it is written, None if it is not given."""
+        return self._given.get(name)
+
+    def flag(self, name: str) -> bool | None:
+        """Return a truth value, None if it is not given."""
+        text = self._given.get(name)
+        if text is not None and text.strip().lower() not in FLAGS:
+            raise self._refused(f"the option {name} should be true or false, not {text!r}")
+        return None if text is None else FLAGS[text.strip().lower()]
+
+    def whole(self, name: str, default: int | None = None, least: int = 1, most: float = math.inf) -> int | None:
+        """Return a whole number."""
+        number = self.number(name, math.nan, least, most, whole=True)
+        return default if math.isnan(number) else int(number)
+
+    def number(self, name: str, default: float, least: float, most: float, *, whole: bool = False) -> float:
+        """Return a number from `least` to `most`."""
+        text = self._given.get(name)
+        if text is None:
+            return default
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most or (whole and not number.is_integer()):
+            bounds = f"{least:g} on" if most == math.inf else f"{least:g} to {most:g}"
+            kind = "whole number" if whole else "number"
+            raise self._refused(f"the option {name} should be a {kind} from {bounds}, not {text!r}")
+        return number
+
+
+def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> Path:
+    """Return the path that a text or a file: URL names.
+
+    Raises: `refused` for any other URL, which as a path would be a folder named `s3:` in the current folder.
+    """
+    text = str(name)
+    found = URL.match(text)
+    if found is None:
+        return Path(text)
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    raise refused(f"{text} is a URL, and {found[1]}: is not supported: name a folder, such as one where it is mounted")
+
+
+def instant_ms(instant: Instant, now_ms: int) -> int | None:
+    """Return a time in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
+    if instant is None:
+        return None
+    if isinstance(instant, str):
+        ago = _AGO.fullmatch(instant)
+        if ago is not None:
+            return max(FIRST_MS, now_ms - int(ago[1]) * UNITS_MS[ago[2]])
+        try:
+            instant = datetime.fromisoformat(instant)
+        except ValueError as error:
+            raise LakeRefused(f"{instant!r} is no time such as 2026-11-20, 2026-11-20T08:30:00Z or 7d") from error
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Return the time of the machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def text_file(path: str | Path) -> str:
+    """Return the text of a file. Raises: ValueError with one line for the user."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not UTF-8") from None

@@ -1,1 +1,0 @@
-"""Republishing: its keys, its order and its progress."""

@@ -1,0 +1,263 @@
+"""Simulates overlays at two levels: what all brokers announce and where they would send messages, or whole brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from statistics import mean
+from types import MethodType
+from typing import Final
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.packets import Conjunction, Data, Packet, StreamRun
+from broker.overlay.simulation.leaf_member import SimulatedBinding
+from broker.overlay.simulation.link import LinkFaults
+from broker.overlay.simulation.network import Network
+from broker.overlay.wire import encode
+from broker.pipeline.faults import SimulationFailed
+from broker.pipeline.simulate.interest_network import DELAY_MS, DOWN_MS, SPACE, InterestNetwork, UpdateTraffic
+from broker.pipeline.simulate.plan import CONTENT, SimulatedRow, Simulation, SimulationPlan, spread
+from broker.pipeline.simulate.workload import sites_of
+from broker.routing.footprint import footprint_bytes
+
+OBSERVED_LEAVES: Final = 150
+CHANGES: Final = 1_000
+TOLD_CHANGES: Final = 20
+WEIGHED: Final = 12
+"""Brokers of a kind whose memory is counted."""
+
+
+class TableSimulation(Simulation):
+    """One overlay whose brokers run the interest alone."""
+
+    def __init__(self, plan: SimulationPlan) -> None:
+        super().__init__(plan)
+        tree = self.tree
+        self._sites = spread(sites_of(tree, self.parents), max(1, OBSERVED_LEAVES // plan.fan_out))
+        self.network = InterestNetwork(tree, Aggregation(plan.aggregation), plan.patterns_max, self._sites)
+        self._bindings = 0
+        self._held = {
+            leaf: {pattern: f"{pattern} 0" for pattern in counts} for leaf, counts in self.workload.counts.items()
+        }
+        self.leaves = [leaf for leaf in tree.leaves if self.network.is_observed(leaf)]
+
+    def run(self) -> SimulatedRow:
+        """Run all phases and return what was counted. Raises: SimulationFailed."""
+        network = self.network
+        for leaf, held in self._held.items():
+            network.change(leaf, [(name, pattern) for pattern, name in held.items()], ())
+        network.start()
+        setup_bytes = self._all_bytes(network.take_traffic())
+        self._publish()
+        row = self._tables()
+        row.setup_bytes = setup_bytes
+        row.changes, row.told_changes, row.told_bytes = self._change_subscriptions()
+        before = network.knowledge()
+        row.converge_ms = network.crash(self.tree.brokers["inner0"][-1])
+        row.crash_bytes = self._all_bytes(network.take_traffic())
+        if network.knowledge() != before:
+            raise SimulationFailed(f"the brokers know something else after a crash: {self.plan}")
+        return row
+
+    def _publish(self) -> None:
+        """Follow messages of the observed leaves through the tree; each must arrive wherever it is wanted."""
+        for leaf, key, wanting in self.messages(self.leaves, self.plan.messages):
+            crossed, reached = self.network.route(leaf, key)
+            if not wanting <= reached:
+                raise SimulationFailed(f"{key} of {leaf} does not reach {sorted(wanting - reached)}: {self.plan}")
+            self.crossings.forwarded += crossed
+            self.crossings.forwarded_bytes += crossed * self.size_bytes(leaf, key)
+
+    def _tables(self) -> SimulatedRow:
+        """Return a row with the sizes of network and tables.
+
+        The inner brokers of sites that are not observed count as the mean of those that are.
+        """
+        tree, network = self.tree, self.network
+        inner = [node for node in tree.brokers if not tree.is_leaf(node)]
+        sites = self._sites
+        above = [node for node in inner if network.is_observed(node) and node not in sites]
+
+        def mean_of(figures_above: list[int], figures_of_sites: list[int]) -> float:
+            share = len(above) / len(inner)
+            return share * mean(figures_above or [0]) + (1 - share) * mean(figures_of_sites)
+
+        patterns_above, patterns_of_sites = ([self._patterns(node) for node in nodes] for nodes in (above, sites))
+        return self.row(
+            observed_leaves=len(self.leaves),
+            inner_patterns=mean_of(patterns_above, patterns_of_sites),
+            inner_patterns_max=max(patterns_above + patterns_of_sites),
+            leaf_patterns=mean([self._patterns(leaf) for leaf in self.leaves]),
+            inner_bytes=mean_of(*([self._bytes(node) for node in spread(nodes, WEIGHED)] for nodes in (above, sites))),
+            leaf_bytes=mean([self._bytes(leaf) for leaf in spread(self.leaves, WEIGHED)]),
+        )
+
+    def _patterns(self, node: str) -> int:
+        """Return the patterns of all directions of a broker."""
+        interest = self.network.brokers[self.tree.brokers[node][0]].interest
+        return sum(len(interest.roots(other, SPACE)) for other in self.tree.neighbours[node])
+
+    def _bytes(self, node: str) -> int:
+        return footprint_bytes(self.network.brokers[self.tree.brokers[node][0]].interest)
+
+    def _change_subscriptions(self) -> tuple[int, int, int]:
+        """Let clients of observed leaves change subscriptions one by one until enough changes were news to others.
+
+        Return the changes, those that were news, and the bytes that these took.
+        """
+        network, told = self.network, 0
+        network.take_traffic()
+        changes = 0
+        while changes < CHANGES and told < TOLD_CHANGES:
+            changes += 1
+            leaf = self.workload.one_of(self.leaves)
+            pattern, before, after = self.workload.change(leaf)
+            held = self._held[leaf]
+            removed = (held.pop(pattern),) if before else ()
+            added = []
+            if after:  # equal subscriptions are one binding; it changes its name, so that each change is one
+                self._bindings += 1
+                held[pattern] = f"{pattern} {self._bindings}"
+                added = [(held[pattern], pattern)]
+            version = network.brokers[leaf].interest.version
+            network.change(leaf, added, removed)
+            if network.brokers[leaf].interest.version != version:
+                told += 1
+                network.settle()
+        return changes, told, self._all_bytes(network.take_traffic(), telling=1)
+
+    def _all_bytes(self, traffic: UpdateTraffic, telling: int = 0) -> int:
+        """Return the bytes of all links: what observed leaves are told counts for the others, too.
+
+        `telling` leaves are not told themselves.
+        """
+        share = (len(self.leaves) - telling) / (len(self.tree.leaves) - telling)
+        return round(traffic.bytes + traffic.told_bytes / share)
+
+
+PUBLISHERS: Final = 4
+EVERY_MS: Final = 20
+STEP_MS: Final = 10
+STABLE_MS: Final = 1_000
+SETTLE_MS: Final = 120_000
+
+
+class MessageSimulation(Simulation):
+    """One overlay of whole brokers, of which a few leaves publish."""
+
+    def __init__(self, plan: SimulationPlan) -> None:
+        super().__init__(plan)
+        self.publishers = spread(self.tree.leaves, PUBLISHERS)
+        aggregation = Aggregation(plan.aggregation)
+        self.network = Network(
+            self.tree, [SPACE], Random(plan.seed), lambda: aggregation, plan.patterns_max, publishers=self.publishers
+        )
+        self.network.statistics.size_bytes = self._packet_bytes
+        self._crossed = 0
+        self._run_bytes = 0
+        self._wanted = 0
+
+    def run(self) -> SimulatedRow:
+        """Run all phases and return what was counted. Raises: SimulationFailed."""
+        network, plan = self.network, self.plan
+        for link in network.links:
+            link.faults = LinkFaults(least_delay_ms=DELAY_MS, most_delay_ms=DELAY_MS)
+        network.start()
+        for name, leaf in network.leaves.items():
+            bindings = {
+                pattern: SimulatedBinding(Conjunction(SPACE, pattern), durable=True)
+                for pattern in self.workload.counts[name]
+            }
+            leaf.change_bindings(bindings, ())
+        self._settle()
+        self._crossed = self._run_bytes = 0
+        self._publish(plan.messages - plan.messages // 2)
+        self._settle()
+        self.crossings.forwarded, self.crossings.forwarded_bytes = self._crossed, self._run_bytes
+        row = self._row()
+        broken = network.inner[self.tree.brokers["inner0"][-1]]
+        flooded = self._flooded()
+        network.crash(broken, DOWN_MS)
+        self._publish(plan.messages // 2)
+        restarted_ms = network.scheduler.now_ms + DOWN_MS
+        row.converge_ms = max(0, self._settle() - restarted_ms)
+        row.insufficient = self._flooded() - flooded
+        row.delivered = self._delivered()
+        row.events = network.scheduler.count
+        if row.delivered != self._wanted:
+            raise SimulationFailed(f"{row.delivered} messages were delivered, not {self._wanted}: {plan}")
+        return row
+
+    def _publish(self, count: int) -> None:
+        """Publish messages in turn."""
+        for place, (leaf, key, wanting) in enumerate(self.messages(self.publishers, count)):
+            self._wanted += len(wanting)
+            publisher = self.network.leaves[leaf]
+            self.network.scheduler.after(EVERY_MS * place, partial(publisher.publish, SPACE, key, CONTENT))
+
+    def _settle(self) -> int:
+        """Run until nothing has changed for a while, and return since when no broker has learned anything.
+
+        Raises: SimulationFailed.
+        """
+        network, scheduler = self.network, self.network.scheduler
+        begun_ms = busy_ms = known_ms = scheduler.now_ms
+        before: Sequence[int] = ()
+        while scheduler.now_ms < max(busy_ms, known_ms) + STABLE_MS:
+            scheduler.run_until(scheduler.now_ms + STEP_MS)
+            known = [member.broker.interest.version for member in network.members() if member.broker is not None]
+            if known != before:
+                before, known_ms = known, scheduler.now_ms
+            if self._is_busy():
+                busy_ms = scheduler.now_ms
+            if scheduler.now_ms > begun_ms + SETTLE_MS:
+                raise SimulationFailed(f"not settled after {SETTLE_MS} ms: {self.plan}")
+        return known_ms
+
+    def _is_busy(self) -> bool:
+        """Return whether a broker or a link is down, or a message is not acknowledged by all that want it."""
+        network = self.network
+        if not all(link.works for link in network.links):
+            return True
+        for name in self.publishers:
+            leaf = network.leaves[name]
+            source = leaf.leaf.sources[SPACE]
+            if source.needed_from() <= leaf.log.streams[SPACE].last:
+                return True
+        return False
+
+    def _delivered(self) -> int:
+        return sum(len(numbers) for leaf in self.network.leaves.values() for numbers in leaf.received_numbers.values())
+
+    def _flooded(self) -> int:
+        return sum(member.counts.flooded for member in self.network.inner.values() if member.is_running)
+
+    def _packet_bytes(self, packet: Packet) -> int:
+        """Return the size of a packet that is put on a link, and count the messages in it."""
+        size_bytes = len(encode(packet))
+        if isinstance(packet, StreamRun):
+            self._crossed += sum(isinstance(element, Data) for element in packet.elements)
+            self._run_bytes += size_bytes
+        return size_bytes
+
+    def _row(self) -> SimulatedRow:
+        inner, leaves = list(self.network.inner), list(self.network.leaves)
+        patterns = [self._patterns(name) for name in inner]
+        return self.row(
+            observed_leaves=len(leaves),
+            inner_patterns=mean(patterns),
+            inner_patterns_max=max(patterns),
+            leaf_patterns=mean([self._patterns(name) for name in leaves]),
+            inner_bytes=mean([self._bytes(name) for name in spread(inner, WEIGHED)]),
+            leaf_bytes=mean([self._bytes(name) for name in spread(leaves, WEIGHED)]),
+        )
+
+    def _patterns(self, name: str) -> int:
+        member = self.network.member(name)
+        assert member.broker is not None
+        return sum(len(member.broker.interest.roots(other, SPACE)) for other in self.tree.neighbours[member.node])
+
+    def _bytes(self, name: str) -> int:
+        """Return the memory of a broker without what its port leads to."""
+        return footprint_bytes(self.network.member(name).broker, closed=(MethodType,))

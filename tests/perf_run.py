@@ -1,0 +1,38 @@
+"""Runs `slotmq perf` as users do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from broker.perf.result import Result
+from tests.broker_process import PROJECT
+from tests.deadline import DEADLINE_S
+
+
+def command(*words: str) -> list[str]:
+    """Return the command line of a run."""
+    return [sys.executable, "-m", "broker", "perf", *words]
+
+
+class PerfRun:
+    """A `slotmq perf` process that has ended."""
+
+    def __init__(self, *words: str, limit: int | None = None, kind: str = "") -> None:
+        """Run it; `limit` is its limit of open files, both or of a kind (-S, -H)."""
+        started = command(*words)
+        if limit is not None:
+            started = ["sh", "-c", f'ulimit {kind} -n {limit}; exec "$@"', "sh", *started]
+        ended = subprocess.run(started, capture_output=True, text=True, timeout=DEADLINE_S, cwd=PROJECT, check=False)
+        self.code, self.out, self.err = ended.returncode, ended.stdout, ended.stderr
+
+    @property
+    def result(self) -> Result:
+        """Return the result of a run with --json."""
+        return Result.from_json(self.out)
+
+    @property
+    def line(self) -> str:
+        """Return the one line of the error."""
+        assert self.err.count("\n") == 1, self.err
+        return self.err.strip()
