@@ -9,6 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.integration.pika.conversation import Received, channel_closed, drain, parameters, ready
@@ -159,6 +160,23 @@ def test_a_quorum_queue_has_no_highest_priority(channel: BlockingChannel) -> Non
     text = "invalid arg 'x-max-priority' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue"
     with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
         channel.queue_declare("q", durable=True, arguments={**QUORUM, "x-max-priority": 5})
+
+
+@pytest.mark.fault
+def test_an_operator_sees_the_levels(broker_process: BrokerProcess) -> None:
+    """The ready messages of each level are counted, and a level without any is left out."""
+    broker_process.start()
+    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True, arguments=QUORUM)
+        channel.queue_declare("classic")
+        for priority in (None, 4, 0, 31, 40):
+            put(channel, "q", b"", priority)
+        put(channel, "q", b"", 7)
+        take(channel, "q", 1)
+        rows = {row["name"]: row["messages_by_priority"] for row in ask(broker_process.folder, "list_queues")}
+        assert rows == {"classic": {}, "q": {"0": 1, "4": 2, "7": 1, "31": 1}}
 
 
 @pytest.mark.fault
