@@ -202,7 +202,7 @@ class Leases:
         if ready or stream.demand.settled_now:
             self._watch(stream)
         if fetches and (ready or not (stream.demand.free or stream.demand.asked)):
-            self._fetched(stream)
+            self._fetched([stream])
         if stream.demand.asked or stream.elsewhere:
             return
         tells = queue.rules.limited and (stream.room(1) > 0) is not stream.demand.has_room
@@ -305,10 +305,13 @@ class Leases:
         for then in self._fetches.pop(stream, ()):
             then()
 
-    def _fetched(self, stream: SharedLevel) -> None:
-        for then in self._fetches.pop(stream, ()):
-            then()
-        self._streams.touch(stream)  # what the fetch did not take goes back
+    def _fetched(self, streams: Sequence[SharedLevel]) -> None:
+        """Call those who wait for a message of these streams, before anything of them is looked at again."""
+        for stream in streams:
+            for then in self._fetches.pop(stream, ()):
+                then()
+        for stream in streams:
+            self._streams.touch(stream)  # what the fetch did not take goes back
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -394,6 +397,8 @@ class Leases:
         found: dict[int, LeasedRow] = {row.stream: row for row in rows}  # the last row of each stream
         counts = self._arrivals.adopt(chunks)
         self._asked = []
+        fetched: list[SharedLevel] = []
+        touched: list[SharedLevel] = []
         for stream, wanted, most in zip(asked, room, able, strict=True):
             last = found.get(stream.number)
             if last is not None and last.number is not None:
@@ -409,12 +414,15 @@ class Leases:
             )
             if stream in self._fetches:
                 stream.demand.note_remaining(left.get(stream.number, 0))
-                self._fetched(stream)
+                fetched.append(stream)
             if stream.demand.free or stream.number in counts:
-                self._streams.touch(stream)
+                touched.append(stream)
             elif wanted and not stream.demand.notified:
                 stream.demand.note_notified()
                 self._teller.wanted(stream.number)
+        self._fetched(fetched)
+        for stream in touched:
+            self._streams.touch(stream)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
         """Return how many more free messages there are in streams of which one is being fetched."""

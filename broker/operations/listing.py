@@ -45,6 +45,7 @@ __all__ = ["LISTINGS", "count_bytes"]
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
     *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),
+    "messages_by_priority",
 )
 EXCHANGE: Final = ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments")
 BINDING: Final = ("vhost", "source", "destination", "destination_type", "routing_key", "arguments")
@@ -182,6 +183,7 @@ def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     row["operator_policy"] = queue.operator_policy
     row["single_active_consumer_tag"] = active_tag(queue)
     row["slots"] = slot_count(queue)
+    row.setdefault("messages_by_priority", {})
     return picked(row, QUEUE)
 
 

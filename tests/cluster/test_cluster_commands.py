@@ -8,6 +8,7 @@ import socket
 from functools import partial
 from pathlib import Path
 
+import pika
 import pytest
 
 from broker.cli.main import main
@@ -86,6 +87,40 @@ def test_messages_are_those_of_all_nodes(nodes: Nodes, capsys: pytest.CaptureFix
     assert "not empty" in said(capsys, a, "delete", "queue", "orders", "--if-empty", code=1)
     said(capsys, a, "delete", "queue", "orders")
     assert listed() == []
+
+
+def test_a_node_finds_the_levels_that_others_were_the_first_to_use(
+    nodes: Nodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that was away counts, shows, fetches and consumes the messages of all levels, the highest first."""
+    a, b = nodes.by_name["a"], nodes.by_name["b"]
+    channel = nodes.channel("a", confirms=True)
+    channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+    b.kill()
+    for priority in (3, 9, 1, 20, 0):
+        channel.basic_publish("", "q", b"%d" % priority, pika.BasicProperties(priority=priority))
+    b.start()
+    assert said(capsys, b.folder, "peek", "q", "--count", "1").splitlines()[-1].strip() == "20"
+    (row,) = json.loads(said(capsys, b.folder, "list", "queues", "--json"))
+    assert row["messages_by_priority"] == {"0": 1, "1": 1, "3": 1, "9": 1, "20": 1}
+    for folder, body in ((b.folder, "20"), (a.folder, "9")):
+        assert said(capsys, folder, "get", "q", "--body") == body
+    b.kill()
+    b.start()
+    got: list[bytes] = []
+    consumer = nodes.channel("b")
+    consumer.basic_consume("q", lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
+
+    def has_all() -> bool:
+        consumer.connection.process_data_events(time_limit=0.01)
+        return len(got) == 3
+
+    wait_until(has_all, "the other levels")
+    assert sorted(got) == [b"0", b"1", b"3"]
+    channel.basic_publish("", "q", b"", pika.BasicProperties(priority=30))
+    wait_until(
+        lambda: consumer.connection.process_data_events(time_limit=0.01) is None and len(got) == 4, "a new level"
+    )
 
 
 def test_a_dead_node_is_counted_out_by_command(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,8 +93,9 @@ class QueueHead:
         if lane is None or entry is None or entry.slot is not slot:
             return level.manager.take(slot, limit)
         indexes = lane.ready(limit)
-        lane.remove(indexes)
-        level.manager.pick(slot, indexes)
+        if indexes:
+            lane.remove(indexes)
+            level.manager.pick(slot, indexes)
         return indexes
 
     def lease(self, owner: Owner) -> tuple[Level, Slot] | None:

@@ -78,7 +78,7 @@ class ReturnLane:
                 break
             if slot.is_ready(indexes[place]):
                 found.append(indexes[place])
-        return dense(found)
+        return dense(found) if found else found
 
     def remove(self, indexes: Sequence[int]) -> None:
         """Remove messages that `ready` returned, because they are taken: each comes last if it returns again."""

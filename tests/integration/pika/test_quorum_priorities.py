@@ -9,6 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.integration.pika.conversation import Received, channel_closed, drain, parameters, ready
@@ -110,13 +111,14 @@ def test_drop_head_drops_what_would_be_delivered_next(channel: BlockingChannel, 
         for body, priority in ((b"low", 0), (b"high", 9), (b"default", None)):
             put(channel, name, body, priority)
         assert drain(channel, name) == [b"default", b"low"]
-        put(channel, name, b"came back", 0)
-        held = take(channel, name, 1)
+        for body in (b"back second", b"back first"):
+            put(channel, name, body, 0)
+        held = take(channel, name, 2)
+        for body in (b"back first", b"back second"):
+            channel.basic_nack(held[body])
         put(channel, name, b"high", 9)
-        channel.basic_nack(held[b"came back"])
-        put(channel, name, b"higher", 10)
         wait_until(lambda: ready(channel, name) == 2, "two messages")
-        assert drain(channel, name) == [b"higher", b"high"]
+        assert drain(channel, name) == [b"back second", b"high"]
     finally:
         channel.queue_delete(name)
 
@@ -161,6 +163,23 @@ def test_a_quorum_queue_has_no_highest_priority(channel: BlockingChannel) -> Non
 
 
 @pytest.mark.fault
+def test_an_operator_sees_the_levels(broker_process: BrokerProcess) -> None:
+    """The ready messages of each level are counted, and a level without any is left out."""
+    broker_process.start()
+    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True, arguments=QUORUM)
+        channel.queue_declare("classic")
+        for priority in (None, 4, 0, 31, 40):
+            put(channel, "q", b"", priority)
+        put(channel, "q", b"", 7)
+        take(channel, "q", 1)
+        rows = {row["name"]: row["messages_by_priority"] for row in ask(broker_process.folder, "list_queues")}
+        assert rows == {"classic": {}, "q": {"0": 1, "4": 2, "7": 1, "31": 1}}
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["log", "checkpoint"])
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *, checkpoints: bool) -> None:
@@ -191,10 +210,15 @@ def test_levels_and_returns_are_kept(broker_process: BrokerProcess, how: str, *,
                     assert (properties.headers or {}).get("x-acquired-count") == acquired
                 assert ready(channel, "q") == 0
                 assert ready(channel, "other") == start
-            for queue in ("deleted", "q", "other"):
+                assert [ready(channel, f"later {past}") for past in range(start)] == [1] * start
+            for queue in ("q", "other"):
                 channel.queue_declare(queue, durable=True, arguments=QUORUM)
-            put(channel, "deleted", b"never", 7)
-            channel.queue_delete("deleted")
+            for _ in range(3):
+                channel.queue_declare("deleted", durable=True, arguments=QUORUM)
+                put(channel, "deleted", b"never", 7)
+                channel.queue_delete("deleted")
+            channel.queue_declare(f"later {start}", durable=True, arguments=QUORUM)
+            put(channel, f"later {start}", b"", 8)
             put(channel, "other", b"", 8)
             for body, priority in ((b"back 0", 0), (b"back 9", 9)):
                 put(channel, "q", body, priority)

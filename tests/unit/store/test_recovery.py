@@ -9,6 +9,7 @@ from broker.slots.redeliveries import ReturnRun
 from broker.store.checkpoint import Checkpoint
 from broker.store.damage import CorruptStore
 from broker.store.record import (
+    LEVEL_SHIFT,
     TARGET,
     encode_moved,
     encode_queue_deleted,
@@ -133,6 +134,17 @@ def test_a_deleted_queue_does_not_reappear() -> None:
     assert recovered.next_queue_number == 5
     room.checkpoint()
     assert room.reopen().next_queue_number == 5
+
+
+def test_the_number_of_a_level_reserves_that_of_its_queue() -> None:
+    """A level that was made at its first use has a number far above those of queues."""
+    room = Room()
+    room.publish(3, 5)
+    room.publish(3, 32 << LEVEL_SHIFT | 4)
+    room.append(encode_queue_deleted(0, 1, 32 << LEVEL_SHIFT | 7))
+    recovered = room.reopen()
+    assert list(recovered.queues) == [5, 32 << LEVEL_SHIFT | 4]
+    assert recovered.next_queue_number == 8
 
 
 def test_topology_changes_come_in_order() -> None:
