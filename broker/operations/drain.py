@@ -64,6 +64,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
             session.output_window.end()
         return sum([session.unacked for session in found])
 
+    _log.info("clients.draining", conn=asked.connection, unacked=unacked())
     try:
         left = await _settled(unacked, asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
@@ -87,6 +88,7 @@ async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> di
     consumers = [consumer for consumer in queue.consumers if isinstance(consumer, Consumer)]
     for consumer in consumers:
         consumer.shut()
+    _log.info("queue.draining", vhost=asked.vhost, queue=asked.queue, consumers=len(consumers))
     try:
         left = await _settled(lambda: sum([consumer.unacked for consumer in consumers]), asked.timeout_s, asker)
     except BaseException:  # who asked has hung up

@@ -250,6 +250,8 @@ def _connection_state(session: SessionOfConnection, *, blocked: bool) -> str:
         return state.name.lower()
     if blocked:
         return "blocked"
+    if session.output_window.ended:
+        return "draining"
     return "running" if session.output_window.writable else "flow"
 
 

@@ -10,7 +10,7 @@ MOST = {
     "broker": (729, 108_550),
     "broker/administration": (11, 1_950),
     "broker/amqp": (27, 4_000),
-    "broker/cli": (43, 4_650),
+    "broker/cli": (43, 4_700),
     "broker/client": (4, 600),
     "broker/cluster": (38, 9_150),
     "broker/core": (129, 16_200),
