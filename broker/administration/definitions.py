@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.slices import done
+from broker.core.auth.permissions import Permissions
+from broker.core.auth.users import User, Users
+from broker.core.definitions.document import Document, PolicyEntry
 from broker.core.definitions.export import operator_policy, policy_row
 from broker.core.policy.policy import Policies, Policy
 
 if TYPE_CHECKING:
-    from broker.core.auth.permissions import Permissions
-    from broker.core.auth.users import User, Users
-    from broker.core.definitions.document import Document, PolicyEntry
     from broker.vhosts.offline import OfflineVhost
 
 __all__ = [

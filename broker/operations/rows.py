@@ -15,6 +15,8 @@ from broker.amqp.control import ConnectionState
 from broker.core.arguments import queue_type
 from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.queue import Queue
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User, Users
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.delivery.queue_messages import Peeked
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
 
 __all__ = [
     "BindingEnds",

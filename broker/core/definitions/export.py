@@ -13,11 +13,11 @@ from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.definitions.typed_json import typed_table
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.policy.policy import Policy
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
 
 __all__ = ["json_table", "operator_policy", "policy_row", "topology_of", "user_fields"]
 

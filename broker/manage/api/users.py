@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.core.auth.users import User
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.body_fields import texts
@@ -13,9 +14,6 @@ from broker.manage.listing import small_list
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rows import user_row
 from broker.operations.users import delete_users, put_user
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import User
 
 __all__ = ["ROUTES"]
 
