@@ -45,7 +45,7 @@ NOBODY: Final = Nobody()
 class Withheld:
     """Frames of a channel that are sent later, and what to do right after that.
 
-    Units: ``number`` is that of the change which has to be on disk first: 0 for frames that only follow others,
+    Units: ``number`` is that of the change which must be on disk first: 0 for frames that only follow others,
         UNDECIDED until it is known.
     """
 

@@ -51,7 +51,7 @@ _I64: Final = "q"  # the mailbox of a node has a negative number
 
 
 class DamagedChunk(Exception):
-    """Bytes that are no whole chunk, or one that a newer broker wrote; the text says what is wrong."""
+    """Bytes that are not whole chunk, or one that a newer broker wrote; the text says what is wrong."""
 
 
 class Kind:

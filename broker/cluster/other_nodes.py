@@ -128,7 +128,7 @@ class OtherNodes:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out a node unless it beats within two of its intervals. Return False if it does, or is no member.
+        """Count out a node unless it beats within two of its intervals. Return False if it does, or is not a member.
 
         Raises: Fenced; Unreachable; DatabaseRefused.
         """

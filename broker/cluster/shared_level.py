@@ -323,7 +323,7 @@ class SharedLevel(Level):
         self._streams.touch(self)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages wherever they stand."""
+        """Settle ready messages anywhere in the queue."""
         self._mark(slot, indexes)
         self.manager.lose(slot, indexes)
 

@@ -208,7 +208,7 @@ class TopologyLog:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Append changes and call `done` when every member has applied them; never while the node is no member.
+        """Append changes and call `done` when every member has applied them; never while the node is not a member.
 
         If PostgreSQL refuses what they contain, `refused` is called with the reason.
 

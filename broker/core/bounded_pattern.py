@@ -29,7 +29,7 @@ CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL
 COUNT_END: Final = 1 << 32  # the compiler refuses it
 # Letters one by one, and anything at the end: nothing to try twice. Groups could be, with all that each may stand for.
 PLAIN: Final = re.compile(r"\^?(?:[\w /:@#%&,;=~!<>'\"-]|\\[^\w\s]|\.(?!\*))*(?:\.\*)?\$?", re.ASCII)
-# What the two engines read differently: digits and letters of Unicode after a backslash, braces that are no count.
+# What the two engines read differently: digits and letters of Unicode after a backslash, braces that are not count.
 AMBIGUOUS: Final = re.compile(r"\\[0-9pPv]|\{(?![0-9]+(?:,[0-9]*)?\})")
 
 _log = get_logger()
@@ -141,7 +141,7 @@ def linear(text: str) -> Any:
 def unrolled(text: str) -> int:
     """Return how long a pattern is with its repetitions written out, by their least counts.
 
-    A guess that need not parse what the compiler parses better: it only has to be large for what is large.
+    A guess that need not parse what the compiler parses better: it only needs to be large where the true cost is large.
     """
     groups: list[int] = [0]
     last = at = 0

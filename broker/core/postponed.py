@@ -1,6 +1,6 @@
 """A method that has to wait for an answer from elsewhere before it may have any effect.
 
-A broker that stands alone postpones nothing. In a cluster a method may first have to be decided by all nodes, or needs
+A standalone broker postpones nothing. In a cluster a method may first need a decision of all nodes, or needs
 messages or figures that another node has.
 """
 
@@ -42,7 +42,7 @@ class Postponed(Exception):
 
 
 def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
-    """Carry out something that is no method, again after each postponement, and call `done` after the last run.
+    """Carry out something that is not a method, again after each postponement, and call `done` after the last run.
 
     What is refused is left undone.
     Invariant: as with a method, a run that is postponed had no effect, and a later run finds what is left to do.

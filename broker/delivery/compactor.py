@@ -32,7 +32,7 @@ SLOTS: Final = 400  # looked at, or taken out of a segment, between two turns of
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
 DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied
 MESSAGES: Final = (
-    100  # relocated between two turns; where they are no neighbours, each has a write of its own, some 20 us
+    100  # relocated between two turns; where they are not neighbours, each has a write of its own, some 20 us
 )
 
 _log = get_logger()

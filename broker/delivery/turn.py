@@ -160,7 +160,7 @@ class Turn(Clock):
         return self._may_act is None or self._may_act()
 
     def act_while(self, may_act: Callable[[], bool]) -> None:
-        """Work and write only while `may_act` returns True; when it does again, a turn has to be scheduled."""
+        """Work and write only while `may_act` returns True; when it does again, a turn must be scheduled."""
         self._may_act = may_act
 
     def set_clock(self, wall_clock_s: Callable[[], float]) -> None:

@@ -35,7 +35,7 @@ Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, None 
 class NameFilter:
     """Finds names: those that a text is a part of, or that a regular expression matches, whatever their case.
 
-    Raises: HttpRefused 400 for what is no regular expression.
+    Raises: HttpRefused 400 for what is not a regular expression.
     Units: ``spent_s`` is how long the expression has computed, for all names together.
     """
 
@@ -50,7 +50,7 @@ class NameFilter:
                 self._pattern = BoundedPattern(f"(?i){text}", written=text)
             except ValueError as error:
                 raise bad_request(
-                    f"Pagination parameters are invalid: name is no regular expression: {error}"
+                    f"Pagination parameters are invalid: name is not a regular expression: {error}"
                 ) from None
 
     def finds(self, name: str) -> bool:

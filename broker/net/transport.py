@@ -44,9 +44,9 @@ LONGEST_DELAY_MS: Final = 60
 WAITS: Final = 1
 """So many waits in a row let the broker acknowledge at once: for a client that paused by chance, it costs little."""
 WAITS_MAX: Final = 48
-"""Twice as many are needed after each time that the client then waited all the same, up to this number."""
+"""Twice as many are needed after each time that the client waited in spite of it, up to this number."""
 PROMPT_ACKS: Final = 1000
-"""Reads that are acknowledged at once. Then the client has to be seen waiting again."""
+"""Reads that are acknowledged at once. Then the client must be seen waiting again."""
 LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS tells only what POLLHUP and POLLERR do
 _log = get_logger()
 

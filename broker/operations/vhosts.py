@@ -212,7 +212,7 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
 async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:
     """Set a parameter of a vhost, and return whether it is new.
 
-    A component that the broker does not use is stored and exported all the same; the log has a warning.
+    A component that the broker does not use is stored and exported nevertheless; the log has a warning.
     """
     if component in POLICIES:
         raise ValueError("policies may not be set using this method")

@@ -21,7 +21,7 @@ _DATA_WITH_COPIES: Final = 3
 
 
 class DamagedPacket(ValueError):
-    """Bytes that are no packets of this version; the text says what is wrong."""
+    """Bytes that are not packets of this version; the text says what is wrong."""
 
 
 class PacketWriter:

@@ -120,7 +120,7 @@ Element = Data | VectorChange
 class Hello:
     """The first packet in each direction of a link.
 
-    A session is a number that the sender never used before: serials begin anew with each. `subscriptions` says whether
+    A session is a number that the sender never used before: serials start over with each. `subscriptions` says whether
     patterns travel over the link; both ends have to agree. The sender takes no message of more than `message_bytes`,
     header and body together. `process` is a number that no other process has.
     """

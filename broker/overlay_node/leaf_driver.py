@@ -185,7 +185,7 @@ class LeafDriver:
     def turn(self, now_ms: int) -> list[Outgoing]:
         """Pass on what has happened in the vhosts and in the logic, and return the packets to send."""
         for name, held in self.vhosts.items():
-            for exchange in held.overlay.take_opened():  # a new stream: nothing has to be found
+            for exchange in held.overlay.take_opened():  # a new stream has no history to look up
                 self._opened(held, exchange)
                 self.leaf.space_opened(Space(name, exchange), now_ms)
             self._commit_grown(name, held)

@@ -12,7 +12,7 @@ class Refusal(Fault):
 
 
 class BrokenStream(Fault):
-    """The received bytes are no valid sequence of AMQP frames, or differ from the announced frames."""
+    """The received bytes are not a valid sequence of AMQP frames, or differ from the announced frames."""
 
 
 class Stalled(Fault):

@@ -118,7 +118,7 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
         try:
             instant = datetime.fromisoformat(instant)
         except ValueError as error:
-            raise LakeRefused(f"{instant!r} is no time such as 2026-11-20, 2026-11-20T08:30:00Z or 7d") from error
+            raise LakeRefused(f"{instant!r} is not a time such as 2026-11-20, 2026-11-20T08:30:00Z or 7d") from error
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)

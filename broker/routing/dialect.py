@@ -90,10 +90,10 @@ class MqttDialect:
         for position, level in enumerate(levels):
             if ("+" in level and level != "+") or (HASH in level and level != HASH):
                 raise BindingKeyError(
-                    f"binding key '{key}' is not a topic filter: a wildcard has to be a level of its own"
+                    f"binding key '{key}' is not a topic filter: a wildcard must be a level of its own"
                 )
             if level == HASH and position < len(levels) - 1:
-                raise BindingKeyError(f"binding key '{key}' is not a topic filter: '#' has to be the last level")
+                raise BindingKeyError(f"binding key '{key}' is not a topic filter: '#' must be the last level")
         words = ["$" if key.startswith("$") else "", *(STAR if level == "+" else _escape(level) for level in levels)]
         pattern = Pattern(key, tuple(words), literal=not ("+" in levels or HASH in levels))
         if limits is not None:

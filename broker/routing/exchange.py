@@ -266,7 +266,7 @@ class Exchange(Destination["Exchange"]):
     def forward(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
         """Change the patterns of the messages that the outlet takes. Cost: the patterns, and the routes they match.
 
-        Raises: BindingKeyError for what is no pattern, KeyError for a removed one that was not there.
+        Raises: BindingKeyError for what is not a pattern, KeyError for a removed one that was not there.
         """
         listeners = self.listeners
         patterns = [*added]

@@ -140,7 +140,7 @@ def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
     try:
         magic, version, clean, synced = _FRONT.unpack_from(block)
         if magic != _MAGIC:
-            raise ValueError("this is no checkpoint")
+            raise ValueError("this is not a checkpoint")
         checksum = crc32c(memoryview(block)[_HEAD_AT:], crc32c(block[: _FRONT.size]))
         if checksum != _CHECKSUM.unpack_from(block, _FRONT.size)[0]:
             raise ValueError("the checksum is wrong")

@@ -8,7 +8,7 @@ The compactor of `broker.delivery` drives it between two checkpoints, in one tas
 3. loop     ``append_relocation`` appends them as MOVED records, some per turn; the committer syncs them as any record.
 4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies, some per turn, and returns the moves.
             In the same turn the compactor adds the copies' segments to the slots and corrects resident messages.
-5. loop     Behind the last move the compactor takes the old segment out of the slots.
+5. loop     After the last move the compactor takes the old segment out of the slots.
 6. The next checkpoint does not refer to the segment any more, and removes it.
 
 Between 3 and 5 a slot's messages may lie in both segments, so the slot counts in both. A crash there loses nothing:
@@ -185,7 +185,7 @@ def _needs_more(
     limit_bytes: int,
 ) -> bool:
     """Return whether one queue alone needs too much. It has each record once, so adding up takes no memory."""
-    least: dict[int, int] = {}  # by the number of messages alone, for which no entry has to be read
+    least: dict[int, int] = {}  # by the number of messages alone, for which no entry must be read
     for slot in slots:
         if len(slot.segments) == 1:
             least[slot.queue_number] = least.get(slot.queue_number, 0) + len(slot.indexes) * RECORD_MIN_BYTES

@@ -1,4 +1,4 @@
-"""The log as files: read its segments in order, block by block, and find out what the bytes after damage prove."""
+"""Read the log's segments in order, block by block; after damage, find evidence that a sync had covered it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class LogFolder:
             file.close()
         return offset, ""
 
-    def evidence_behind(self, number: int, offset: int) -> int:
+    def evidence_after(self, number: int, offset: int) -> int:
         """Return the highest position that the bytes after a damaged place prove to have been synced, 0 for none.
 
         A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the

@@ -230,7 +230,7 @@ def read_records(
     """Yield (position, record, tag) for each wanted record, in the order of the log.
 
     Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
-        end of a segment. The record is None when the bytes are no whole record.
+        end of a segment. The record is None when the bytes are not whole record.
     Cost: one read per run of neighbours, a checksum per record.
     """
     sized = ((position, size, (size, extra)) for position, size, extra in wanted)

@@ -64,7 +64,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(block: bytes, path: Path) -> SegmentHeader:
     """Return the header in the first bytes of the segment at a path.
 
-    Raises: ValueError when they are no header; NewerFormat when a later version wrote them, which may change all of a
+    Raises: ValueError when they are not header; NewerFormat when a later version wrote them, which may change all of a
         header but its magic, its length of 64 bytes and the places of format and checksum.
     """
     if len(block) < HEADER_BYTES:
@@ -76,7 +76,7 @@ def decode_header(block: bytes, path: Path) -> SegmentHeader:
     if magic == _MAGIC and version > FORMAT:
         raise NewerFormat(path, version, FORMAT)
     if magic != _MAGIC or version != FORMAT or header_bytes != HEADER_BYTES:
-        raise ValueError("this is no log segment")
+        raise ValueError("this is not a log segment")
     return SegmentHeader(*fields)
 
 

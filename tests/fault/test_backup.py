@@ -333,7 +333,7 @@ class SlowDisk(OtherDisk):
 async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup that is cancelled, as by a stop of the broker, ends; its target is incomplete, and another can begin.
 
-    The error with which its work ended, and for which nobody waits, is no traceback in the log.
+    The error with which its work ended, and for which nobody waits, is not a traceback in the log.
     """
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))

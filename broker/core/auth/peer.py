@@ -87,7 +87,7 @@ def network_of(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
-    """Return whether a peer's address is a loopback address; text that is no address is not."""
+    """Return whether a peer's address is a loopback address; text that is not an address is not."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -157,7 +157,7 @@ class Delay:
             self._gather()
 
     def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
-        """Read due messages whose slots lie on disk; the first is given."""
+        """Read due messages whose slots are on disk; the first is given."""
         batch = [first]
         while len(batch) < FETCH_MESSAGES and (taken := self._moments.take(now_ms)) is not None:
             batch.append(taken)

@@ -17,7 +17,7 @@ __all__ = ["DueMoments", "Moment", "SlotMoments"]
 Moment = tuple[int, int]  # when a message is due in ms, and its id: messages are released in this order
 
 NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or
-NEAR_MIN_SLOT: Final = 4  # ... so many of each slot
+NEAR_MIN_SLOT: Final = 4  # ... this many of each slot
 AHEAD_MS: Final = 1000  # messages of an open slot that are due within this time are kept one by one
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id

@@ -12,7 +12,7 @@ __all__ = ["HeaderFields"]
 
 
 class HeaderFields:
-    """Reads fields of a content header, which is decoded at the first read (routing's MessageFields)."""
+    """The message fields of a content header, which is decoded at the first read (routing's MessageFields)."""
 
     __slots__ = ("_header", "_properties")
 

@@ -105,7 +105,7 @@ class Move:
         self.done = True
 
     def batch(self) -> tuple[Level, Slot] | None:
-        """Move some messages; return a slot that has to be read from disk first, if there is one."""
+        """Move some messages; return a slot that must be read from disk first, if there is one."""
         found = self._walk.find() if self.left else None
         if found is None:
             self.end()

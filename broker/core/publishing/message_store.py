@@ -1,6 +1,6 @@
 """The port between core and the store that takes its messages.
 
-A broker that stands alone has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
+A standalone broker has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
 messages and levels; segments, positions and calls of a database stay in the store.
 """
 

@@ -210,7 +210,7 @@ class Consumer(RingMember):
         timeout_ms: int | None = None,
     ) -> None:
         super().__init__(tag, priority=priority, exclusive=exclusive)
-        # What every message reads comes first, so that it lies in few cache lines.
+        # What every message reads comes first, so that it occupies few cache lines.
         self.session = session
         self.connection = session.connection
         self.output_window = session.output_window
@@ -253,7 +253,7 @@ class Consumer(RingMember):
     def room(self) -> int:
         """Return how many messages it can take now; 0 when a prefetch is used up or its client does not read.
 
-        A consumer without acks uses up no prefetch; it waits all the same while that of its channel is used up.
+        A consumer without acks uses up no prefetch; it still waits while that of its channel is used up.
         """
         window = self.output_window
         if not (window.writable and self.connection.out_bytes < window.high_water_bytes) and not window.has_room():
@@ -354,7 +354,7 @@ class Consumer(RingMember):
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
     """Return the priority that a consumer asks for, 0 when it does not.
 
-    Raises: ChannelError 406 when it is no integer, or for a level's argument.
+    Raises: ChannelError 406 when it is not an integer, or for a level's argument.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
     """
     if "x-stream-offset" in arguments:

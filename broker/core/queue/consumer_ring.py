@@ -77,7 +77,7 @@ class ConsumerRing:
     )
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
-        # What every message reads comes first, so that it lies in few cache lines.
+        # What every message reads comes first, so that it occupies few cache lines.
         self.alone: RingMember | None = None  # the only consumer, paused or not: most queues have one
         self._active: RingMember | None = None
         self._rival: RingMember | None = None  # of a higher priority than the active one, which is to yield to it

@@ -123,7 +123,7 @@ class QueueHead:
         return self._levels[0], None
 
     def waits_for(self, level: Level, slot: Slot) -> bool:
-        """Return whether a slot lies on disk; if it does, read it."""
+        """Return whether a slot is on disk; if it does, read it."""
         if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(level, slot, self._read)
@@ -132,7 +132,7 @@ class QueueHead:
     def drop(self, count: int, reason: str, *, read: bool) -> int:
         """Drop at most this many messages of the first slot, which must be there, and return how many.
 
-        Return 0 while the slot lies on disk and is to be `read` first, as for dead letters.
+        Return 0 while the slot is on disk and is to be `read` first, as for dead letters.
         """
         level, slot = self.find()
         assert slot is not None

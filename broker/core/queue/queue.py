@@ -60,7 +60,7 @@ class Queue(LevelOwner):
         "worker",
     )
 
-    # What every message reads or writes comes first, so that it lies in few cache lines.
+    # What every message reads or writes comes first, so that it occupies few cache lines.
     worker: QueueWorker[Queue]
     level: Level
     deleted: bool

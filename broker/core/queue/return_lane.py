@@ -1,6 +1,6 @@
-"""The return lane of a quorum queue: in which order its returned messages are delivered, before all others.
+"""The return lane of a quorum queue: the order in which returned messages are delivered, before all others.
 
-Source: RabbitMQ 4.3, rabbit_fifo: what comes back does not go to its level again.
+Source: RabbitMQ 4.3, rabbit_fifo: a returned message does not go back to its level.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ReturnLane:
         return None
 
     def ready(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` messages that come next and lie in one slot; `front` has found one."""
+        """Return up to `limit` messages that come next and are in one slot; `front` has found one."""
         entry = self._entries[0]
         slot, indexes = entry.slot, entry.indexes
         found: list[int] = []

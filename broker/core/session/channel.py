@@ -160,7 +160,7 @@ class SessionOfChannel:
     def flow(self, method: commands.Channel.Flow) -> None:
         """Answer that deliveries flow, which they always do.
 
-        Raises: 540 when asked to stop them, as RabbitMQ.
+        Raises: 540 when asked to stop them, like RabbitMQ.
         """
         if not method.active:
             raise ConnectionFault(540, "active=false")
@@ -219,7 +219,7 @@ class SessionOfChannel:
     def _open_link(self, method: commands.Basic.Consume) -> None:
         """Open a link of another broker of the overlay.
 
-        Raises: ChannelError 403 without the right to read the name, and for a broker that is no neighbour; 406 with
+        Raises: ChannelError 403 without the right to read the name, and for a broker that is not a neighbour; 406 with
             acks, or when the channel has a link already.
         """
         vhost = self.vhost

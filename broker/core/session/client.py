@@ -84,7 +84,7 @@ class SessionClient:
         self.permissions.check_source(self.user, source, exchange, key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
-        """Return whether each routing key at a topic exchange has to be checked."""
+        """Return whether each routing key at a topic exchange must be checked."""
         assert self.user is not None
         return self.permissions.narrows_topics(self.user, exchange)
 

@@ -90,7 +90,7 @@ class ExchangeSession:
             self._vhost.answers.send(self._channel, commands.Exchange.BindOk(), subject)
 
     def unbind(self, method: commands.Exchange.Unbind) -> None:
-        """Remove a binding between exchanges; a missing one is no error.
+        """Remove a binding between exchanges; a missing one is not an error.
 
         Raises: 403.
         """

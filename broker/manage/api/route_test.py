@@ -21,7 +21,7 @@ from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]
 
-MATCHES_MAX: Final = 1000  # bindings in one answer; queues are counted all the same
+MATCHES_MAX: Final = 1000  # bindings in one answer; all queues are counted
 BINDINGS_AT_ONCE: Final = 500  # that are compared with the message between two turns of the loop
 INDEXES: Final = {
     "direct": "routing keys",
@@ -32,7 +32,7 @@ INDEXES: Final = {
     "x-random": "all bindings",
     "x-local-random": "all bindings",
 }
-"""What finds the bindings of an exchange that is no topic exchange."""
+"""What finds the bindings of an exchange that is not a topic exchange."""
 
 
 async def try_route(call: Call) -> Response:

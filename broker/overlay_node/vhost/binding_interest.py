@@ -104,7 +104,7 @@ class BindingInterest:
     def take(self, left: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[Wanted]]:
         """Return the next batch: bindings that were made, and those that are gone; one in both was replaced.
 
-        A binding that was removed and made again is another one, which begins anew.
+        A binding that was removed and made again is another one, which starts over.
         Cost: at most `left` changes; `busy` tells whether there are more.
         """
         changes: dict[str, Wanted | None] = {}

@@ -92,7 +92,7 @@ class ExchangeLog:
         self._lost = vhost.producers.own(LOST_OF + queue.exchange)
         if self._manager.next_id < queue.first_number:
             self._stream.lose_sealed(queue.first_number)
-        self.changes: list[VectorChange] = []  # those that are there, ascending
+        self.changes: list[VectorChange] = []  # those still kept, ascending
         self._fetched: dict[int, Message | None] = {}
         self._fetching = False
         self._ready: Callable[[], None] = lambda: None
@@ -184,7 +184,7 @@ class ExchangeLog:
         """Return the elements from one number on, at least one if there is any, and up to which number they go.
 
         Messages that have expired meanwhile are left out.
-        None when they lie on disk: they are read, and `ready` is called.
+        None when they are on disk: they are read, and `ready` is called.
         Units: `limit_bytes` limits the messages' headers and bodies together.
         """
         last = min(last, self.last)

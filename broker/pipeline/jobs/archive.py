@@ -124,7 +124,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with restated((SourceRefused, OSError), BadUsage, "--path: "):
             found = local_path(arguments.path, SourceRefused).is_dir()
         if not found:
-            raise BadUsage(f"--path {arguments.path!r} is no folder")
+            raise BadUsage(f"--path {arguments.path!r} is not a folder")
     options = options_of(ArchiveOptions, arguments)
     return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
 

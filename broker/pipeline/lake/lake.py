@@ -98,7 +98,7 @@ class Lake:
         try:
             names = self.disk.list(self.place.root)
         except NotADirectoryError:
-            raise LakeRefused(f"{self.place} is no lake but a file") from None
+            raise LakeRefused(f"{self.place} is not a lake but a file") from None
         if self.place.folder is not None and set(names) - OURS:
             self._refuse("and not empty")
         for table in (self.bad_table, self.message_table):
@@ -106,7 +106,7 @@ class Lake:
             table.create()
 
     def _refuse(self, why: str) -> None:
-        raise LakeRefused(f"{self.place} is no lake, {why}")
+        raise LakeRefused(f"{self.place} is not a lake, {why}")
 
     # ---- writing
 

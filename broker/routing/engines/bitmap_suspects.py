@@ -21,7 +21,7 @@ ALL: Final = -1
 class Suspects:
     """Tells whether it is worth while to follow the patterns with several `#`, and in which tables of places.
 
-    In canonical form a word that is no wildcard comes right after the first `#`. The columns are kept by that word,
+    In canonical form a word that is not a wildcard comes right after the first `#`. The columns are kept by that word,
     with the stride of their places, and a key without it is spared.
     """
 

@@ -26,7 +26,7 @@ class PlainBitmap(Generic[T]):
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
     row of the key. Rows are the algorithm and not a cache beside it, but publishers make them, so they are bounded in
     number and bytes: when full the oldest eighth goes. The bit of a removed pattern is 0 in every row, and the next
-    pattern takes its position; when more than half of the positions are deleted, all are numbered anew, without rows.
+    pattern takes its position; when more than half of the positions are deleted, all are renumbered, without rows.
 
     Cost: a match of a key that has a row a bit a pattern; of another one every pattern is tested, and each test costs
         the words of one times those of the other. An add tests every row, a remove clears a bit in each.

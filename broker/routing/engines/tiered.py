@@ -22,7 +22,7 @@ TAME_WILDCARDS: Final = 4
 def is_tame(pattern: Pattern) -> bool:
     """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
 
-    Each star doubles the ways through, and what stands between two `#` may begin at each word of the key; both at once
+    Each star doubles the ways through, and the words between two `#` may begin at each word of the key; both at once
     are too much, and one alone is within bounds. Patterns of wildcards alone are few and share one way.
     """
     words = pattern.words

@@ -384,7 +384,7 @@ def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: st
 
 
 def test_a_lost_note_costs_nothing(world: World) -> None:
-    """The archive begins anew after the last seal that the lake has of each tap."""
+    """The archive starts over after the last seal that the lake has of each tap."""
     run = world.run()
     run.begin()
     world.batch(run, [1, 2])

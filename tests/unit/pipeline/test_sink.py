@@ -170,7 +170,7 @@ def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
         103: (0, "column headers: headers are a JSON object"),
         104: (0, "properties_raw holds no properties: SYNTAX_ERROR - content header without property flags"),
         105: (0, "invalid expiration 'soon': no_integer"),
-        106: (0, "column priority: 256 is no octet"),
+        106: (0, "column priority: 256 is not an octet"),
         107: (0, "column message_id: a short string cannot hold 256 octets"),
         108: (0, "a full queue refused it 1 times"),
         65_636: (0, "the offset is not one of the slot"),

@@ -100,7 +100,7 @@ def test_a_removed_vhost_is_gone() -> None:
 
 
 def test_what_a_removal_left_goes_at_the_next_start() -> None:
-    """A removal that was cut short is no vhost, does not prevent a new one, and is finished by the next start."""
+    """A removal that was cut short is not a vhost, does not prevent a new one, and is finished by the next start."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     left = PATH / "vhosts" / "%removed-1"
