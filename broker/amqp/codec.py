@@ -273,7 +273,7 @@ def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
 def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> list[Octets]:
     """Return the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
 
-    They are pieces to join, or to write one after the other. The body is not copied.
+    They are pieces to join, or to write one after another. The body is not copied.
     """
     front = encode_frame(FRAME_HEADER, channel, header)
     if not body:

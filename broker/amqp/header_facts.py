@@ -29,7 +29,7 @@ NO_PRIORITY: Final = -1
 
 
 class HeaderFacts:
-    """What the broker needs to know of a content header, shared by all headers with equal properties.
+    """The facts of a content header that the broker needs, shared by all headers with equal properties.
 
     `special` sends a publish to the detailed check: only then do the attributes after it hold anything. Header values
     are as decoded, MISSING where there are none; `fault` is the text of the 406 that RabbitMQ has for the properties.

@@ -55,7 +55,7 @@ class DamagedChunk(Exception):
 
 
 class Kind:
-    """What the messages of a run have in common.
+    """The common fields of a run of messages.
 
     Shapes: ``route`` as a log record has it, ``header`` the payload of the content header frame.
     Units: ``expires_ms`` is the moment at which the message expires by itself, ``due_ms`` that at which a delayed one

@@ -74,7 +74,7 @@ class HintTeller:
     """Tells the other nodes what is free and what is wanted. The next statement sends what is noted meanwhile.
 
     A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
-    let all nodes commit one after the other.
+    let all nodes commit one after another.
     """
 
     def __init__(self, notify: Callable[[Hint], Awaitable[None]], tasks: Tasks) -> None:
@@ -85,7 +85,7 @@ class HintTeller:
         self._tells = False
 
     def free(self, number: int, streams: Sequence[int]) -> None:
-        """Tell that a slot has free messages of streams."""
+        """Announce that a slot has free messages of streams."""
         for stream in streams:
             lowest = self._free.get(stream)
             if lowest is None or number < lowest:
@@ -93,7 +93,7 @@ class HintTeller:
         self._start()
 
     def wanted(self, stream: int) -> None:
-        """Tell that this node finds nothing free in a stream."""
+        """Announce that this node finds nothing free in a stream."""
         self._wanted[stream] = None
         self._start()
 

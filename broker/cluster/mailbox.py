@@ -203,7 +203,7 @@ class Questions:
     """
 
     def __init__(self, mailbox: Mailbox, fail: Callable[[BaseException], None]) -> None:
-        """`fail` hears of a defect."""
+        """`fail` is notified of a defect."""
         self._mailbox = mailbox
         self._tasks = Tasks(fail)
         self._answerer: Answerer | None = None

@@ -35,7 +35,7 @@ RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones.
+    """The facts of an append for PostgreSQL: the streams of deleted queues, and the limits of new ones.
 
     Shapes: `limits` has the arguments of set_stream by name.
     """
@@ -316,7 +316,7 @@ class TopologyLog:
             self.applied = version
         self._to_report.set()
 
-    # -- beside that --------------------------------------------------------------------------------------------------
+    # -- other changes ------------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
         """Report what is applied, once every batch that was routed before is committed."""

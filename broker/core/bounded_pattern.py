@@ -67,7 +67,7 @@ class BoundedPattern:
         return self.told(name) is True
 
     def told(self, name: str) -> bool | None:
-        """Tell the same, and None where the time did not suffice: nobody should keep that as an answer.
+        """Answer as `search` does, but None when the time ran out, which is not an answer to cache.
 
         Cost: TRIES_MAX times SEARCH_MAX_MS of computing; twice that when other threads compute too.
         """
@@ -88,7 +88,7 @@ class BoundedPattern:
                 else:
                     limit_s *= 2  # threads that need no leave to run had a part of it
         self.slow += 1
-        if self.slow == 1:  # once: whoever can make it slow can do so for every name
+        if self.slow == 1:  # once: a client that can make it slow can do so for every name
             self._linear = linear(self._compiled.pattern)
             decided = self._linear is not None
             _log.warning(

@@ -15,7 +15,7 @@ __all__ = ["Postponed", "carry_out"]
 
 
 class Postponed(Exception):
-    """Says that a method has had no effect yet, and runs once more when an answer is there.
+    """Says that a method has had no effect yet, and runs once more when an answer has arrived.
 
     A subclass asks for one kind of answer and keeps it, so that the next run of the method finds it among the
     postponements of its connection.
@@ -30,7 +30,7 @@ class Postponed(Exception):
             raise ChannelError(406, f"the cluster's database refuses this: {self.refusal}")
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask, and call `then` once when the answer is there, in a later step of the loop."""
+        """Ask, and call `then` once when the answer has arrived, in a later step of the loop."""
         raise NotImplementedError
 
     def take_along(self, other: Postponed) -> bool:

@@ -84,7 +84,7 @@ class PublishCredit:
 
 
 class CreditShare:
-    """What one connection may still publish in this turn.
+    """The credit of one connection for publishes in this turn.
 
     Units: ``left`` is in queue entries, and holds for the turn with number ``serial``. With ``lagging`` the connection
         was last held because of a queue that lags, and does not get a new share in each turn.

@@ -16,7 +16,7 @@ PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
 
 
 class _Course:
-    """What the consumers of a queue take, and how short the queue was since they take much.
+    """The demand of a queue's consumers, and the shortest length of the queue since it became high.
 
     Units: messages; ``taken`` counts those delivered since the present wait began.
     """

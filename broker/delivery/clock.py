@@ -38,7 +38,7 @@ class SteadyClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far this clock is ahead of the system clock."""
+        """The milliseconds by which this clock is ahead of the system clock."""
         return round((self() - self._system_s()) * 1000)
 
     def resume(self, ahead_ms: int, seen_ms: int) -> None:

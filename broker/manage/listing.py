@@ -133,7 +133,7 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """What is listed, and how it becomes rows.
+    """The objects of a list, and how they become rows.
 
     Shapes: `names` returns the names that a filter looks at; `order` returns the text that the objects are usually
         sorted by, None for objects that stay in their order. `whole` makes the row that is sent, `brief` a cheaper one

@@ -160,7 +160,7 @@ class Listener:
                 session.force_close(reason)
 
     def tell_failed(self, reason: str) -> None:
-        """Tell the clients that the broker has failed. No session is asked: the broker may do nothing any more."""
+        """Tell the clients that the broker has failed, without using the sessions, which may no longer act."""
         fault = ConnectionFault(541, reason)
         close = encode_method(0, commands.Connection.Close(fault.reply_code, fault.reply_text, 0, 0))
         for transport in list(self.transports):

@@ -1,4 +1,4 @@
-"""Draining: clients finish what they hold, get nothing more, and are told to go, so that a deployment loses no work."""
+"""Draining: clients settle what they hold and get nothing more, so that a deployment loses no work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = get_logger()
 
 @parameters
 class Drain:
-    """What to drain: the clients of a name, the consumers of a queue, or without either all clients of this broker."""
+    """The target of a drain: the clients of a name, the consumers of a queue, or without either all clients."""
 
     connection: str | None = None
     queue: str | None = None

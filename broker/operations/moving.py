@@ -60,7 +60,7 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
 
 @parameters
 class MoveMessages(OfQueue):
-    """Where messages go, and which: those that match all conditions, up to a limit."""
+    """The destination of a move, and its messages: those that match all conditions, up to a limit."""
 
     to: str
     match: list[str] = field(default_factory=list)

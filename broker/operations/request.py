@@ -23,7 +23,7 @@ class OperationRefused(Exception):
 
 
 class Asker:
-    """Who asks, as an operation sees it. This one is the broker's own user, who may do everything and hears nothing."""
+    """The requester of an operation. This base class is the broker itself: it may do everything."""
 
     user_name = ""
     """The name of a user who logged in, nothing for the broker's own."""

@@ -17,7 +17,7 @@ _INSUFFICIENT: Final = 2
 
 
 class KnownInterest(Protocol):
-    """What forwarding asks of the broker's interest."""
+    """The interest of the broker, as forwarding asks for it."""
 
     version: int
 
@@ -92,7 +92,7 @@ class Forwarding:
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
-        self.is_idle = False  # set by whoever wants to know whether anything comes
+        self.is_idle = False  # set by a caller that checks later whether anything arrived
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
 

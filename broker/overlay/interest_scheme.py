@@ -64,7 +64,7 @@ class InterestScheme:
 
     @abstractmethod
     def _begin(self) -> None:
-        """Prepare what the scheme keeps beside the tables."""
+        """Prepare what the scheme keeps besides the tables."""
 
     # ---- links -------------------------------------------------------------------------------------------------------
 

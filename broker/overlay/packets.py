@@ -113,7 +113,7 @@ class VectorChange:
 
 
 Element = Data | VectorChange
-"""What a number of a stream means."""
+"""The meaning of a stream's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Update:
 
 
 class Contradiction(ValueError):
-    """What a broker announced cannot be true beside what others did; the text says why. The link to it has to end."""
+    """The announcement of a broker contradicts another one; the text says why. The link to it has to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,6 @@ class ReferencePacket:
 
 
 InterestPacket = Update | UpdateAck | Resync | ReferencePacket
-"""What brokers tell each other of the interest behind them."""
+"""The packets with which brokers announce the interest behind them."""
 
 Packet = Hello | InterestPacket | StreamRun | Nack | Ack

@@ -1,4 +1,4 @@
-"""Packets as bytes. A link carries them one after the other, whatever messages they are cut into.
+"""Packets as bytes. A link carries them one after another, whatever messages they are cut into.
 
 All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a list is its length (u32) and its entries.
 
@@ -35,10 +35,10 @@ from broker.overlay.packets import (
 __all__ = ["OTHER_PACKETS_BYTES", "VERSION", "PacketPieces", "decode", "encode"]
 
 VERSION: Final = 3
-"""What `Hello.version` says: brokers with different versions do not link."""
+"""The value of `Hello.version`: brokers with different versions do not link."""
 
 OTHER_PACKETS_BYTES: Final = 64 << 20
-"""What a packet may have beside one message: a run of other messages, or an update of a million leaves."""
+"""What a packet may have besides one message: a run of other messages, or an update of a million leaves."""
 
 _LENGTH_BYTES: Final = 4
 

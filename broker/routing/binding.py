@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What leads from an exchange to a destination; destination, key and arguments identify it.
+    """A link from an exchange to a destination; destination, key and arguments identify it.
 
     Source: RabbitMQ: two bindings that differ in their arguments alone are two bindings, for every exchange type.
     """

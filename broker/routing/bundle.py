@@ -11,7 +11,7 @@ from broker.routing.binding import Binding, make_binding
 
 
 class Source(Protocol):
-    """What bindings lead away from: an exchange."""
+    """The source of bindings: an exchange."""
 
     name: str
     deleted: bool

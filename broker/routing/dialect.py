@@ -20,7 +20,7 @@ from broker.routing.pattern import (
 
 
 class TopicDialect(Protocol):
-    """How a topic exchange reads binding keys and routing keys."""
+    """The dialect in which a topic exchange reads binding keys and routing keys."""
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ PATTERNS_AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ExchangeProperties:
-    """What an exchange is declared with beside its name and type."""
+    """The properties of an exchange besides its name and type."""
 
     durable: bool = False
     auto_delete: bool = False

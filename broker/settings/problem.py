@@ -25,7 +25,7 @@ WORDS: Final = {
     "path": "should be a path",
     "missing": "is missing",
 }
-"""What the types of pydantic's faults begin with, and what each means to an operator."""
+"""Prefixes of the types of pydantic's errors, with their meaning for an operator."""
 
 
 def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[str]:

@@ -75,7 +75,7 @@ class SlotManager:
         self.on_delete = on_delete
 
     def ignore_slots(self) -> None:
-        """Tell nobody any more that slots are opened and deleted."""
+        """Stop notifying when slots are opened and deleted."""
         self.on_open = self.on_delete = _ignore
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:

@@ -50,7 +50,7 @@ class SlotReference(NamedTuple):
 
 
 class MovedRecord(NamedTuple):
-    """Where a message's record lies now, and when it is due.
+    """The present position of a message's record, and when it is due.
 
     Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message. ``place``
         is that of the message's slot among those that the relocation was planned for.

@@ -403,7 +403,7 @@ class MessageLog:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def has(self, segment: int) -> bool:
-        """Return whether the file of a segment is there."""
+        """Return whether the file of a segment exists."""
         return self._files.exists(segment_path(self._folder, segment))
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:

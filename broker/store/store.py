@@ -279,7 +279,7 @@ class VhostStore:
     ) -> dict[int, T | None]:
         """Read messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
 
-        Shapes: the first ones, up to so many bytes, at least one; None is one that cannot be read.
+        Shapes: the first ones, up to this many bytes, at least one; None is one that cannot be read.
         """
         return self._slots.read_some(queue_number, ids, segments, limit_bytes, maker)
 

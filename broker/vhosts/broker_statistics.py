@@ -19,7 +19,7 @@ __all__ = ["BrokerStatistics", "ChurnCounts"]
 
 
 class ChurnCounts(NamedTuple):
-    """What was opened, closed, declared and deleted since the start of the broker."""
+    """Counts of objects opened, closed, declared and deleted since the start of the broker."""
 
     connections_opened: int
     connections_closed: int

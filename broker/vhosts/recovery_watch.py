@@ -21,7 +21,7 @@ class RecoveryStopped(Exception):
 
 
 class RecoveryWatch:
-    """Watches the recovery of the vhosts, one after the other.
+    """Watches the recovery of the vhosts, one after another.
 
     Invariant: only the loop calls the methods, except `report`, which the recovering thread calls.
     """

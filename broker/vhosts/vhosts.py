@@ -133,7 +133,7 @@ class Vhosts(Mapping[str, "Vhost"]):
 
         Shapes: vhosts that are `expected` have a store, and if it is missing, that is damage; others may be new.
 
-        A thread recovers the stores, one after the other, while the loop runs. No vhost begins before all stores are
+        A thread recovers the stores, one after another, while the loop runs. No vhost begins before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
         recovery stops and every store is closed.
         Raises: CorruptStore, StoreFailed when none can be opened.

@@ -15,7 +15,7 @@ ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts co
 
 @dataclass(frozen=True, slots=True)
 class TlsFacts:
-    """What a TLS handshake agreed on.
+    """The outcome of a TLS handshake.
 
     Shapes: `certificate` is the client's, verified, as ssl.SSLSocket.getpeercert() describes it; empty when it has
     none.

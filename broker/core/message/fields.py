@@ -1,4 +1,4 @@
-"""The fields of a message that an exchange may read beside the routing key, decoded on demand."""
+"""The fields of a message that an exchange may read besides the routing key, decoded on demand."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from broker.store.recorded import Recorded
 
 __all__ = ["OVERHEAD_BYTES", "Envelope", "Message", "charge_of"]
 
-OVERHEAD_BYTES: Final = 400  # a resident message beside its bytes: object, list slot, bytes headers (sys.getsizeof)
+OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
 
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: there are hundreds of thousands of them

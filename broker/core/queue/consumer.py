@@ -39,7 +39,7 @@ UNLIMITED: Final = 1 << 30
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
 _END: Final = b"\xce"
-_OVERHEAD_BYTES: Final = 48  # of a delivery, beside exchange, key, header and body
+_OVERHEAD_BYTES: Final = 48  # of a delivery, apart from exchange, key, header and body
 TAGS: Final = 256
 """Consecutive delivery tags that differ only in their last octet."""
 LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2

@@ -53,7 +53,7 @@ def with_default_type(
 
 
 def _said(facts: Mapping[str, Any]) -> Any:
-    """Return the default type as the facts have it: RabbitMQ writes it beside the name and in the metadata."""
+    """Return the default type as the facts have it: RabbitMQ writes it next to the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
         said = found.get(FACT)

@@ -20,7 +20,7 @@ RETURNED: Final = -1  # that of the messages that came back; the others are thos
 
 
 def _nobody() -> None:
-    """Tell nobody that a slot was read."""
+    """Ignore that a slot was read."""
 
 
 class QueueHead:
@@ -34,7 +34,7 @@ class QueueHead:
     def __init__(
         self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool
     ) -> None:
-        """`was_read` hears that a slot is back in memory."""
+        """`was_read` is notified that a slot is back in memory."""
         self._levels = levels
         self._ports = ports
         self._was_read = was_read

@@ -125,7 +125,7 @@ class Queue(LevelOwner):
 
     @property
     def declaration(self) -> QueueDeclaration:
-        """What the queue was told when it was made."""
+        """The properties with which the queue was created."""
         return QueueDeclaration(
             self.name,
             self.number,

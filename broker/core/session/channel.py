@@ -40,7 +40,7 @@ class SessionOfChannel:
     Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumed replies or
         a link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
         call; on a transactional channel they are those of `transactions`, and so are the acknowledgements that
-        `settling` takes. `rewired` hears of the change.
+        `settling` takes. `rewired` is notified of the change.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class SessionOfChannel:
             self._postpone(method, postponed)
 
     def _postpone(self, method: Any, postponed: Postponed) -> None:
-        """Hold the connection, and run a method that has had no effect again when its answer is there."""
+        """Hold the connection, and run a method that has had no effect again when its answer has arrived."""
         if is_plain_addition(method):
             self._look_ahead(postponed)
         self.session.connection.hold()

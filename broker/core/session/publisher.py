@@ -67,7 +67,7 @@ class Publisher:
 
     @property
     def detailed(self) -> DetailedPublisher:
-        """What publishes the messages that are not taken in a run; the first one makes it."""
+        """The publisher of messages that do not fit a run, created at the first one."""
         if self._detailed is None:
             channel, session, vhost = self._channel, self._session, self._vhost
             self._detailed = DetailedPublisher(channel, session, vhost, self.confirms, self.tally)

@@ -147,7 +147,7 @@ class QueueSession:
         """Return queue, exchange and binding key of a method, rights checked."""
         self._session.method_budget.spend(UNITS)
         queue = strip_name(self.name(method.queue))
-        # An empty key beside an empty queue name is the name of the last declared queue too (rabbit_channel).
+        # An empty key besides an empty queue name is the name of the last declared queue too (rabbit_channel).
         key = method.routing_key or ("" if method.queue else self.last_declared)
         exchange = strip_name(method.exchange)
         source = self._vhost.exchange_resource(exchange)

@@ -32,7 +32,7 @@ INDEXES: Final = {
     "x-random": "all bindings",
     "x-local-random": "all bindings",
 }
-"""What finds the bindings of an exchange that is not a topic exchange."""
+"""The name of the index that finds the bindings of an exchange that is not a topic exchange."""
 
 
 async def try_route(call: Call) -> Response:

@@ -190,7 +190,7 @@ def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progres
 
 @contextmanager
 def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
-    """Tell meanwhile how many tasks have ended; a session over Connect does not know."""
+    """Report the number of finished tasks meanwhile; a session over Connect does not know it."""
     progress.step(f"0 {what}")
     if not hasattr(spark, "sparkContext"):
         yield

@@ -2,7 +2,7 @@
 
 messages, bad               the tables: the messages in the schema of `slotmq`, and the unreadable records
 _taps                       the taps of each store in the lake
-_archives/<cursor>.json     what an archive takes, and where it began; the log of `messages` has its position
+_archives/<cursor>.json     what an archive takes, and where it began; its position is in the log of `messages`
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.thresho
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark reads these as a pattern in a path
 LISTED_BY_DRIVER: Final = 10_000  # above this many files, a Spark job that lists them costs more than listing them here
 OBJECT_ROWS: Final = 10_000  # of a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # for each task that runs at once
+OBJECT_TASKS: Final = 4  # for each task that runs concurrently
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Lake:
         elif not self.message_table.exists:
             self._refuse("for it has no table of messages")
         elif version is not None:
-            self.message_table.load()  # a version that it does not have is refused here
+            self.message_table.load()  # a missing version is refused here
 
     def _create(self) -> None:
         try:
@@ -185,7 +185,7 @@ class Lake:
         return self._passed(self.message_table, note)
 
     def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
-        """Return the end of a batch after `at` of which the lake has the bad records only, None if there is none."""
+        """Return the end of a batch after `at` of which the lake has only the bad records, None if there is none."""
         bad = self._passed(self.bad_table, note)
         return bad if bad is not None and bad.seal > at.seal else None
 

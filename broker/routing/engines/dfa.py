@@ -26,11 +26,11 @@ class DfaLimits:
 
 
 TAKEN_APART: Final = 16
-"""How many dropped states each verb gives back: more than a few at once would hold up whoever waits for it."""
+"""How many dropped states each verb gives back: more than a few at once would delay the caller."""
 
 
 class State(Generic[T]):
-    """What all places that some beginning of a key leads to say at once, and where the next word leads from there.
+    """The combined result of all places that a key's prefix leads to, and the transitions for the next word.
 
     `found` has the targets for a key that ends here, `tables` the words that are expected, and `without_word` the
     places that any word leads to. `next` has the words that at least one pattern expects here, once they have been
@@ -109,7 +109,7 @@ class LazyDfa(Generic[T]):
         return self._nfa.patterns
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places beside the start, of states, of transitions, and of states yet to give back."""
+        """Return the numbers of places besides the start, of states, of transitions, and of states yet to give back."""
         return {
             "places": self._nfa.places,
             "states": len(self._states),
@@ -182,7 +182,7 @@ class LazyDfa(Generic[T]):
         return following
 
     def _may_keep(self, drops: int) -> bool:
-        """Return whether one more transition may be kept by a key that began after so many drops, and count it."""
+        """Return whether one more transition may be kept by a key that began after this many drops, and count it."""
         if drops == self.drops and self._transitions >= self._limits.transitions:
             self._drop()
         if drops != self.drops:
@@ -219,7 +219,7 @@ class LazyDfa(Generic[T]):
         self._held_places = 0
 
     def _take_apart(self, most: int) -> None:
-        """Give back so many dropped states; all, if the number is below 0."""
+        """Give back this many dropped states; all, if the number is below 0."""
         dropped = self._dropped
         while dropped and most:
             states = dropped[-1]

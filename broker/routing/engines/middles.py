@@ -77,7 +77,7 @@ class Middles(Generic[T]):
 
 
 def _compare(beside: dict[str, list[tuple[tuple[str, ...], T]]], words: list[str], found: list[T]) -> int:
-    """Append the targets of the patterns beside a middle that match, each once, and return the patterns compared."""
+    """Append the targets of the patterns of a middle that match, each once, and return the patterns compared."""
     visited = 0
     for place, other in enumerate(words):
         listed = beside.get(other)

@@ -17,14 +17,14 @@ T = TypeVar("T")
 ROWS_MOST: Final = 16_384
 ROWS_MOST_BYTES: Final = 16 * 1024 * 1024
 ROW_BYTES: Final = 250
-"""What a row costs beside its key and its bits: the places in two dicts, the words, the objects."""
+"""What a row costs besides its key and its bits: the places in two dicts, the words, the objects."""
 
 
 class PlainBitmap(Generic[T]):
     """Maps patterns to targets; which of them match is written down for every key that has come.
 
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
-    row of the key. Rows are the algorithm and not a cache beside it, but publishers make them, so they are bounded in
+    row of the key. Rows are the algorithm and not a cache in addition, but publishers make them, so they are bounded in
     number and bytes: when full the oldest eighth goes. The bit of a removed pattern is 0 in every row, and the next
     pattern takes its position; when more than half of the positions are deleted, all are renumbered, without rows.
 

@@ -48,7 +48,7 @@ class Tiers(Generic[T]):
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self.trie: Trie[T] = Trie(dialect)
-        self._visited_before = 0  # beside what the two count, as `visited` was set
+        self._visited_before = 0  # besides what the two count, as `visited` was set
 
     @property
     def visited(self) -> int:
@@ -108,7 +108,7 @@ class Tiered(Generic[T]):
         self._plain: Tiers[T] = Tiers(dialect)
         self._several: Tiers[T] | None = None
         self._middles: Middles[T] = Middles()
-        self._visited_before = 0  # beside what the tiers count, as `visited` was set
+        self._visited_before = 0  # besides what the tiers count, as `visited` was set
 
     @property
     def visited(self) -> int:

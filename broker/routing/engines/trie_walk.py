@@ -173,7 +173,7 @@ def _open(
     found: list[T],
 ) -> int:
     """Find what a `#` ends, and enter what it leads to, at the places between two `#` that are reached first now, and
-    return the number of nodes visited beside the active ones.
+    return the number of nodes visited besides the active ones.
     """
     visited = 0
     for node in active:
