@@ -249,7 +249,7 @@ class ArchiveRun:
         )
         more = f" and {len(gaps) - GAPS_TOLD:,} more" if len(gaps) > GAPS_TOLD else ""
         total = known if slots else "an unknown number of messages"
-        return f"{total} were removed before they were archived: {named}{more}"
+        return f"{total} had gone before they were archived: {named}{more}"
 
     def target(self, slots: str) -> LakeTarget:
         """Return the target of tasks that copy slots. Shapes: `slots` is a data folder or a URL."""

@@ -50,7 +50,7 @@ def test_values_are_said_as_json_can() -> None:
         ("query SELECT --lake {lake} --limit -1", "--limit is between 0 and"),
         ("query SELECT --lake {lake} --limit 2147483647", "--limit is between 0 and"),
         ("query SELECT --lake {lake} --from lately", "'lately' is not a time such as"),
-        ("query SELECT --path D --until earliest", "nothing stands before the earliest message"),
+        ("query SELECT --path D --until earliest", "nothing precedes the earliest message"),
         ("query SELECT --path D --tap a --queue b", "only one can be given"),
         ("query SELECT --url amqp://u:secret@h", "the url should be http://"),
         ("query SELECT --path {full}/none", "/full/none"),

@@ -76,7 +76,7 @@ def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
         ({"tap": "a,,b"}, "has an empty name in it"),
         ({"tap": "[]"}, "is not a list of names"),
         ({"from": "5"}, "option from: '5' is not a position"),
-        ({"to": "earliest"}, "nothing stands before the earliest"),
+        ({"to": "earliest"}, "nothing precedes the earliest"),
         ({"failOnGap": "yes"}, "the option failOnGap should be true or false, not 'yes'"),
         ({"maxRowsPerTrigger": "0"}, "the option maxRowsPerTrigger should be a whole number from 1 on"),
         ({"columns": "body,bdoy"}, "there is no column 'bdoy'"),
