@@ -1,6 +1,6 @@
 """The registry of the consumers of shared queues in PostgreSQL: their number on each node, and the active node.
 
-A consumer is registered before it starts, so that an exclusive one is alone on all nodes. It is removed after it left.
+A consumer is registered before it starts, so that an exclusive one is alone on all nodes, and removed after it left.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hints that nodes send each other by NOTIFY.
 
-A lost hint costs at most a second, because every node also looks by itself.
+A lost hint costs at most a second, because every node also checks by itself.
 
 Format of a payload: kind, number, then the streams, separated by spaces. PostgreSQL takes fewer than 8,000 bytes, so
 one hint may need several payloads.
@@ -71,7 +71,7 @@ class Hint(NamedTuple):
 
 
 class HintTeller:
-    """Tells the other nodes what is free and what is wanted. The next statement sends what is noted meanwhile.
+    """Tells the other nodes what is free and what is wanted; the next statement sends what was gathered meanwhile.
 
     A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
     let all nodes commit one after another.
@@ -117,6 +117,6 @@ class HintTeller:
                     wanted, self._wanted = self._wanted, {}
                     await self._notify(Hint(WANTED, 0, sorted(wanted)))
         except Unreachable:
-            pass  # a lost hint costs a second
+            pass  # a lost hint costs one second
         finally:
             self._tells = False

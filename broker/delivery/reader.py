@@ -34,9 +34,9 @@ T = TypeVar("T")
 class SlotReader:
     """The reader of one vhost. Requests for a slot that is being read share one read.
 
-    Units: ``reads`` counts slots; ``spent`` is what reads on the loop took, in deliveries of a message.
+    Units: ``reads`` counts slots; ``spent`` is the cost of reads on the loop, in deliveries of a message.
     Invariant: a slot is loaded only if it still exists; messages settled meanwhile stay settled. A turn follows each
-        read: it logs and delivers what the read led to, such as expiries and dead letters.
+        read: it logs and delivers the results of the read, such as expiries and dead letters.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SlotReader:
 
     @property
     def busy(self) -> bool:
-        """Whether a read is under way."""
+        """Whether a read is in progress."""
         return bool(self._reading)
 
     def read(self, level: Level, slot: Slot, then: Callable[[], None]) -> None:

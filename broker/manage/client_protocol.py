@@ -180,7 +180,7 @@ class ClientProtocol(H11Protocol):
 
     @property
     def _answering(self) -> bool:
-        """Whether the application works on a request."""
+        """Whether the application is handling a request."""
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that it always has one
         return cycle is not None and not cycle.response_complete
 

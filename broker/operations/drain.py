@@ -41,7 +41,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     """Let clients settle what they hold, then cancel their consumers; close them unless a queue was named.
 
     Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on,
-    not even to a client that comes while all are drained. If who asked hangs up meanwhile, all is as before.
+    not even to a client that comes while all are drained. If the requester hangs up meanwhile, everything is as before.
     """
     if asked.queue is not None:
         if asked.connection is not None:

@@ -244,7 +244,7 @@ def test_a_task_without_rows_connects_nowhere() -> None:
             "should be a whole number, not string",
         ),
         ("body string, n int", {"sequenceColumn": "n"}, "numbers the messages of a producer: name one with producer"),
-        ("body string", {"winow": "5"}, "there is no option 'winow'; do you mean window?"),
+        ("body string", {"winow": "5"}, "there is no option 'winow'; did you mean window?"),
         ("body string", {"window": "0"}, "the option window should be a whole number from 1 to 65535, not '0'"),
         ("body string", {"mandatory": "maybe"}, "the option mandatory should be true or false, not 'maybe'"),
         ("body string", {"badRecords": "s3://bucket"}, "should be the absolute path of a folder that all workers see"),
