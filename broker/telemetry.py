@@ -101,7 +101,7 @@ class LineLogger:
 
 
 def redact(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace passwords, SASL answers and the credentials of URIs, anywhere in the queue in an event."""
+    """Replace passwords, SASL answers and the credentials of URIs, anywhere in an event."""
     return {key: _redacted(key, value, DEPTH_MAX) for key, value in event.items()}
 
 
