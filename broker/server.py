@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
+from broker.administration.administration import Administration
 from broker.compiled import kind
+from broker.core.alarms import Alarms
+from broker.core.auth.usage import Usage
 from broker.delivery.clock import SteadyClock
+from broker.delivery.engine import Engine
 from broker.delivery.timers import Timers
+from broker.delivery.turn import Turn
 from broker.event_log import get_logger
-from broker.net.listener import STEPS
+from broker.net.listener import STEPS, Listener
+from broker.net.publisher_throttle import ThrottledConnection
 from broker.net.strangers import descriptors_max
 from broker.parts.clients import Clients
 from broker.parts.data import Data
@@ -29,22 +35,15 @@ from broker.parts.zmq import Zmq
 from broker.process_memory import open_descriptors, resident_bytes
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
+from broker.stopping import Stopping
 from broker.store.files import Files
+from broker.taps.taps import Taps
+from broker.vhosts.broker_statistics import BrokerStatistics
+from broker.vhosts.recovery_watch import RecoveryWatch
+from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
-    from broker.administration.administration import Administration
     from broker.cluster.broker_node import BrokerNode
-    from broker.core.alarms import Alarms
-    from broker.core.auth.usage import Usage
-    from broker.delivery.engine import Engine
-    from broker.delivery.turn import Turn
-    from broker.net.listener import Listener
-    from broker.net.publisher_throttle import ThrottledConnection
-    from broker.stopping import Stopping
-    from broker.taps.taps import Taps
-    from broker.vhosts.broker_statistics import BrokerStatistics
-    from broker.vhosts.recovery_watch import RecoveryWatch
-    from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["BrokerServer", "process_facts"]
 

@@ -60,7 +60,7 @@ def run(
     words += ["-x", str(len(publish_at)), "-y", str(max(len(consume_at), 1))]
     words += [] if per_s is None else ["-r", str(per_s / len(publish_at))]
     options = _options(words)
-    addressing, load = addressed(options)
+    topology, load = addressed(options)
     spread = SpreadLoad(
         **{field.name: getattr(load, field.name) for field in fields(Load)},
         publish_at=tuple(publish_at),
@@ -69,7 +69,7 @@ def run(
     processes = max(len(publish_at), len(consume_at))
     spread = replace(spread, address=publish_at[0], processes=processes, seconds=None)
     options.uri = spread.address
-    with stage(options, addressing.topology, RunProgress(quiet=True)) as here:
+    with stage(options, topology, RunProgress(quiet=True)) as here:
         outcome = here.run(spread)
     if outcome.failures:
         raise RunFailed(outcome.failures[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from broker.administration.definitions import (
     IMPORTING,
@@ -22,23 +22,21 @@ from broker.administration.definitions import (
     keying_rows,
     same_row,
 )
+from broker.administration.definitions_store import DefinitionsStore
 from broker.administration.slices import finished
+from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users, user_of
+from broker.core.definitions.document import Document, UserEntry
 from broker.core.definitions.reading import OPERATOR_POLICY, reading_document
+from broker.core.policy.policy import Policies
 from broker.core.queue.default_type import default_type
+from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
+from broker.settings import Settings
 from broker.store.damage import StoreFailed
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.administration.definitions_store import DefinitionsStore
-    from broker.core.auth.permissions import Permissions
-    from broker.core.definitions.document import Document, UserEntry
-    from broker.core.policy.policy import Policies
-    from broker.core.vhost import Vhost
-    from broker.settings import Settings
-    from broker.vhosts.vhosts import Vhosts
+from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["Administration", "Tell"]
 

@@ -6,19 +6,17 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from broker.administration.administration import Administration
+from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.store.backup import Backup, BackupStopped
 from broker.store.damage import StoreFailed
+from broker.store.data_folder import DataFolder
 from broker.store.folder_name import folder_name
+from broker.taps.taps import Taps
 from broker.tasks import Tasks, uncancelled
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.delivery.engine import Engine
-    from broker.store.data_folder import DataFolder
-    from broker.taps.taps import Taps
 
 __all__ = ["Backups"]
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.slices import done
-from broker.core.definitions.export import operator_policy, policy_fields
+from broker.core.auth.permissions import Permissions
+from broker.core.auth.users import User, Users
+from broker.core.definitions.document import Document, PolicyEntry
+from broker.core.definitions.export import operator_policy, policy_row
 from broker.core.policy.policy import Policies, Policy
 
 if TYPE_CHECKING:
-    from broker.core.auth.permissions import Permissions
-    from broker.core.auth.users import User, Users
-    from broker.core.definitions.document import Document, PolicyEntry
     from broker.vhosts.offline import OfflineVhost
 
 __all__ = [
@@ -110,7 +110,7 @@ class Definitions(ABC):
         for name in names:
             vhosts.append(self.vhost_fields(name))
             for policy in self.policies(name).list():
-                policies.append({"vhost": name, **policy_fields(policy)})
+                policies.append(policy_row(name, policy))
                 yield
             yield
         return {
@@ -122,7 +122,7 @@ class Definitions(ABC):
             "parameters": [
                 *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
                   for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
-                *({"vhost": name, **operator_policy(policy)}
+                *(operator_policy(name, policy)
                   for name in names
                   for policy in self.policies(name).list(operator=True)),
             ],

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from broker.core.vhost import Vhost
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
 
 __all__ = ["DefinitionsStore", "LocalDefinitions", "local_definitions"]
 

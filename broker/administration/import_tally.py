@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.administration.definitions import IDENTITIES, PAUSED_QUEUE, VHOST_LIMITS, Key, same_row
+from broker.core.definitions.document import Document
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
-
-if TYPE_CHECKING:
-    from broker.core.definitions.document import Document
 
 __all__ = ["ImportTally"]
 

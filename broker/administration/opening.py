@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.administration.administration import Administration
+from broker.administration.definitions import Draft
 from broker.administration.definitions_import import MADE, DefinitionsImport
+from broker.administration.definitions_store import DefinitionsStore
 from broker.administration.rehearsal import Rehearsal
 from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User
@@ -13,20 +17,13 @@ from broker.core.definitions.document import Document, VhostEntry
 from broker.core.definitions.json_text import read_json
 from broker.core.definitions.reading import BadDefinitions, read_document
 from broker.core.durable_topology import TopologySnapshot
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
+from broker.settings import Settings
 from broker.store.damage import note_missing
+from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import NAME as DEFINITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from broker.administration.administration import Administration
-    from broker.administration.definitions import Draft
-    from broker.administration.definitions_store import DefinitionsStore
-    from broker.core.vhost import Vhost
-    from broker.settings import Settings
-    from broker.store.data_folder import DataFolder
-    from broker.vhosts.recovery_watch import RecoveryWatch
+from broker.vhosts.recovery_watch import RecoveryWatch
 
 __all__ = ["configured_users", "open_all"]
 

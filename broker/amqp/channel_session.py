@@ -6,10 +6,9 @@ ends this connection with 541.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from broker.amqp.codec import Method
+from broker.amqp.codec import Method
 
 __all__ = ["ChannelSession"]
 

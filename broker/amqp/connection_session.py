@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
-    from broker.amqp.channel_session import ChannelSession
+from broker.amqp.channel import Channel
+from broker.amqp.channel_session import ChannelSession
 
 __all__ = ["ConnectionSession"]
 

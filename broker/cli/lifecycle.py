@@ -1,8 +1,9 @@
-"""`slotmq reload`, `stop` and `backup`: the running broker reads its settings again, stops, or copies its data."""
+"""`slotmq reload`, `stop`, `drain` and `backup`: the running broker reads its settings, ends clients, copies data."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ __all__ = ["add_lifecycle"]
 
 
 TIMEOUT_MAX_S: Final = 1e6
+DRAIN_S: Final = 60
 
 
 def add_lifecycle(commands: Any) -> None:
@@ -27,7 +29,21 @@ def add_lifecycle(commands: Any) -> None:
     add_value(
         command, "--timeout", "S", "stop waiting after S seconds, or a time such as 5m (exit code 1)", type=time_s
     )
+    _add_drain(
+        command, "let clients first settle what they hold, for at most S seconds", "--drain", nargs="?", const=DRAIN_S
+    )
     finish(command, _stop)
+
+    command = add_command(
+        commands, "drain", "deliver nothing more, wait until clients have settled what they hold, then close them"
+    )
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--connection", metavar="NAME", help="only the client of this connection")
+    which.add_argument("--queue", metavar="QUEUE", help="only the consumers of this queue: their clients stay")
+    _add_drain(
+        command, "wait for at most S seconds, then what is held goes back to its queues", "--timeout", default=DRAIN_S
+    )
+    finish(command, _drain, json=True, vhost=True)
 
     command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")
     add_value(command, "folder", "DIR", "a new or empty folder on the broker's machine, which its user can write")
@@ -47,12 +63,36 @@ def _reload(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_drain(command: argparse.ArgumentParser, meaning: str, name: str, **more: Any) -> None:
+    add_value(command, name, "S", f"{meaning}, or a time such as 5m (default {DRAIN_S})", type=_drain_s, **more)
+
+
+def _drain_s(text: str) -> int:
+    return round(time_s(text))
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    with ProgressLine() as line:
+
+        def told(progress: Mapping[str, Any]) -> None:
+            line.show(f"waiting for {counted(progress['count'], progress['waits_for'])}")
+
+        names = ("connection", "queue", "vhost")
+        outcome = ask_for(arguments, "drain", *names, timeout_s=arguments.timeout, told=told)
+    if arguments.json:
+        print_json(outcome)
+    else:
+        closed, cancelled = counted(outcome["closed"], "clients"), counted(outcome["cancelled"], "consumers")
+        print(f"{closed} closed, {cancelled} cancelled, {counted(outcome['unacked'], 'messages')} not settled in time")
+    return 0
+
+
 def _stop(arguments: argparse.Namespace) -> int:
     from broker.cli.stop import stop
 
     if arguments.timeout is not None and not 0 < arguments.timeout < TIMEOUT_MAX_S:
         raise BadUsage(f"--timeout should be above 0 and below {TIMEOUT_MAX_S:g} seconds")
-    return stop(broker_of(arguments), arguments.timeout)
+    return stop(broker_of(arguments), arguments.timeout, drain_s=arguments.drain)
 
 
 def _value(value: Any) -> str:

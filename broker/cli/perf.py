@@ -5,6 +5,7 @@ A scenario's module is imported only when the scenario is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from broker.cli.table import failed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from broker.perf.result import Result
 

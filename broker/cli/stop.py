@@ -45,17 +45,18 @@ class Deadline:
         return left_s
 
 
-def stop(broker: AnyBroker, timeout_s: float | None) -> int:
-    """Stop a broker, and wait for its end if it runs on this machine.
+def stop(broker: AnyBroker, timeout_s: float | None, *, drain_s: int | None = None) -> int:
+    """Stop a broker, and wait for its end if it runs on this machine; with `drain_s` its clients may finish first.
 
     Raises: Unanswered when there is none, or when it has not stopped in time.
     """
+    drained: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
     if isinstance(broker, BrokerUrl):
-        ask(broker, "stop")
+        ask(broker, "stop", **drained)
         print("stopping")  # it answers no more from here on
         return 0
     deadline = Deadline(timeout_s)
-    with conversation(broker, "stop") as client:
+    with conversation(broker, "stop", **drained) as client:
         assert isinstance(client, socket.socket)
         process = ServerProcess(client)
         in_order = _follow(client, process, deadline)

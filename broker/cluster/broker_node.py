@@ -17,6 +17,7 @@ from broker.cluster.caller import SharedCommitter
 from broker.cluster.consumer_registry import ConsumerRegistry
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
+from broker.cluster.database_rows import ClusterMember, LeasedRow
 from broker.cluster.errors import ClusterError, DatabaseRefused, NameTaken
 from broker.cluster.hint import DEFINITIONS, LOOK, Hint
 from broker.cluster.keeper import Keeper, SharedDelay
@@ -24,28 +25,27 @@ from broker.cluster.mailbox import Mailbox, Questions, SharedReplies
 from broker.cluster.node import ClusterNode
 from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
+from broker.cluster.shared_level import SharedLevel
 from broker.cluster.shared_messages import SharedMessages
 from broker.cluster.shared_producers import ProducerClaims, SharedProducers, producer_key
 from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQueue
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_topology import SharedJournal, SharedTopology
 from broker.core.queue.holding_queue import is_holding_name
+from broker.core.queue.level import Level
+from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
+from broker.delivery.committer import EngineCommitter
 from broker.delivery.timers import Timers
+from broker.store.recorder import Recorder
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.cluster.database_rows import ClusterMember, LeasedRow
-    from broker.cluster.shared_level import SharedLevel
-    from broker.core.queue.level import Level
-    from broker.core.queue.level_owner import LevelOwner
-    from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
     from broker.delivery.turn import Turn
     from broker.settings import Settings
-    from broker.store.recorder import Recorder
 
 __all__ = ["BrokerNode", "NodeClients"]
 

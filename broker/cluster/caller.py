@@ -10,23 +10,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.errors import BrokerError
+from broker.cluster.batch import GatheringBatch, LeftOut
 from broker.cluster.chunk import Chunk, ChunkLoader
-from broker.cluster.database_rows import RefusedShare
+from broker.cluster.database import Database
+from broker.cluster.database_rows import CommittedCall, RefusedShare, SharedCall
 from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
 from broker.cluster.shared_level import SharedLevels
 from broker.cluster.shared_slot import Returned
+from broker.core.confirmable import Confirmable
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.delivery.committer import CommitTally
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.cluster.batch import GatheringBatch, LeftOut
-    from broker.cluster.database import Database
-    from broker.cluster.database_rows import CommittedCall, SharedCall
-    from broker.core.confirmable import Confirmable
 
 __all__ = ["Caller", "SharedCommitter"]
 

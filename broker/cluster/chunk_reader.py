@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.cluster.chunk import Chunk, DamagedChunk
+from broker.cluster.database import Database
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import StatementRefused
-
-if TYPE_CHECKING:
-    from broker.cluster.database import Database
-    from broker.cluster.database_rows import LeasedRow
 
 __all__ = ["ChunkReader"]
 

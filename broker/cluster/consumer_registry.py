@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from broker.cluster.database import Database
 from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import Hint
 from broker.cluster.link import patiently
 from broker.cluster.shared_level import SharedLevel
+from broker.core.queue.level import Level
 from broker.tasks import Tasks, WakeUp
-
-if TYPE_CHECKING:
-    from broker.cluster.database import Database
-    from broker.core.queue.level import Level
 
 __all__ = ["ConsumerRegistry", "RegisteredQueue"]
 

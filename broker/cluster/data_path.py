@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from broker.cluster.caller import Caller
+from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_reader import ChunkReader
+from broker.cluster.database import Database
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_level import SharedLevel, SharedLevels
-
-if TYPE_CHECKING:
-    from broker.cluster.chunk import Chunk, DamagedChunk
-    from broker.cluster.database import Database
-    from broker.cluster.database_rows import LeasedRow
-    from broker.core.queue.level import Level
-    from broker.core.queue.level_owner import LevelOwner
-    from broker.core.queue.ports import LevelPorts
-    from broker.core.queue.queue import Queue
+from broker.core.queue.level import Level
+from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.ports import LevelPorts
+from broker.core.queue.queue import Queue
 
 __all__ = ["DataPath"]
 

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from bitarray import bitarray
 
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.data_path import DataPath
+from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow, pack_rows
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
+from broker.cluster.shared_level import SharedLevel
+from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
 from broker.cluster.shared_slot import SharedSlot
 from broker.core.delay.delayed import Delay
+from broker.core.message.message import Message
 from broker.core.queue.rules import DROP_HEAD
+from broker.slots.slot import Slot
 from broker.store.record import due_target
 from broker.tasks import Tasks, WakeUp
-
-if TYPE_CHECKING:
-    from broker.cluster.data_path import DataPath
-    from broker.cluster.database import Database
-    from broker.cluster.shared_level import SharedLevel
-    from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
-    from broker.core.message.message import Message
-    from broker.slots.slot import Slot
 
 __all__ = ["Keeper", "SharedDelay"]
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.chunk_reader import ChunkReader
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.shared_level import SharedLevels
 from broker.cluster.shared_slot import Returned, SharedSlot
@@ -15,8 +17,6 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from bitarray import bitarray
 
-    from broker.cluster.chunk_reader import ChunkReader
-    from broker.cluster.database_rows import LeasedRow
 
 __all__ = ["Arrivals", "reconciled"]
 

@@ -12,19 +12,17 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.cluster.chunk_reader import ChunkReader
+from broker.cluster.database import Database
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint, HintTeller
 from broker.cluster.leased_rows import Arrivals, reconciled
 from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.cluster.shared_slot import Returned
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.cluster.chunk_reader import ChunkReader
-    from broker.cluster.database import Database
-    from broker.cluster.database_rows import LeasedRow
 
 __all__ = ["Leases"]
 

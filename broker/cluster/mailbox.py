@@ -10,25 +10,22 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.data_path import DataPath
+from broker.cluster.database import Database
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, JOINED, LOOK, Hint
 from broker.cluster.shared_slot import SharedSlot
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.posting import charge_bytes
-from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
+from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers, ReplyTarget
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
-
-if TYPE_CHECKING:
-    from broker.cluster.data_path import DataPath
-    from broker.cluster.database import Database
-    from broker.cluster.database_rows import LeasedRow
-    from broker.core.publishing.reply_to import ReplyTarget
 
 __all__ = ["Mailbox", "Questions", "SharedReplies"]
 

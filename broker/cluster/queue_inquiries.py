@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.cluster.database import Database
+from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import StatementRefused
 from broker.cluster.link import patiently
+from broker.core.queue.queue import Queue
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.cluster.database_rows import ClusterMember
-    from broker.core.queue.queue import Queue
 
 __all__ = ["QueueInquiries", "UnusedQueues"]
 

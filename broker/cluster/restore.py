@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from broker.cluster.backup import CHUNKS, NOT_COPIED, copying, newest_numbers, quoted, tables_of
 from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
 from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaMissing, SchemaTooNew, install
+from broker.cluster.server_address import ServerAddress
 
 if TYPE_CHECKING:
     import asyncpg
 
-    from broker.cluster.server_address import ServerAddress
 
 __all__ = ["restore"]
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.topology_changes import VhostForgotten
@@ -18,7 +19,6 @@ from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.tasks import WakeUp
 
 if TYPE_CHECKING:
-    from broker.cluster.database import Database
     from broker.core.vhost import Vhost
 
 __all__ = ["Follower", "SharedDefinitions"]

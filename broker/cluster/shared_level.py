@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bitarray import bitarray
 
@@ -17,14 +17,12 @@ from broker.cluster.demand import Demand
 from broker.cluster.shared_slot import NEVER, Returned, SharedSlot, SlotPlace, UnsavedSettlements, message_id
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
+from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.ports import LevelPorts
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 from broker.store.record import QUEUE_NUMBERS
-
-if TYPE_CHECKING:
-    from broker.core.queue.level_owner import LevelOwner
-    from broker.core.queue.ports import LevelPorts
 
 __all__ = ["BRIEF_MS", "SharedLevel", "SharedLevels"]
 

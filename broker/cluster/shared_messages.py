@@ -14,23 +14,22 @@ from bitarray import bitarray
 
 from broker.amqp.errors import BrokerError
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
+from broker.cluster.data_path import DataPath
 from broker.cluster.database_rows import LeasedRow, pack_rows
 from broker.cluster.errors import ClusterError, Fenced
-from broker.cluster.shared_level import SharedLevel
+from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.cluster.shared_slot import Returned, SharedSlot, message_id
+from broker.core.message.message import Message
 from broker.core.moving.course import Landing, Outcome, land
 from broker.core.moving.walk import is_expired
+from broker.core.queue.queue import Queue
+from broker.delivery.committer import EngineCommitter
 from broker.delivery.queue_messages import LocalMessages, Peeked
 from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
-    from broker.cluster.data_path import DataPath
-    from broker.cluster.shared_level import SharedLevels
-    from broker.core.message.message import Message
     from broker.core.moving.moving import Move
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
 
 __all__ = ["SharedMessages"]

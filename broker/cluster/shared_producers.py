@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
 from broker.cluster.errors import StatementRefused
 from broker.cluster.hint import PRODUCERS, Hint
 from broker.cluster.link import patiently
 from broker.core.postponed import Postponed
-from broker.core.publishing.producers import Producers
+from broker.core.publishing.producers import Producer, Producers
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.cluster.database import Database
-    from broker.core.publishing.producers import Producer
 
 __all__ = ["ProducerClaims", "SharedProducers", "producer_key"]
 

@@ -9,25 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from broker.amqp.errors import ChannelError
+from broker.cluster.consumer_registry import ConsumerRegistry
+from broker.cluster.data_path import DataPath
 from broker.cluster.errors import StatementRefused
+from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
 from broker.cluster.shared_level import BRIEF_MS, SharedLevel
 from broker.core.message.delay import due_ms_of
+from broker.core.message.message import Message
 from broker.core.postponed import Postponed
+from broker.core.queue.consumer_ring import RingMember
+from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
-
-if TYPE_CHECKING:
-    from broker.cluster.consumer_registry import ConsumerRegistry
-    from broker.cluster.data_path import DataPath
-    from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
-    from broker.core.message.message import Message
-    from broker.core.queue.consumer_ring import RingMember
-    from broker.core.queue.declaration import QueueDeclaration
-    from broker.core.queue.level import Level
-    from broker.core.queue.ports import QueuePorts
 
 __all__ = ["QueueParts", "SharedHoldingQueue", "SharedQueue"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bitarray import bitarray
 
-if TYPE_CHECKING:
-    from broker.slots.slot import Slot
+from broker.slots.slot import Slot
 
 __all__ = ["NEVER", "Counts", "Returned", "SharedSlot", "SlotPlace", "UnsavedSettlements", "message_id"]
 

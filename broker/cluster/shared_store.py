@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.cluster.batch import Origin
 from broker.cluster.shared_level import SharedLevel, SharedLevels
+from broker.core.confirmable import ConfirmedPublishes
+from broker.core.message.message import Message
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.store.record import DUE, TARGET, TARGET_BYTES
-
-if TYPE_CHECKING:
-    from broker.core.confirmable import ConfirmedPublishes
-    from broker.core.message.message import Message
 
 __all__ = ["SharedStore"]
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
@@ -24,13 +25,11 @@ from broker.cluster.topology_log import Extra, TopologyLog
 from broker.core.postponed import Postponed
 from broker.core.queue.holding_queue import holding_name
 from broker.core.queue.rules import QueueRules
-from broker.core.topology.changes import arguments_from_json
+from broker.core.topology.changes import Change, arguments_from_json
 from broker.core.vhost_limits import VhostLimits
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from broker.cluster.database import Database
-    from broker.core.topology.changes import Change
     from broker.core.vhost import Vhost
 
 __all__ = ["SharedJournal", "SharedTopology", "replace_limits"]

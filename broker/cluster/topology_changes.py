@@ -17,16 +17,15 @@ from broker.core.arguments import queue_type
 from broker.core.names import is_predeclared
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.holding_queue import holding_name
-from broker.core.queue.queue import numbers_of
+from broker.core.queue.queue import Queue, numbers_of
 from broker.core.queue.rules import QUORUM, queue_rules
 from broker.core.topology import changes
 from broker.core.topology.changes import arguments_from_json
+from broker.core.vhost_limits import VhostLimits
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.core.vhost_limits import VhostLimits
-    from broker.routing.exchange import Exchange
 
 __all__ = [
     "Bound",

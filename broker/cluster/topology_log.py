@@ -13,17 +13,15 @@ import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from broker.cluster.database import Database
 from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
 from broker.cluster.link import patiently
 from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
-
-if TYPE_CHECKING:
-    from broker.cluster.database import Database
 
 __all__ = ["Extra", "FollowedTopology", "TopologyLog"]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.amqp.codec import Method
+from broker.core.topology.changes import Subject
+from broker.core.topology.deferred_unbinding import DeferredUnbinding
+
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.amqp.codec import Method
     from broker.amqp.output import ConnectionOutput, Withheld
     from broker.core.confirmable import Confirmer
-    from broker.core.topology.changes import Subject
-    from broker.core.topology.deferred_unbinding import DeferredUnbinding
 
 __all__ = ["Answers"]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.names import is_predeclared
 from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.queue import Queue
 from broker.core.topology.change_fold import ChangeFold
 from broker.core.topology.changes import Change, arguments_from_json, bound, exchange_declared, queue_declared
-
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
+from broker.core.vhost import Vhost
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 __all__ = ["TopologySnapshot", "restore"]
 

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import cut_properties
-from broker.amqp.header_facts import NO_PRIORITY, plain_facts
+from broker.amqp.header_facts import NO_PRIORITY, HeaderFacts, plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.auth.users import User
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.carbon_copies import further_keys
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
-from broker.core.publishing.posting import charge_bytes
-
-if TYPE_CHECKING:
-    from broker.amqp.header_facts import HeaderFacts
-    from broker.core.auth.users import User
-    from broker.core.deadlines import Clock, Deadlines
-    from broker.core.publishing.posting import Poster
-    from broker.core.queue.consumer import Consumer
-    from broker.core.queue.queue import Queue
-    from broker.core.topology.exchanges import Exchanges
+from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.queue.consumer import Consumer
+from broker.core.queue.queue import Queue
+from broker.core.topology.exchanges import Exchanges
 
 __all__ = ["Firehose", "Passage", "Watcher"]
 

@@ -14,6 +14,7 @@ from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
+from broker.core.publishing.accepted_link import LinkAcceptor
 from broker.core.publishing.dead_letter import DeadLetters
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import Poster
@@ -22,10 +23,15 @@ from broker.core.publishing.publish_caches import PublishCaches
 from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.publishing.wide_publishes import WidePublishes
+from broker.core.queue.consumer import ChannelConsumers
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
+from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
@@ -37,12 +43,6 @@ from broker.routing.route import Route
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
-    from broker.core.publishing.accepted_link import LinkAcceptor
-    from broker.core.queue.consumer import ChannelConsumers
-    from broker.core.queue.level import Level
-    from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.queue import Queue
-    from broker.core.topology.journal import Journal
 
 __all__ = ["Vhost"]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.publish_credit import SHARE_ENTRIES
-
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock, Deadlines
-    from broker.core.queue.queue import Queue
+from broker.core.queue.queue import Queue
 
 __all__ = ["BRISK_MESSAGES", "PATIENCE_MS", "AwaitedQueues"]
 

@@ -13,21 +13,21 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.durable_topology import TopologySnapshot
+from broker.core.queue.level import Level
+from broker.core.topology.changes import Change
+from broker.core.vhost import Vhost
+from broker.delivery.committer import EngineCommitter
+from broker.delivery.pager import Pager
 from broker.event_log import get_logger
+from broker.slots.slot import Slot
 from broker.slots.states import Fill, Tenure
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.spill import is_spilled
+from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.queue.level import Level
-    from broker.core.topology.changes import Change
-    from broker.core.vhost import Vhost
-    from broker.delivery.committer import EngineCommitter
-    from broker.delivery.pager import Pager
-    from broker.slots.slot import Slot
-    from broker.store.store import VhostStore
 
 __all__ = ["Checkpointer"]
 

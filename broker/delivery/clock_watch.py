@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.delivery.clock import SteadyClock
+from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.store.clock_file import ClockFile, ClockState
 from broker.store.damage import StoreFailed
-
-if TYPE_CHECKING:
-    from broker.delivery.turn import Turn
 
 __all__ = ["ClockWatch"]
 

@@ -23,9 +23,10 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.store.message_log import Batch, MessageLog
+
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
-    from broker.store.message_log import Batch, MessageLog
 
 __all__ = ["COMMIT_BOUNDS_S", "CommitTally", "Committer", "EngineCommitter"]
 

@@ -11,20 +11,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.core.queue.level import Level
+from broker.core.vhost import Vhost
+from broker.delivery.committer import EngineCommitter
 from broker.event_log import get_logger
+from broker.settings.storage import Store
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 from broker.store.compaction import MovedRecord, SlotReference
 from broker.store.segment import OFFSET_BITS
+from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.queue.level import Level
-    from broker.core.vhost import Vhost
-    from broker.delivery.committer import EngineCommitter
-    from broker.settings.storage import Store
-    from broker.store.store import VhostStore
 
 __all__ = ["Compactor"]
 

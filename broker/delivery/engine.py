@@ -8,41 +8,38 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
+from broker.core.message.message import Message
 from broker.core.postponed import carry_out
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.poisoned import POISONED_ARGUMENTS
 from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
 from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
+from broker.delivery.engine_parts import EngineParts
 from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
+from broker.delivery.queue_messages import QueueMessages
 from broker.delivery.reader import SlotReader
 from broker.delivery.turn import Turn, TurnEngine
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
-from broker.store.damage import StoreFailed
+from broker.settings import Settings
+from broker.store.checkpoint import QueueState
+from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.record import QUEUE_NUMBERS
+from broker.store.recovery import Recovered
 from broker.store.segment import OFFSET_BITS
+from broker.store.store import VhostStore
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-    from broker.core.queue.queue import Queue
-    from broker.delivery.engine_parts import EngineParts
-    from broker.delivery.queue_messages import QueueMessages
-    from broker.settings import Settings
-    from broker.store.checkpoint import QueueState
-    from broker.store.damage import CorruptStore
-    from broker.store.recovery import Recovered
-    from broker.store.store import VhostStore
 
 __all__ = ["Engine"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from broker.core.delay.delayed import Delay
 from broker.core.publishing.local_store import LocalStore
@@ -13,19 +13,16 @@ from broker.core.publishing.producers import Producers
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.level import Level
+from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
 from broker.core.topology.journal import Journal, LocalJournal
+from broker.core.vhost import Vhost
 from broker.delivery.committer import Committer, EngineCommitter
-from broker.delivery.queue_messages import LocalMessages
-
-if TYPE_CHECKING:
-    from broker.core.queue.level_owner import LevelOwner
-    from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
-    from broker.delivery.queue_messages import QueueMessages
-    from broker.delivery.reader import SlotReader
-    from broker.store.message_log import MessageLog
-    from broker.store.recorder import Recorder
+from broker.delivery.queue_messages import LocalMessages, QueueMessages
+from broker.delivery.reader import SlotReader
+from broker.store.message_log import MessageLog
+from broker.store.recorder import Recorder
 
 __all__ = ["EngineParts", "LocalParts"]
 

@@ -7,19 +7,15 @@ Architecture", the Message Flusher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.message.delivery_count import with_delivery_count
-from broker.core.queue.consumer import LAST_OCTETS, LAST_OCTETS_AGAIN, TAGS
+from broker.core.message.message import Envelope, Message
+from broker.core.queue.consumer import LAST_OCTETS, LAST_OCTETS_AGAIN, TAGS, Consumer
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
-from broker.slots.slot import single
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Envelope, Message
-    from broker.core.queue.consumer import Consumer
-    from broker.core.queue.level import Level
-    from broker.slots.slot import Slot
+from broker.core.queue.level import Level
+from broker.slots.slot import Slot, single
 
 __all__ = ["deliver", "rooms_of", "spread"]
 

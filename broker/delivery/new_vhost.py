@@ -6,8 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.delay.delayed import Delay
+from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.reply_to import ReplyConsumers
+from broker.core.queue.consumer import ChannelConsumers
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
+from broker.core.topology.journal import Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
@@ -15,12 +21,6 @@ from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
-    from broker.core.publishing.message_store import MessageStore
-    from broker.core.queue.consumer import ChannelConsumers
-    from broker.core.queue.level import Level
-    from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.queue import Queue
-    from broker.core.topology.journal import Journal
     from broker.settings import Settings
 
 __all__ = ["limits_of", "new_vhost"]

@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.deadlines import Clock
 from broker.core.message.delay import due_ms_of
+from broker.core.message.message import Message
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.holding_queue import HoldingQueue
+from broker.core.queue.level import Level
+from broker.slots.slot import Slot
 from broker.slots.states import Fill, Tenure
 from broker.store.queue_entry import Entries
 from broker.store.record import TARGET, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
-
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.slots.slot import Slot
-    from broker.store.store import VhostStore
+from broker.store.store import VhostStore
 
 __all__ = ["Pager"]
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.moving.moving import Move
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
-    from broker.slots.slot import Slot
 
 __all__ = ["LocalMessages", "Peeked", "QueueMessages", "load"]
 

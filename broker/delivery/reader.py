@@ -6,21 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from bitarray import bitarray
 
 from broker.core.delay.delayed import FETCH_BYTES
 from broker.core.message.delay import due_ms_of
+from broker.core.message.message import Message
+from broker.core.queue.level import Level
 from broker.delivery.message_loader import MessageLoader, weigh
 from broker.event_log import get_logger
+from broker.slots.slot import Slot
 from broker.slots.states import Tenure
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.slots.slot import Slot
-    from broker.store.store import VhostStore
+from broker.store.store import VhostStore
 
 __all__ = ["SlotReader"]
 

@@ -7,25 +7,22 @@ A queue moves to another worker when its own dies.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from broker.core.firehose import Firehose
 from broker.core.publish_credit import PublishCredit
+from broker.core.queue.consumer import ChannelConsumers, Consumer
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
+from broker.core.queue.level import Level
 from broker.core.queue.level_owner import QueueWorker
+from broker.core.queue.queue import Queue
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.flusher import deliver, rooms_of, spread
-from broker.delivery.reader import READ_COST
+from broker.delivery.reader import READ_COST, SlotReader
 from broker.event_log import get_logger
+from broker.slots.slot import Slot
 from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
-
-if TYPE_CHECKING:
-    from broker.core.firehose import Firehose
-    from broker.core.queue.consumer import ChannelConsumers, Consumer
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.delivery.reader import SlotReader
-    from broker.slots.slot import Slot
 
 __all__ = ["Worker", "Workers"]
 

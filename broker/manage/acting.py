@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pamqp import commands
 
@@ -22,10 +22,8 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.link import CallRefused, ClientEvents, ClientLink
 from broker.core.auth.peer import Peer
 from broker.core.names import is_short_text
+from broker.manage.call import Call
 from broker.manage.refusal import HttpRefused, bad_request
-
-if TYPE_CHECKING:
-    from broker.manage.call import Call
 
 __all__ = ["acting"]
 

@@ -16,11 +16,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from broker.event_log import get_logger
 from broker.manage.gradual import pause
+from broker.manage.refusal import HttpRefused
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.manage.client import ApiClient
-    from broker.manage.refusal import HttpRefused
 
 __all__ = [
     "JSON",

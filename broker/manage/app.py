@@ -37,6 +37,7 @@ from broker.manage.api import (
     vhosts,
 )  # fmt: skip
 from broker.manage.call import READING, ApiRoute, Call, Needs, tags_suffice
+from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, LoggedIn, LoginSessions
 from broker.manage.metrics.shared_scrapes import metric_routes
 from broker.manage.origin import check_change, check_host
@@ -48,7 +49,6 @@ from broker.manage.v1 import slot_routes, snapshot_routes
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
-    from broker.manage.client import ApiClient
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["RouteTable", "api_routes", "application", "http_routes", "metrics_routes"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.table_writer import encode_table
 from broker.manage.refusal import bad_request
-
-if TYPE_CHECKING:
-    from broker.operations.request import Request
+from broker.operations.request import Request
 
 __all__ = ["flag", "number", "table", "texts"]
 

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
+from broker.core.auth.users import User
 from broker.core.definitions.json_text import read_json
+from broker.core.moving.course import CheckPublish
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
 from broker.manage.answers import Response
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
@@ -21,10 +25,6 @@ from broker.operations.rights import check_publish
 from broker.operations.table import OPERATIONS
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
-    from broker.core.moving.course import CheckPublish
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.vhost import Vhost
     from broker.manage.client import ApiClient
     from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker

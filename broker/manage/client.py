@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from broker.core.auth.peer import Peer
-    from broker.manage.refusal import HttpRefused
+from broker.core.auth.peer import Peer
+from broker.manage.refusal import HttpRefused
 
 __all__ = ["ApiClient", "payer"]
 

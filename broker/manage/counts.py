@@ -8,18 +8,18 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
+from broker.core.vhost import Vhost
 from broker.manage.gradual import in_pieces
 from broker.process_memory import resident_bytes
+from broker.store.files import Files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
     from broker.net.listener import Listener
-    from broker.store.files import Files
     from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = [

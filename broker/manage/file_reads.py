@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.store.damage import StoreFailed
-
-if TYPE_CHECKING:
-    from broker.store.files import File, Files
+from broker.store.files import File, Files
 
 __all__ = ["FileReads"]
 

@@ -17,12 +17,12 @@ from broker.manage.client_protocol import ClientProtocol
 from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listening
 from broker.net.strangers import Strangers, descriptors_for_clients
+from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from broker.net.tls import TlsContext
     from broker.settings import Settings
 
 __all__ = ["ManageListener"]

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from time import thread_time
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from broker.core.bounded_pattern import BoundedPattern
 from broker.manage.answers import Response, encoded, json_answer, rows_answer
+from broker.manage.call import Call
 from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.operations.rows import Row
-
-if TYPE_CHECKING:
-    from broker.manage.call import Call
 
 __all__ = ["Columns", "Listing", "NameFilter", "PageQuery", "listed", "row_answer", "small_list", "sort_key"]
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import Refused
 from broker.core.auth.logins import BASIC, Logins, Verdict
+from broker.core.auth.users import User, Users
 from broker.event_log import get_logger
+from broker.manage.client import ApiClient
 from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused, LoginRefused
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from broker.core.auth.users import User, Users
-    from broker.manage.client import ApiClient
     from broker.settings.access import Http
 
 __all__ = ["HttpLogin", "LoggedIn", "LoginSessions", "cookie_name", "credentials_of", "token_of"]

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from broker.core.auth.logins import Logins
+from broker.manage.file_reads import FileReads
+from broker.manage.samples import Samples
+from broker.net.listener import Listener
 from broker.operations.operated_broker import OperatedBroker
+from broker.operations.request import Verb
+from broker.settings import Settings
+from broker.store.files import Files
+from broker.vhosts.broker_statistics import BrokerStatistics
 
 if TYPE_CHECKING:
-    from broker.core.auth.logins import Logins
     from broker.manage.client import ApiClient
-    from broker.manage.file_reads import FileReads
-    from broker.manage.samples import Samples
-    from broker.net.listener import Listener
-    from broker.operations.request import Verb
-    from broker.settings import Settings
-    from broker.store.files import Files
-    from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = ["ManagedBroker"]
 

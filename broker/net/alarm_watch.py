@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.core.alarms import Alarms, Kind, Watermark
@@ -9,8 +10,6 @@ from broker.event_log import get_logger
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
     from broker.settings import Settings
     from broker.store.reserve import Reserve

@@ -7,12 +7,10 @@ as much as its password check.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from broker.core.auth.peer import Peer
 from broker.net.strangers import Strangers
-
-if TYPE_CHECKING:
-    from broker.core.auth.peer import Peer
 
 __all__ = ["Handshakes"]
 

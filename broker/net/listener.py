@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from pamqp import commands
 
@@ -17,25 +17,23 @@ from broker.amqp.codec import encode_method
 from broker.amqp.connection import Connection
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
+from broker.core.auth.logins import Logins
+from broker.core.auth.peer import Peer
+from broker.core.auth.permissions import Permissions
+from broker.core.auth.usage import Usage
+from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
+from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.net.address import close, close_servers, listening
 from broker.net.handshakes import Handshakes
 from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.strangers import descriptors_for_clients
+from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
 from broker.net.transport import UNKNOWN, Transport
-
-if TYPE_CHECKING:
-    from broker.core.auth.logins import Logins
-    from broker.core.auth.peer import Peer
-    from broker.core.auth.permissions import Permissions
-    from broker.core.auth.usage import Usage
-    from broker.core.session.channel import SessionOfChannel
-    from broker.core.vhost import Vhost
-    from broker.delivery.turn import Turn
-    from broker.net.tls import TlsContext
-    from broker.settings import Settings
+from broker.settings import Settings
 
 __all__ = ["Listener"]
 

@@ -8,14 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.auth.logins import Answer, LoginClient, Logins, PasswordCheck
+from broker.core.auth.users import Users
 from broker.event_log import get_logger
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import Users
-    from broker.settings.access import Auth
+from broker.settings.access import Auth
 
 __all__ = ["PasswordThreads", "logins_of"]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from pamqp import commands
 
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
-    from broker.core.alarms import Alarms
-    from broker.core.publishing.message_store import MessageStore
-    from broker.core.session.connection import SessionOfConnection
+from broker.amqp.connection import Connection
+from broker.core.alarms import Alarms
+from broker.core.publishing.message_store import MessageStore
+from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["STORE_BACKLOG_MAX_BYTES", "PublisherThrottle", "Stop", "ThrottledConnection"]
 

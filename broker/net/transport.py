@@ -13,23 +13,21 @@ import socket as sockets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.connection import Connection
 from broker.amqp.control import CLOSED, RUNNING
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.framing import HEARTBEAT, Octets
 from broker.core.auth.peer import Peer
+from broker.core.session.connection import SessionOfConnection
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
+from broker.net.handshakes import Handshakes
 from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
 from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.tls import peer_of
-
-if TYPE_CHECKING:
-    from broker.core.session.connection import SessionOfConnection
-    from broker.net.handshakes import Handshakes
 
 __all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,13 +12,11 @@ from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
 from broker.administration.slices import emptied, finished
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
+from broker.core.vhost import Vhost
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfVhosts, OperationRefused, parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["DEFINITION_OPERATIONS"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.operations.request import OperationRefused
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
+from broker.routing.exchange import Exchange
 
 __all__ = ["destination_of", "exchange_named", "queue_named", "told"]
 

@@ -15,7 +15,7 @@ from broker.operations.request import Asker, OperationRefused, Range, parameters
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["DRAIN_OPERATIONS"]
+__all__ = ["DRAIN_OPERATIONS", "TIMEOUT_MAX_S", "TIMEOUT_S", "Drain", "drain"]
 
 TIMEOUT_S: Final = 60
 TIMEOUT_MAX_S: Final = 86_400
@@ -64,6 +64,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
             session.output_window.end()
         return sum([session.unacked for session in found])
 
+    _log.info("clients.draining", conn=asked.connection, unacked=unacked())
     try:
         left = await _settled(unacked, asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
@@ -87,6 +88,7 @@ async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> di
     consumers = [consumer for consumer in queue.consumers if isinstance(consumer, Consumer)]
     for consumer in consumers:
         consumer.shut()
+    _log.info("queue.draining", vhost=asked.vhost, queue=asked.queue, consumers=len(consumers))
     try:
         left = await _settled(lambda: sum([consumer.unacked for consumer in consumers]), asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
@@ -113,7 +115,7 @@ async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> 
     while (left := unacked()) and loop.time() < begun + timeout_s:
         if loop.time() >= told:
             told += TOLD_S
-            await asker.say({"step": "draining", "unacked": left})
+            await asker.say({"waits_for": "acknowledgements", "count": left})
         await asyncio.sleep(LOOK_S)
     return left
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import decided
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.auth.users import User
 from broker.core.names import check_exchange_type, is_short_text, refuse_reserved
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.operations.destination import destination_of, exchange_named
 from broker.operations.operation import Operation
 from broker.operations.queues import check_arguments, check_declare, check_name
 from broker.operations.request import Asker, OperationRefused, parameters
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
-    from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
-    from broker.routing.exchange import Exchange
 
 __all__ = ["EXCHANGE_OPERATIONS"]
 

@@ -8,9 +8,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import count_all
-from broker.core.definitions.export import policy_fields
+from broker.core.definitions.export import policy_row
+from broker.core.queue.consumer import Consumer
+from broker.core.queue.queue import Queue
 from broker.core.queue.queue_bytes import QueueBytes
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
 from broker.operations.operation import ADMINISTRATOR, MONITORING, Operation
+from broker.operations.queue_readings import Rates
 from broker.operations.request import ROWS_AT_ONCE, Asker, OfVhosts, parameters
 from broker.operations.rows import (
     Row,
@@ -27,17 +32,13 @@ from broker.operations.rows import (
     queue_lengths,
     queue_row,
     slot_count,
+    user_row,
 )
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
-    from broker.core.queue.consumer import Consumer
-    from broker.core.queue.queue import Queue
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.queue_readings import Rates
-    from broker.routing.exchange import Exchange
 
 __all__ = ["LISTINGS", "count_bytes"]
 
@@ -60,6 +61,7 @@ CHANNEL: Final = (
     *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),
     *("global_prefetch_count", "confirm", "transactional"),
 )
+USER: Final = ("name", "tags", "of_settings", "limits")
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
 MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
 
@@ -150,15 +152,7 @@ def list_topic_permissions(broker: OperatedBroker, asked: OfVhosts, _asker: Aske
 def list_users(broker: OperatedBroker, _asked: OfVhosts, _asker: Asker) -> list[Row]:
     """List the users."""
     users = broker.administration.users
-    return [
-        {
-            "name": user.name,
-            "tags": list(user.tags),
-            "of_settings": users.is_configured(user.name),
-            "limits": user.limits.to_json(),
-        }
-        for user in users.listing()
-    ]
+    return [picked(user_row(users, user), USER) for user in users.listing()]
 
 
 def offline_rows(administration: Administration) -> Iterator[Row]:
@@ -263,8 +257,8 @@ def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
 def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
     """Yield the policies of a vhost."""
     for policy in vhost.policies.list(operator=operator):
-        row = policy_fields(policy)
-        yield picked({**row, "vhost": vhost.name, "apply_to": row["apply-to"]}, POLICY)
+        row = policy_row(vhost.name, policy)
+        yield picked({**row, "apply_to": row["apply-to"]}, POLICY)
 
 
 LISTINGS: Final[dict[str, Operation[Any]]] = {

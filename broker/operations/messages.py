@@ -15,10 +15,12 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.amqp.header_writer import encode_header
+from broker.core.auth.users import User
 from broker.core.message.carbon_copies import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.moving.walk import Walk
+from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.session.publication import check_user_id
 from broker.delivery.queue_messages import Peeked, load
@@ -28,13 +30,11 @@ from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import check_destination, of_queue
 from broker.operations.rows import message_row
+from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
-    from broker.core.queue.level import Level
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
-    from broker.slots.slot import Slot
 
 __all__ = ["MESSAGE_OPERATIONS", "drop"]
 

@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.deciding import count_all
+from broker.core.auth.users import User
 from broker.core.moving.condition import every
 from broker.core.moving.course import back_home, to_exchange, to_queue
 from broker.core.moving.moving import Move, MoveTally
@@ -17,12 +18,11 @@ from broker.operations.destination import destination_of, queue_named, told
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import check_destination, check_publish
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
-    from broker.routing.exchange import Exchange
 
 __all__ = ["MOVING_OPERATIONS", "carry_out"]
 

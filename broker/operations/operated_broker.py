@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from broker.administration.administration import Administration
+from broker.administration.backups import Backups
+from broker.administration.rehearsal import Rehearsal
+from broker.core.auth.permissions import Permissions
+from broker.core.queue.queue import Queue
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
+from broker.delivery.engine import Engine
 from broker.operations.queue_readings import HeadTimes, QueueRates
 from broker.operations.request import OperationRefused
-
-if TYPE_CHECKING:
-    from broker.administration.administration import Administration
-    from broker.administration.backups import Backups
-    from broker.administration.rehearsal import Rehearsal
-    from broker.core.auth.permissions import Permissions
-    from broker.core.queue.queue import Queue
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.vhost import Vhost
-    from broker.delivery.engine import Engine
-    from broker.taps.taps import Taps
+from broker.taps.taps import Taps
 
 __all__ = ["ClusterMembership", "OperatedBroker", "OverlayView"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from broker.amqp.errors import BrokerError
+from broker.core.auth.users import User
 from broker.operations.request import Asker, OperationRefused, Request, Verb, read
 from broker.store.damage import CorruptStore, StoreFailed
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
     from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["ADMINISTRATOR", "MONITORING", "Operation", "carry_out", "refusing", "verb_of"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.event_log import get_logger
+from broker.operations.drain import TIMEOUT_MAX_S, TIMEOUT_S, Drain, drain
 from broker.operations.operation import MONITORING, Operation
-from broker.operations.request import Asker, OperationRefused, parameters
+from broker.operations.request import Asker, OperationRefused, Range, parameters
 from broker.operations.rows import slot_count, user_name
 from broker.taps.tap_listing import cursor_rows
 
@@ -28,6 +29,14 @@ _log = get_logger()
 @parameters
 class Nothing:
     """No parameters."""
+
+
+@parameters
+class Stop:
+    """How to stop: with `drain` clients may first settle what they hold."""
+
+    drain: bool = False
+    drain_s: Annotated[int, Range(0, TIMEOUT_MAX_S)] = TIMEOUT_S
 
 
 @parameters
@@ -98,9 +107,11 @@ def settings(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[
     return broker.shown_settings()
 
 
-async def stop(broker: OperatedBroker, _asked: Nothing, asker: Asker) -> None:
-    """Stop the broker; the end of the socket is the answer."""
+async def stop(broker: OperatedBroker, asked: Stop, asker: Asker) -> None:
+    """Stop the broker, after its clients have finished if they are to; the end of the socket is the answer."""
     asker.tell({"pid": os.getpid()})
+    if asked.drain:
+        await drain(broker, Drain(timeout_s=asked.drain_s, reason="the broker is about to stop"), asker)
     broker.ask_to_stop(asker.tell)
     await asyncio.Event().wait()
 
@@ -173,7 +184,7 @@ PROCESS_OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "status": Operation(status, Nothing, tag=MONITORING),
     "reload": Operation(reload, Nothing),
     "settings": Operation(settings, Nothing),
-    "stop": Operation(stop, Nothing),
+    "stop": Operation(stop, Stop),
     "close_connection": Operation(close_connection, CloseConnection),
     "cluster": Operation(cluster, Nothing, tag=MONITORING),
     "cluster_leave": Operation(cluster_leave, LeaveCluster),

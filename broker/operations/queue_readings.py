@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from broker.amqp.errors import BrokerError
-
-if TYPE_CHECKING:
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.slots.slot import Slot
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.slots.slot import Slot
 
 __all__ = ["HeadTimes", "QueueCounters", "QueueRates", "Rates"]
 

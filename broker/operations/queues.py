@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from broker.administration.deciding import decided
 from broker.administration.definitions import PAUSED_QUEUE
 from broker.amqp.table_writer import encode_table
+from broker.core.auth.users import User
 from broker.core.names import is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.core.resource import Resource
 from broker.event_log import get_logger
 from broker.operations.messages import drop
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OperationRefused, Range, parameters
 from broker.operations.rights import of_queue
 from broker.operations.rows import message_row, slot_count
+from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.core.resource import Resource
     from broker.operations.operated_broker import OperatedBroker
-    from broker.slots.slot import Slot
 
 __all__ = ["QUEUE_OPERATIONS", "check_arguments", "check_declare", "check_name"]
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker.amqp.errors import ChannelError
+from broker.core.auth.permissions import Kind
+from broker.core.auth.users import User
 from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
+from broker.core.vhost import Vhost
 from broker.operations.destination import destination_of
+from broker.operations.request import OfQueue
+from broker.routing.exchange import Exchange
 from broker.slot_files.seal_log import TAP_PREFIX
 
 if TYPE_CHECKING:
-    from broker.core.auth.permissions import Kind
-    from broker.core.auth.users import User
-    from broker.core.vhost import Vhost
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.request import OfQueue
-    from broker.routing.exchange import Exchange
 
 __all__ = [
     "check_cursor",

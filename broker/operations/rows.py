@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from broker.amqp.content_header import decode_properties
 from broker.amqp.control import ConnectionState
 from broker.core.arguments import queue_type
-from broker.core.definitions.export import json_table
+from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.queue import Queue
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
+    from broker.core.auth.users import User, Users
     from broker.core.queue.consumer import Consumer
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.delivery.queue_messages import Peeked
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
 
 __all__ = [
     "BindingEnds",
@@ -52,6 +53,7 @@ __all__ = [
     "queue_state",
     "slot_count",
     "user_name",
+    "user_row",
     "vhost_name",
 ]
 
@@ -184,6 +186,14 @@ def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[Bin
         yield vhost, "", destination, destination.name, {}
 
 
+# -- users ------------------------------------------------------------------------------------------------------------
+
+
+def user_row(users: Users, user: User) -> Row:
+    """Return the row of a user. The plain password of a user of the settings is never shown."""
+    return {**user_fields(user.to_json()), "of_settings": users.is_configured(user.name)}
+
+
 # -- clients ----------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +250,8 @@ def _connection_state(session: SessionOfConnection, *, blocked: bool) -> str:
         return state.name.lower()
     if blocked:
         return "blocked"
+    if session.output_window.ended:
+        return "draining"
     return "running" if session.output_window.writable else "flow"
 
 

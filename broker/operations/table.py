@@ -13,6 +13,7 @@ from broker.operations.moving import MOVING_OPERATIONS
 from broker.operations.operation import Operation, verb_of
 from broker.operations.process import PROCESS_OPERATIONS
 from broker.operations.queues import QUEUE_OPERATIONS
+from broker.operations.request import Verb
 from broker.operations.taps import TAP_OPERATIONS
 from broker.operations.top import TOP_OPERATIONS
 from broker.operations.trace import TRACE_OPERATIONS
@@ -22,7 +23,6 @@ from broker.operations.vhosts import VHOST_OPERATIONS
 
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
-    from broker.operations.request import Verb
 
 __all__ = ["OPERATIONS", "control_verbs"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from broker.core.auth.users import User
 from broker.core.resource import Resource
 from broker.operations.operation import MONITORING, Operation
 from broker.operations.request import Asker, OfQueue, OfVhosts, OperationRefused, Range, parameters
@@ -12,7 +13,6 @@ from broker.operations.rights import check_cursor, check_new_tap, check_seal, ch
 from broker.taps.tap_listing import cursor_rows
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
     from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["TAP_OPERATIONS"]

@@ -9,6 +9,9 @@ from re import Pattern
 from re import compile as regex
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from broker.core.auth.users import User
+from broker.core.deadlines import Clock
+from broker.core.firehose import Passage
 from broker.core.names import TRACE
 from broker.event_log import get_logger
 from broker.operations.operation import Operation
@@ -17,9 +20,6 @@ from broker.operations.rows import body_fields, properties_row
 from broker.routing.listeners import Listeners
 
 if TYPE_CHECKING:
-    from broker.core.auth.users import User
-    from broker.core.deadlines import Clock
-    from broker.core.firehose import Passage
     from broker.operations.operated_broker import OperatedBroker
 
 __all__ = ["TRACE_OPERATIONS"]

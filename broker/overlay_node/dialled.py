@@ -21,10 +21,10 @@ from broker.client.address import AmqpAddress
 from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE
 from broker.event_log import get_logger
+from broker.overlay_node.overlay_link import OverlayLink
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings.overlay import Neighbour
 
 __all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "DialledCarrier", "Dialler"]

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.overlay.conjunction import pattern_of
-from broker.overlay.packets import Space
+from broker.overlay.packets import Space, Vector
 from broker.overlay.virtual_time import NO_VECTOR
 from broker.routing.engines.pairwise import words_match
 from broker.routing.pattern import split_words
@@ -15,7 +15,6 @@ from broker.routing.pattern import split_words
 if TYPE_CHECKING:
     from broker.overlay.inner import Inner
     from broker.overlay.interest_scheme import InterestScheme
-    from broker.overlay.packets import Vector
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.leaf_driver import LeafDriver
     from broker.settings.overlay import Neighbour, OverlayBroker

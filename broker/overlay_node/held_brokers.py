@@ -16,19 +16,19 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.leaf import Leaf
+from broker.overlay.packets import Packet
+from broker.overlay.peers import Outgoing
 from broker.overlay.timing import Timing
 from broker.overlay_node.leaf_driver import LeafDriver
 from broker.overlay_node.leaf_file import LeafFile
+from broker.store.files import Files
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
-    from broker.overlay.leaf import Leaf
-    from broker.overlay.packets import Packet
-    from broker.overlay.peers import Outgoing
     from broker.overlay_node.overlay_link import OverlayLink
     from broker.settings import Settings
     from broker.settings.overlay import OverlayBroker
-    from broker.store.files import Files
     from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["HeldBrokers"]

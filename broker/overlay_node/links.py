@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.errors import ChannelError
 from broker.core.publishing.accepted_link import LINK_QUEUE, AcceptedLink
 from broker.event_log import get_logger
+from broker.overlay.packets import Packet
 from broker.overlay_node.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, PROCESS_ARGUMENT, DialledCarrier, Dialler
 from broker.overlay_node.overlay_link import Carrier, LinkEvents, OverlayLink
 
 if TYPE_CHECKING:
-    from broker.overlay.packets import Packet
     from broker.settings import Settings
     from broker.settings.overlay import Neighbour, OverlayBroker
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from broker.administration.opening import configured_users
 from broker.core.alarms import Alarms
+from broker.core.auth.logins import Logins
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import Users
@@ -16,14 +16,11 @@ from broker.net.alarm_watch import AlarmWatch, watermarks
 from broker.net.listener import Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
+from broker.parts.data import Data
+from broker.parts.http import Http
 from broker.parts.part import Part, Shared
-
-if TYPE_CHECKING:
-    from broker.core.auth.logins import Logins
-    from broker.parts.data import Data
-    from broker.parts.http import Http
-    from broker.parts.ports import Ports
-    from broker.settings import Settings
+from broker.parts.ports import Ports
+from broker.settings import Settings
 
 __all__ = ["Clients"]
 

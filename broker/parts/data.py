@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.errors import BrokerError
 from broker.delivery.clock_watch import ClockWatch
 from broker.delivery.turn import Turn
+from broker.net.address import Bound
 from broker.parts.part import Part, Shared
+from broker.parts.ports import Ports
 from broker.random_name import generate_name
+from broker.settings import Settings
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.clock_file import ClockFile
 from broker.store.data_folder import DataFolder
@@ -20,9 +23,6 @@ from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
     from broker.cluster.broker_node import BrokerNode
-    from broker.net.address import Bound
-    from broker.parts.ports import Ports
-    from broker.settings import Settings
 
 __all__ = ["Data"]
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.administration.administration import Administration
 from broker.administration.definitions_store import local_definitions
 from broker.administration.opening import open_all
 from broker.administration.rehearsal import Rehearsal
-from broker.core.alarms import DATABASE
+from broker.core.alarms import DATABASE, Alarms
 from broker.core.auth.first_user import warn_of_guest
 from broker.event_log import get_logger
+from broker.net.listener import Listener
+from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
+from broker.parts.clients import Clients
+from broker.parts.data import Data
 from broker.parts.part import Part, Shared
 from broker.random_name import generate_name
-
-if TYPE_CHECKING:
-    from broker.core.alarms import Alarms
-    from broker.net.listener import Listener
-    from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
-    from broker.parts.clients import Clients
-    from broker.parts.data import Data
-    from broker.settings import Settings
+from broker.settings import Settings
 
 __all__ = ["ClusterClients", "Definitions"]
 

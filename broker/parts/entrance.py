@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from broker.administration.backups import Backups
 from broker.manage.counts import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
@@ -13,20 +14,15 @@ from broker.net.control import ControlSocket
 from broker.operations.operated_broker import OperatedBroker
 from broker.operations.table import control_verbs
 from broker.operations.unacked import answering
+from broker.parts.clients import Clients
+from broker.parts.data import Data
+from broker.parts.definitions import Definitions
+from broker.parts.http import Http
+from broker.parts.overlay import Overlay
 from broker.parts.part import Part, Shared
+from broker.parts.ports import Ports
 from broker.settings.change import in_force
 from broker.vhosts.broker_statistics import BrokerStatistics
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from typing import Any
-
-    from broker.parts.clients import Clients
-    from broker.parts.data import Data
-    from broker.parts.definitions import Definitions
-    from broker.parts.http import Http
-    from broker.parts.overlay import Overlay
-    from broker.parts.ports import Ports
 
 __all__ = ["Entrance"]
 

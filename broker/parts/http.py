@@ -11,14 +11,14 @@ from broker.amqp.errors import BrokerError
 from broker.event_log import get_logger
 from broker.net.address import CannotListen, bind, close
 from broker.parts.part import Part, Shared
+from broker.settings import Settings
+from broker.settings.access import HttpPort
 
 if TYPE_CHECKING:
     from broker.manage.listener import ManageListener
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.probes import Gate
     from broker.parts.ports import Ports
-    from broker.settings import Settings
-    from broker.settings.access import HttpPort
 
 __all__ = ["NEEDED", "Http"]
 

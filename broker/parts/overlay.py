@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from broker.delivery.engine import Engine
+from broker.parts.data import Data
 from broker.parts.part import Part, Shared
 
 if TYPE_CHECKING:
-    from broker.delivery.engine import Engine
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.links import Links
-    from broker.parts.data import Data
 
 __all__ = ["Overlay"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.settings import Settings
 from broker.stopping import Stopping
+from broker.store.files import Files
 from broker.vhosts.recovery_watch import RecoveryWatch
 
 if TYPE_CHECKING:
     from broker.delivery.turn import Turn
-    from broker.settings import Settings
-    from broker.store.files import Files
 
 __all__ = ["Part", "Shared"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 from broker.event_log import get_logger
 from broker.net.address import Bound
 from broker.net.tls import TlsContext
 from broker.parts.part import Part, Shared
+from broker.settings import Settings
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.settings import Settings
 
 __all__ = ["CertificateWatch", "Ports"]
 

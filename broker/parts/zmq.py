@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import BrokerError
+from broker.parts.clients import Clients
+from broker.parts.data import Data
+from broker.parts.overlay import Overlay
 from broker.parts.part import Part, Shared
 
 if TYPE_CHECKING:
-    from broker.parts.clients import Clients
-    from broker.parts.data import Data
-    from broker.parts.overlay import Overlay
     from broker.zeromq.bridges import Bridges
 
 __all__ = ["Zmq"]

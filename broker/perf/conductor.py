@@ -16,7 +16,7 @@ from broker.perf.load import Load
 from broker.perf.machine import ProcessTree
 from broker.perf.outcome import RunOutcome, RunTally
 from broker.perf.parts import Consumers, Publishers
-from broker.perf.progress import RunProgress
+from broker.perf.progress import RunProgress, interval_line
 from broker.perf.result import Interval, LatencyPair
 
 T = TypeVar("T")
@@ -295,7 +295,7 @@ class Ledger:
         latency = LatencyPair.of(self._within)
         interval = Interval(at_s, since.published, since.confirmed, since.delivered, latency)
         self._outcome.intervals.append(interval)
-        self._progress.interval(interval, seconds)
+        self._progress.show(interval_line(interval, seconds))
         self._within.clear()
         self._shown, self._shown_s = total, at_s
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -83,18 +83,12 @@ def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> I
             in_step = True
         finally:
             with suppress(OSError, Refusal):  # the loss of the broker has been reported already
-                _clear(topology, control if in_step else PeerConnection(options.uri, PUBLISH_CHANNEL))
+                remover = control if in_step else PeerConnection(options.uri, PUBLISH_CHANNEL)
+                with closing(remover):
+                    remover.socket.settimeout(_REMOVE_LIMIT_S)
+                    topology.remove(remover)
             if not in_step:
                 control.close()
-
-
-def _clear(topology: RunTopology, peer: PeerConnection) -> None:
-    """Remove the topology and close the connection."""
-    try:
-        peer.socket.settimeout(_REMOVE_LIMIT_S)
-        topology.remove(peer)
-    finally:
-        peer.close()
 
 
 def _ceiling_per_s(load: Load, interruption: Interruption) -> float:

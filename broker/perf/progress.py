@@ -43,10 +43,6 @@ class RunProgress:
     ) -> None:
         self.close()
 
-    def interval(self, interval: Interval, seconds: float) -> None:
-        """Show the figures of an interval of this length."""
-        self.show(interval_line(interval, seconds))
-
     def share(self, stage: str, done: int, total: int) -> None:
         """Show the progress of a stage at a readable rate; always show its start and end."""
         now = self._clock()
@@ -90,11 +86,8 @@ class RunProgress:
 def interval_line(interval: Interval, seconds: float) -> str:
     """Return an interval as one line: its end, its rates, its latency."""
     parts = [f"time {interval.at_s:.{1 if seconds >= _COARSE_S else 2}f} s"]
-    for name, count in (
-        ("published", interval.published),
-        ("confirmed", interval.confirmed),
-        ("delivered", interval.delivered),
-    ):
+    for name in ("published", "confirmed", "delivered"):
+        count = getattr(interval, name)
         if count or name != "confirmed":
             parts.append(f"{name} {rate_text(count / seconds if seconds > 0 else 0)}")
     if interval.latency_us is not None:

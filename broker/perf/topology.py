@@ -83,15 +83,6 @@ class RunTopology:
             peer.call(wire.exchange_delete(peer.channel, self.exchange), wire.EXCHANGE_DELETE_OK)
 
 
-@dataclass(frozen=True, slots=True)
-class Addressing:
-    """The topology to declare, the keys to publish with, and the number of queues that each message reaches."""
-
-    topology: RunTopology
-    keys: tuple[str, ...]
-    copies: int | None
-
-
 def add_addressing(parser: argparse.ArgumentParser) -> None:
     """Add the options that name exchange, queues and routing keys.
 
@@ -107,8 +98,8 @@ def add_addressing(parser: argparse.ArgumentParser) -> None:
     add_switch(group, "-p --predeclared", "declare and bind nothing; a missing queue or exchange is an error")
 
 
-def addressing_of(options: argparse.Namespace) -> Addressing:
-    """Resolve the options into exchange, queues, keys and bindings.
+def addressing_of(options: argparse.Namespace) -> tuple[RunTopology, list[str], int | None]:
+    """Return the topology that the options describe, the keys to publish with, and how many queues a message reaches.
 
     Raises: BadOptions.
     """
@@ -136,7 +127,7 @@ def addressing_of(options: argparse.Namespace) -> Addressing:
         own_queues=options.queue is None,
         own_exchange=options.exchange is None,
     )
-    return Addressing(topology, tuple(keys), _copies(options, exchange, keys, queues))
+    return topology, keys, _copies(options, exchange, keys, queues)
 
 
 def own_name() -> str:

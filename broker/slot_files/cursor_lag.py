@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from broker.slot_files.seal_log import Seal
+from broker.slot_files.seal_log import Seal
 
 __all__ = ["Lag", "LagTable"]
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
+from broker.settings.storage import TapSettings
 from broker.slot_files.seal_log import TAP_PREFIX, Cursor
+from broker.slot_files.slot_folder import SlotFolder
 from broker.taps.refused import TapRefused, vhost_named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from broker.core.deadlines import Clock
-    from broker.settings.storage import TapSettings
-    from broker.slot_files.slot_folder import SlotFolder
-    from broker.taps.slot_writer import SlotWriter
-    from broker.vhosts.vhosts import Vhosts
+from broker.taps.slot_writer import SlotWriter
+from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["Cursors", "check_cursor_name"]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
+from broker.core.vhost import Vhost
 
 __all__ = ["IN_CLUSTER", "TapRefused", "vhost_named"]
 

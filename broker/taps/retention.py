@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from broker.core.deadlines import Clock
 from broker.event_log import get_logger
+from broker.settings.storage import TapSettings
 from broker.slot_files.seal_log import Seal
 from broker.slot_files.seal_view import SealView
+from broker.slot_files.slot_folder import SlotFolder
+from broker.taps.slot_snapshots import Snapshots
+from broker.taps.slot_writer import SlotWriter
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock
-    from broker.settings.storage import TapSettings
-    from broker.slot_files.slot_folder import SlotFolder
-    from broker.taps.slot_snapshots import Snapshots
-    from broker.taps.slot_writer import SlotWriter
-    from broker.vhosts.vhosts import Vhosts
+from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["Cap", "Retention", "plan_deletions"]
 

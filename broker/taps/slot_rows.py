@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.content_header import measure_header
-from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX
+from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts
 from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.queue.level import Level
 from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
+from broker.slots.slot import Slot
+from broker.store.record import StoredMessage
 from broker.store.segment import SPILLED
+from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
-    from broker.amqp.header_facts import HeaderFacts
-    from broker.core.queue.level import Level
     from broker.slot_files.slot_file_writer import SlotFileWriter
-    from broker.slots.slot import Slot
-    from broker.store.record import StoredMessage
-    from broker.store.store import VhostStore
 
 __all__ = ["Piece", "copy_pieces", "gather", "let_go"]
 

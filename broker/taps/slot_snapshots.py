@@ -11,23 +11,22 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from broker.core.deadlines import Clock
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
-from broker.taps.slot_rows import copy_pieces, gather, let_go
+from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
 from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.core.deadlines import Clock
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
     from broker.delivery.engine import Engine
     from broker.settings.storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.slot_files.snapshot_folder import SnapshotSlot
-    from broker.taps.slot_rows import Piece
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 

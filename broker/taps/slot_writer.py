@@ -11,24 +11,21 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from broker.core.deadlines import Clock
 from broker.core.message.message import OVERHEAD_BYTES
+from broker.core.queue.level import Level
+from broker.core.queue.tap_queue import TapQueue
+from broker.delivery.engine import Engine
 from broker.event_log import get_logger
+from broker.settings.storage import TapSettings
+from broker.slot_files.seal_log import Seal
+from broker.slot_files.slot_folder import SlotFolder
 from broker.store.damage import CorruptStore, StoreFailed
-from broker.taps.slot_rows import copy_pieces, gather, let_go
+from broker.store.store import VhostStore
+from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
 from broker.tasks import Tasks
-
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock
-    from broker.core.queue.level import Level
-    from broker.core.queue.tap_queue import TapQueue
-    from broker.delivery.engine import Engine
-    from broker.settings.storage import TapSettings
-    from broker.slot_files.seal_log import Seal
-    from broker.slot_files.slot_folder import SlotFolder
-    from broker.store.store import VhostStore
-    from broker.taps.slot_rows import Piece
 
 __all__ = ["SlotWriter"]
 

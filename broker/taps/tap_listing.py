@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker.core.vhost import Vhost
 from broker.slot_files.cursor_lag import LagTable
-from broker.slot_files.seal_log import TAP_PREFIX
+from broker.slot_files.seal_log import TAP_PREFIX, Gap, Released, Seal
 
 if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.slot_files.seal_log import Gap, Released, Seal
     from broker.slot_files.seal_view import SealView
 
 __all__ = ["cursor_rows", "end_of", "tap_rows"]

@@ -7,15 +7,21 @@ to which seal a reader has passed. Slot files that every cursor has passed are r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
 from broker.core.queue.tap_queue import TapQueue, tap_arguments
+from broker.core.vhost import Vhost
+from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
-from broker.slot_files.seal_log import TAP_PREFIX
+from broker.settings import Settings
+from broker.slot_files.seal_log import TAP_PREFIX, Seal
+from broker.slot_files.seal_view import SealView
+from broker.slot_files.slot_folder import SlotFolder
 from broker.store.damage import StoreFailed
 from broker.taps.cursors import Cursors, check_cursor_name
 from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
@@ -23,19 +29,11 @@ from broker.taps.retention import Retention
 from broker.taps.slot_snapshots import Snapshots
 from broker.taps.slot_writer import SlotWriter
 from broker.taps.tap_listing import end_of, tap_rows
+from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from broker.core.deadlines import Clock
-    from broker.core.vhost import Vhost
-    from broker.delivery.engine import Engine
-    from broker.settings import Settings
-    from broker.slot_files.seal_log import Seal
-    from broker.slot_files.seal_view import SealView
-    from broker.slot_files.slot_folder import SlotFolder
-    from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["Taps"]
 

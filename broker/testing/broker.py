@@ -8,13 +8,17 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
+from broker.administration.definitions import Draft
 from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
+from broker.core.queue.queue import Queue
+from broker.core.session.channel import SessionOfChannel
+from broker.core.vhost import Vhost
 from broker.server import BrokerServer as Server
 from broker.settings import Settings
 from broker.settings.problem import problem_lines
@@ -23,12 +27,6 @@ from broker.store.memory_files import MemoryFiles
 from broker.testing import log
 from broker.testing.clock import VirtualClock
 from broker.testing.views import Published, QueueView, queue_view
-
-if TYPE_CHECKING:
-    from broker.administration.definitions import Draft
-    from broker.core.queue.queue import Queue
-    from broker.core.session.channel import SessionOfChannel
-    from broker.core.vhost import Vhost
 
 __all__ = ["Broker"]
 

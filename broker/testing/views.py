@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.content_header import decode_properties
+from broker.core.message.message import Message
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
     from pamqp.commands import Basic
 
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.slots.slot import Slot
 
 __all__ = ["MessageView", "Published", "QueueView"]
 

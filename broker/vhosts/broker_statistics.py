@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from broker.core.auth.usage import Usage
+from broker.core.queue.queue import Queue
+from broker.core.session.channel import SessionOfChannel
 from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 from broker.core.statistics.vhost_tally import VhostTally
-
-if TYPE_CHECKING:
-    from broker.core.auth.usage import Usage
-    from broker.core.queue.queue import Queue
-    from broker.core.session.channel import SessionOfChannel
-    from broker.delivery.engine import Engine
-    from broker.routing.exchange import Exchange
-    from broker.routing.exchange_tally import ExchangeTally
-    from broker.vhosts.vhosts import Vhosts
+from broker.delivery.engine import Engine
+from broker.routing.exchange import Exchange
+from broker.routing.exchange_tally import ExchangeTally
+from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["BrokerStatistics", "ChurnCounts"]
 

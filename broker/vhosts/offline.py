@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from broker.core.policy.policy import Policies
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
+from broker.core.vhost import Vhost
 
 __all__ = ["OfflineVhost"]
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.policy.policy import Policies
+from broker.core.vhost import Vhost
 from broker.delivery.engine import Engine
-from broker.delivery.engine_parts import LocalParts
+from broker.delivery.engine_parts import EngineParts, LocalParts
+from broker.delivery.turn import Turn
 from broker.event_log import get_logger
+from broker.settings import Settings
 from broker.store.damage import CorruptStore, StoreFailed
+from broker.store.data_folder import DataFolder
+from broker.store.recovery import Recovered, RecoveryProgress
 from broker.store.store import VhostStore
 from broker.tasks import Tasks
 from broker.vhosts.offline import OfflineVhost
-
-if TYPE_CHECKING:
-    from broker.core.policy.policy import Policies
-    from broker.core.vhost import Vhost
-    from broker.delivery.engine_parts import EngineParts
-    from broker.delivery.turn import Turn
-    from broker.settings import Settings
-    from broker.store.data_folder import DataFolder
-    from broker.store.recovery import Recovered, RecoveryProgress
-    from broker.vhosts.recovery_watch import RecoveryWatch
+from broker.vhosts.recovery_watch import RecoveryWatch
 
 __all__ = ["SharedEngines", "Vhosts"]
 

@@ -17,13 +17,13 @@ from broker.amqp.errors import BrokerError, NotNow
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.client.link import CallRefused, ClientEvents, ClientLink
 from broker.event_log import get_logger
+from broker.routing.exchange import Exchange
 from broker.routing.pattern import HASH, STAR, split_words
 from broker.tasks import Tasks
 from broker.zeromq.loop_socket import LoopSocket
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
     from broker.settings.zmq import ZmqEndpoint
 
 __all__ = ["Bridge", "BridgeContext", "TopicForm"]

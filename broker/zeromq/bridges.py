@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from broker.amqp.errors import BrokerError
+from broker.client.link import ClientLink
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
 from broker.zeromq.bridge import Bridge, BridgeContext
@@ -18,7 +19,6 @@ from broker.zeromq.publish_bridge import PublishBridge
 from broker.zeromq.subscribe_bridge import SubscribeBridge
 
 if TYPE_CHECKING:
-    from broker.client.link import ClientLink
     from broker.core.vhost import Vhost
     from broker.settings import Settings
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.queue.queue import Queue
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Space
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
 
 __all__ = ["ExchangeWatch"]
 

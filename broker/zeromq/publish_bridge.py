@@ -14,6 +14,8 @@ from pamqp.common import FieldTable
 from broker.amqp.client import Received
 from broker.amqp.lenient_methods import BindAny, UnbindAny
 from broker.client.link import CallRefused, ClientLink
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.operations.rows import properties_row
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
@@ -21,8 +23,6 @@ from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
 
 if TYPE_CHECKING:
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqPublish
 

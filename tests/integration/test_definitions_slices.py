@@ -120,7 +120,7 @@ async def test_a_turn_touches_a_slice_of_many_users_and_policies(
     touches = Touches(monkeypatch)
     for module, name in (
         (administration, "_stored_user"), (administration, "same_row"), (definitions, "policy_of"),
-        (definitions, "policy_fields"), (definitions, "replace"), (definitions_import, "patterns"),
+        (definitions, "policy_row"), (definitions, "replace"), (definitions_import, "patterns"),
         (definitions_import, "same_row"), (definitions_import, "user_of"), (import_tally, "same_row"),
     ):  # fmt: skip
         touches.watch(module, name)
@@ -140,7 +140,7 @@ async def test_a_turn_touches_a_slice_of_many_users_and_policies(
             await told(broker, "import_definitions", definitions=document)
         assert (touches.all["replace"], touches.all["patterns"]) == (2 * MANY, MANY)
         assert touches.all["_stored_user"] >= MANY
-        assert touches.all["policy_fields"] >= MANY // 3
+        assert touches.all["policy_row"] >= MANY // 3
         assert max(touches.most.values()) <= 2 * STEPS_AT_ONCE
         for change in (document, {"users": [{"name": "one", "password_hash": "", "tags": []}]}):
             async with touches.counting():

@@ -285,6 +285,7 @@ a       reload
 a       settings
 a       stop
 a       close_connection {"name": "none"}
+a       drain {"connection": "none"}
 a/a     set_tracing {"on": false}
 a       cluster_leave {"node": "n"}
 a       overlay_forget {"leaf": "l"}
@@ -384,7 +385,7 @@ ENDS = "stop"
 """The verb that is not carried out."""
 WITHOUT = {  # what this broker does not have: an administrator hears that, and nothing of rights
     *("cluster", "overlay", "zmq", "overlay_explain", "cluster_leave", "overlay_forget", "backup", "reload"),
-    *("close_connection", "add_user", "delete_user", "add_vhost", "delete_vhost"),
+    *("close_connection", "drain", "add_user", "delete_user", "add_vhost", "delete_vhost"),
     *("/api/slotmq/cluster", "/api/slotmq/cluster/nodes/{node}", "/api/slotmq/overlay", "/api/slotmq/zmq"),
     *("/api/slotmq/overlay/explain", "/api/slotmq/overlay/leaves/{leaf}"),
 }

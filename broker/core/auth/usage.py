@@ -5,13 +5,9 @@ Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit holds for wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.amqp.errors import ConnectionFault
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import Users
+from broker.core.auth.users import Users
 
 __all__ = ["Usage"]
 

@@ -13,13 +13,13 @@ from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.definitions.typed_json import typed_table
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.policy.policy import Policy
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
 
-__all__ = ["json_table", "operator_policy", "policy_fields", "topology_of", "user_fields"]
+__all__ = ["json_table", "operator_policy", "policy_row", "topology_of", "user_fields"]
 
 HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
 
@@ -59,9 +59,10 @@ def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
     return {**user, "password_hash": password_hash}
 
 
-def policy_fields(policy: Policy) -> dict[str, Any]:
-    """Return a policy without its vhost."""
+def policy_row(vhost: str, policy: Policy) -> dict[str, Any]:
+    """Return a policy with its vhost."""
     return {
+        "vhost": vhost,
         "name": policy.name,
         "pattern": policy.pattern,
         "apply-to": policy.apply_to,
@@ -70,10 +71,10 @@ def policy_fields(policy: Policy) -> dict[str, Any]:
     }
 
 
-def operator_policy(policy: Policy) -> dict[str, Any]:
-    """Return an operator policy without its vhost, as the runtime parameter that it is to RabbitMQ."""
-    fields = policy_fields(policy)
-    return {"component": OPERATOR_POLICY, "name": fields.pop("name"), "value": fields}
+def operator_policy(vhost: str, policy: Policy) -> dict[str, Any]:
+    """Return an operator policy as the runtime parameter that it is to RabbitMQ."""
+    value = policy_row(vhost, policy)
+    return {"vhost": value.pop("vhost"), "component": OPERATOR_POLICY, "name": value.pop("name"), "value": value}
 
 
 def _exchange(exchange: Exchange) -> dict[str, Any]:

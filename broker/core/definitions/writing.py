@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from broker.core.auth.users import User
+from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, PolicyEntry, QueueEntry
 from broker.core.definitions.typed_json import typed_table
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import User
-    from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, PolicyEntry, QueueEntry
 
 __all__ = ["writing_document"]
 

@@ -19,21 +19,20 @@ from broker.core.delay.due_moments import DueMoments, Moment, SlotMoments
 from broker.core.message.delay import RECEIVED, delay_of, due_ms_of
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
-from broker.core.publishing.posting import charge_bytes
+from broker.core.publishing.posting import Poster, charge_bytes
 from broker.core.queue.holding_queue import is_holding_name
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
+from broker.routing.exchange import Exchange
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 from broker.store.record import due_target
 
 if TYPE_CHECKING:
-    from broker.core.publishing.posting import Poster
-    from broker.core.queue.level import Level
-    from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.queue import Queue
     from broker.core.topology.exchanges import Exchanges
     from broker.core.topology.queues import Queues
-    from broker.routing.exchange import Exchange
     from broker.routing.router import Router
 
 __all__ = ["FETCH_BYTES", "Delay", "Delays"]

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.slots.slot import Slot
 from broker.slots.states import Fill
-
-if TYPE_CHECKING:
-    from broker.slots.slot import Slot
 
 __all__ = ["DueMoments", "Moment", "SlotMoments"]
 

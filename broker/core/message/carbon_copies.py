@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from broker.amqp.content_header import MISSING
+from broker.amqp.content_header import MISSING, HeaderFacts
 from broker.amqp.deaths import X_DEATH
 from broker.amqp.header_edit import read_headers
+from broker.core.message.message import Message
 from broker.core.message.x_death import past_deaths
-
-if TYPE_CHECKING:
-    from broker.amqp.content_header import HeaderFacts
-    from broker.core.message.message import Message
 
 __all__ = ["carbon_copies", "copies_of", "further_keys"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
+from broker.core.message.message import Message
 
 __all__ = ["DELAY_MAX_MS", "RECEIVED", "delay_of", "due_ms_of"]
 

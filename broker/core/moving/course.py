@@ -16,11 +16,11 @@ from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
 from broker.core.names import is_short_text
 from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
 
 __all__ = ["Course", "Landing", "Outcome", "back_home", "land", "to_exchange", "to_queue"]
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.message.message import Message
 from broker.core.moving.course import Course, Landing, Outcome, land
 from broker.core.moving.walk import Walk
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
-    from broker.slots.slot import Slot
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
+from broker.slots.slot import Slot
 
 __all__ = ["Move", "MoveTally"]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from broker.core.message.message import Message
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.slots.slot import Slot
 from broker.slots.states import Tenure
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.slots.slot import Slot
 
 __all__ = ["Walk", "is_expired"]
 

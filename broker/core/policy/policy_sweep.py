@@ -7,13 +7,12 @@ first, so that no client can tell that other queues still wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock, Deadlines
-    from broker.core.policy.policy import Policies
-    from broker.core.queue.queue import Queue
-    from broker.routing.exchange import Exchange
+from broker.core.deadlines import Clock, Deadlines
+from broker.core.policy.policy import Policies
+from broker.core.queue.queue import Queue
+from broker.routing.exchange import Exchange
 
 __all__ = ["SLICE_UNITS", "UNITS", "PolicySweep"]
 

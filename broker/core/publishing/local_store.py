@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from broker.core.message.message import charge_of
+from broker.core.message.message import Message, charge_of
 from broker.core.publishing.message_store import MessageStore, Targets
+from broker.core.queue.level import Level
 from broker.store.record import PERSISTENT, TARGET
+from broker.store.recorder import Recorder
 
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.store.recorder import Recorder
 
 __all__ = ["LocalStore"]
 

@@ -10,12 +10,12 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
+from broker.core.message.message import Message
 from broker.routing.cache import ResolvedPublish
 from broker.routing.route import Route
 
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes, Refusable
-    from broker.core.message.message import Message
     from broker.core.queue.level import Level
 
 __all__ = ["MessageStore", "Targets"]

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.core.message.message import OVERHEAD_BYTES, Message
-from broker.core.publishing.message_store import Targets
+from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES
 
 if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
-    from broker.core.publishing.message_store import MessageStore
     from broker.core.publishing.wide_publishes import WidePublishes
     from broker.core.queue.queue import Queue
 

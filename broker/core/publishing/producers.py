@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.names import RESERVED
 from broker.core.publishing.own_sequence import OwnSequence
 from broker.core.publishing.sequences import Room, Sequences, block_of
 from broker.store.record import PRODUCER, TARGET
-
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock, Deadlines
 
 __all__ = ["Producer", "ProducerLimits", "Producers"]
 

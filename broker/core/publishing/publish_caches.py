@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from broker.core.publishing.publish_entry import PublishEntry
+from broker.core.publishing.publish_target import PublishTarget
 from broker.routing.cache import CacheLimits, PublishCache
-
-if TYPE_CHECKING:
-    from broker.core.publishing.publish_entry import PublishEntry
-    from broker.core.publishing.publish_target import PublishTarget
 
 __all__ = ["PublishCaches"]
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.header_facts import NO_PRIORITY
+from broker.core.message.message import Envelope
 from broker.core.publishing.message_store import Targets
+from broker.routing.exchange import Exchange
+from broker.routing.exchange_tally import ExchangeTally
+from broker.routing.route import Route
 
 if TYPE_CHECKING:
-    from broker.core.message.message import Envelope
     from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
-    from broker.routing.exchange import Exchange
-    from broker.routing.exchange_tally import ExchangeTally
-    from broker.routing.route import Route
 
 __all__ = ["WIDE_QUEUES", "PublishEntry", "reach_of"]
 

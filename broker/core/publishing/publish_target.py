@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.core.message.message import Envelope
 from broker.core.publishing.publish_entry import PublishEntry
+from broker.core.resource import Resource
 from broker.routing.cache import ResolvedPublish
+from broker.routing.exchange import Exchange
 from broker.routing.route import Route
-
-if TYPE_CHECKING:
-    from broker.core.resource import Resource
-    from broker.routing.exchange import Exchange
 
 __all__ = ["PublishTarget"]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.amqp.lenient_methods import BasicDeliver
+from broker.core.message.message import Envelope
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.message.message import Envelope
     from broker.core.queue.unacked import Unacked
 
 __all__ = ["DIRECT_REPLY_TO", "REPLY_PREFIX", "ReplyConsumer", "ReplyConsumers", "ReplyTarget"]

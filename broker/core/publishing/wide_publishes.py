@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock, Deadlines
-    from broker.core.message.message import Message
-    from broker.core.publishing.message_store import MessageStore
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
+from broker.core.deadlines import Clock, Deadlines
+from broker.core.message.message import Message
+from broker.core.publishing.message_store import MessageStore
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 
 __all__ = ["QUEUES_PER_TURN", "WidePublishes"]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.message.message import Message
 from broker.core.queue.expiry import expired_first
-from broker.core.queue.level import BATCH_MESSAGES
+from broker.core.queue.level import BATCH_MESSAGES, Level
+from broker.core.queue.ports import LevelPorts
 from broker.core.queue.return_lane import ReturnLane
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-    from broker.core.queue.level import Level
-    from broker.core.queue.ports import LevelPorts
-    from broker.slots.slot import Slot
-    from broker.slots.states import Owner
+from broker.slots.slot import Slot
+from broker.slots.states import Owner
 
 __all__ = ["QueueHead"]
 

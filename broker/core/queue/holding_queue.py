@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
 
 __all__ = ["HoldingQueue", "holding_name", "is_holding_name"]
 

@@ -11,25 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.message.message import Message, charge_of
+from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.poisoned import can_keep_poisoned, is_poisoned_name, poisoned_name
+from broker.core.queue.ports import LevelPorts
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, dense, single
 from broker.slots.states import Tenure
+from broker.store.checkpoint import QueueState
+from broker.store.recorder import Recorder
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import SPILLED_SEGMENT
-
-if TYPE_CHECKING:
-    from broker.core.queue.level_owner import LevelOwner
-    from broker.core.queue.ports import LevelPorts
-    from broker.store.checkpoint import QueueState
-    from broker.store.recorder import Recorder
-    from broker.store.store import VhostStore
+from broker.store.store import VhostStore
 
 __all__ = ["Level"]
 

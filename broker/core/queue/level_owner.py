@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.queue.consumer_ring import ConsumerRing
+from broker.core.queue.rules import QueueRules
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
-
-if TYPE_CHECKING:
-    from broker.core.queue.consumer_ring import ConsumerRing
-    from broker.core.queue.rules import QueueRules
-    from broker.slots.slot import Slot
-    from broker.slots.states import Owner
+from broker.slots.slot import Slot
+from broker.slots.states import Owner
 
 __all__ = ["LevelOwner", "QueueWorker"]
 

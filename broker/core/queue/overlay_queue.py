@@ -6,15 +6,13 @@ It is the outlet of its exchange, not bound to it: a message is numbered, record
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.core.message.message import Message
+from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
-    from broker.core.queue.declaration import QueueDeclaration
-    from broker.core.queue.level import Level
-    from broker.core.queue.ports import QueuePorts
 
 __all__ = ["OverlayQueue", "is_overlay_name", "overlay_arguments", "overlay_queue_name"]
 

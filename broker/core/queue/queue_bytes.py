@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from broker.core.message.message import OVERHEAD_BYTES, Message
-
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.slots.slot import Slot
+from broker.core.queue.queue import Queue
+from broker.slots.slot import Slot
 
 __all__ = ["QueueBytes"]
 

@@ -6,13 +6,11 @@ its taps back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
 from broker.slot_files.seal_log import TAP_PREFIX
-
-if TYPE_CHECKING:
-    from broker.core.message.message import Message
 
 __all__ = ["TapQueue", "is_tap_name", "tap_arguments"]
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain, count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.errors import ChannelError
-from broker.slots.slot import ONES, dense, single
-
-if TYPE_CHECKING:
-    from broker.core.queue.consumer_ring import RingMember
-    from broker.core.queue.level import Level
-    from broker.slots.slot import Slot
+from broker.core.queue.consumer_ring import RingMember
+from broker.core.queue.level import Level
+from broker.slots.slot import ONES, Slot, dense, single
 
 __all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
 

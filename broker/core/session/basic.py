@@ -15,16 +15,16 @@ from broker.amqp.lenient_methods import BasicGetOk
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority, consumer_timeout_ms
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 from broker.core.queue.unacked import SlotDelivery, by_slot, differ
+from broker.core.session.client import SessionClient
 from broker.core.sliced_work import MESSAGES_PER_UNIT
+from broker.core.vhost import Vhost
+from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.core.session.client import SessionClient
-    from broker.core.vhost import Vhost
-    from broker.slots.slot import Slot
 
 __all__ = ["BasicSession"]
 

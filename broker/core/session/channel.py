@@ -14,7 +14,10 @@ from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE, AcceptedLink
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO
+from broker.core.queue.level_owner import LevelOwner
+from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
+from broker.core.session.client import SessionClient
 from broker.core.session.exchange import ExchangeSession
 from broker.core.session.publisher import Publisher
 from broker.core.session.queue import QueueSession
@@ -24,9 +27,6 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue.level_owner import LevelOwner
-    from broker.core.queue.queue import Queue
-    from broker.core.session.client import SessionClient
 
 __all__ = ["SessionOfChannel"]
 

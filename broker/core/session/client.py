@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.core.postponed import Postponed
+from broker.core.publish_credit import CreditShare
 from broker.core.queue.output_window import OutputWindow
+from broker.core.resource import Resource
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
     from broker.core.auth.permissions import Kind, Permissions
     from broker.core.auth.usage import Usage
     from broker.core.auth.users import User
-    from broker.core.postponed import Postponed
-    from broker.core.publish_credit import CreditShare
-    from broker.core.resource import Resource
     from broker.core.session.method_budget import MethodBudget
-    from broker.routing.exchange import Exchange
 
 __all__ = ["SessionClient"]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.amqp.errors import ChannelError, ConnectionFault, Refused
 from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
+from broker.core.auth.permissions import Permissions
 from broker.core.publish_credit import CreditShare
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import SessionClient
@@ -20,7 +21,6 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.amqp.connection import Connection
-    from broker.core.auth.permissions import Permissions
     from broker.core.auth.usage import Usage
 
 __all__ = ["SessionOfConnection"]

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.amqp.header_facts import HeaderFacts, ProducerMark
 from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.publishing.producers import Producer
 from broker.core.publishing.publish_entry import PublishEntry, reach_of
+from broker.core.publishing.reply_to import ReplyConsumer
 from broker.core.publishing.sequences import BLOCK_SHIFT
+from broker.core.queue.queue import Queue
+from broker.core.session.channel_confirms import ChannelConfirms
+from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication, look_at_numbered, look_closely
 from broker.core.session.publish_later import publish_later
+from broker.core.statistics.publish_tally import ChannelPublishes
+from broker.core.vhost import Vhost
 from broker.store.record import TARGET
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.amqp.header_facts import HeaderFacts, ProducerMark
-    from broker.core.publishing.message_store import MessageStore
-    from broker.core.publishing.producers import Producer
-    from broker.core.publishing.reply_to import ReplyConsumer
-    from broker.core.queue.queue import Queue
-    from broker.core.session.channel_confirms import ChannelConfirms
-    from broker.core.session.client import SessionClient
-    from broker.core.statistics.publish_tally import ChannelPublishes
-    from broker.core.vhost import Vhost
 
 __all__ = ["DetailedPublisher"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 
 from broker.core.names import check_exchange_type, refuse_default, refuse_reserved, refuse_system_deletion, strip_name
+from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, exchange_subject
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.client import SessionClient
 
 __all__ = ["ExchangeSession"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.deadlines import Clock, Deadlines
+
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
-    from broker.core.deadlines import Clock, Deadlines
 
 __all__ = ["BUDGET_UNITS", "MethodBudget"]
 

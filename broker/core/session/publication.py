@@ -7,28 +7,25 @@ transaction keeps publications until it is committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import ProducerMark
 from broker.amqp.wire import PROPERTIES_AT
+from broker.core.auth.users import User
 from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope
+from broker.core.publishing.producers import Producer, Producers
 from broker.core.publishing.publish_entry import PublishEntry
-from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
-
-if TYPE_CHECKING:
-    from broker.amqp.header_facts import ProducerMark
-    from broker.core.auth.users import User
-    from broker.core.publishing.producers import Producer, Producers
-    from broker.core.publishing.reply_to import ReplyConsumer, ReplyTarget
-    from broker.core.queue.queue import Queue
-    from broker.core.session.client import SessionClient
-    from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
+from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
+from broker.core.queue.queue import Queue
+from broker.core.session.client import SessionClient
+from broker.core.vhost import Vhost
+from broker.routing.exchange import Exchange
 
 __all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.amqp.errors import ProtocolError
+from broker.amqp.header_facts import ProducerMark
 from broker.core.postponed import Postponed
-
-if TYPE_CHECKING:
-    from broker.amqp.header_facts import ProducerMark
-    from broker.core.publishing.producers import Producers
-    from broker.core.session.client import SessionClient
+from broker.core.publishing.producers import Producers
+from broker.core.session.client import SessionClient
 
 __all__ = ["publish_later", "republish"]
 

@@ -11,16 +11,16 @@ from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.channel_confirms import ChannelConfirms
+from broker.core.session.client import SessionClient
 from broker.core.session.detailed_publisher import DetailedPublisher
 from broker.core.session.publication import Publication
 from broker.core.session.publish_later import republish
 from broker.core.session.resolver import Resolver
 from broker.core.statistics.publish_tally import ChannelPublishes
+from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.client import SessionClient
-    from broker.core.vhost import Vhost
 
 __all__ = ["Publisher"]
 

@@ -17,12 +17,12 @@ from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name
 from broker.core.queue.default_type import with_default_type
 from broker.core.queue.queue import Queue
+from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, queue_subject
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.client import SessionClient
 
 __all__ = ["QueueSession"]
 

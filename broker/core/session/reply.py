@@ -13,12 +13,12 @@ from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.lenient_methods import QueueDeclareOk
 from broker.core.names import strip_name
 from broker.core.publishing.reply_to import ReplyConsumer
+from broker.core.session.basic import BasicSession
+from broker.core.session.detailed_publisher import DetailedPublisher
+from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.basic import BasicSession
-    from broker.core.session.detailed_publisher import DetailedPublisher
-    from broker.core.vhost import Vhost
 
 __all__ = ["ReplySession"]
 

@@ -10,11 +10,11 @@ from broker.core.message.message import Envelope
 from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.publish_target import PublishTarget
 from broker.core.publishing.reply_to import REPLY_PREFIX
+from broker.core.session.client import SessionClient
+from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.client import SessionClient
-    from broker.core.vhost import Vhost
 
 __all__ = ["Resolver"]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import Users
-
-if TYPE_CHECKING:
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.vhost import Vhost
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
 
 __all__ = ["Revocation"]
 

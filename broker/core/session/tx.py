@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 
 from broker.amqp.errors import ChannelError
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD
+from broker.core.queue.unacked import SlotDelivery
+from broker.core.session.basic import BasicSession
+from broker.core.session.client import SessionClient
+from broker.core.session.publication import Publication
+from broker.core.session.publisher import Publisher
+from broker.core.vhost import Vhost
+from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
-    from broker.core.queue.unacked import SlotDelivery
-    from broker.core.session.basic import BasicSession
-    from broker.core.session.client import SessionClient
-    from broker.core.session.publication import Publication
-    from broker.core.session.publisher import Publisher
-    from broker.core.vhost import Vhost
-    from broker.slots.slot import Slot
 
 __all__ = ["TxSession"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from broker.core.statistics.delivery_tally import DeliveryTally
-    from broker.core.statistics.publish_tally import PublishTally
+from broker.core.statistics.delivery_tally import DeliveryTally
+from broker.core.statistics.publish_tally import PublishTally
 
 __all__ = ["NO_MESSAGES", "MessageCounts"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.routing.exchange_tally import ExchangeTally
+from broker.routing.exchange_tally import ExchangeTally
 
 __all__ = ["SIZE_BOUNDS", "ChannelPublishes", "PublishTally", "SizeTally"]
 

@@ -6,7 +6,7 @@ Codes and texts are those of RabbitMQ 4.3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import check_headers_match
@@ -15,15 +15,13 @@ from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.topology import changes
+from broker.core.topology.exchanges import Exchanges
+from broker.core.topology.journal import Journal
+from broker.core.topology.live_bindings import LiveBindings
+from broker.core.topology.queues import Queues
+from broker.core.vhost_limits import VhostLimits
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
-
-if TYPE_CHECKING:
-    from broker.core.topology.exchanges import Exchanges
-    from broker.core.topology.journal import Journal
-    from broker.core.topology.live_bindings import LiveBindings
-    from broker.core.topology.queues import Queues
-    from broker.core.vhost_limits import VhostLimits
 
 __all__ = ["Bindings"]
 

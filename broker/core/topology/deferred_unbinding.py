@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock, Deadlines
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
+from broker.core.deadlines import Clock, Deadlines
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 __all__ = ["CHUNK_BINDINGS", "DeferredUnbinding"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import named_exchange
@@ -21,9 +21,16 @@ from broker.core.names import (
     refuse_reserved,
     refuse_system_deletion,
 )
+from broker.core.policy.policy import Policies
+from broker.core.policy.policy_sweep import PolicySweep
+from broker.core.queue.queue import Queue
+from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
 from broker.core.topology.equivalence import check_same_exchange
+from broker.core.topology.journal import Journal
+from broker.core.topology.live_bindings import LiveBindings
+from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.engine_names import AUTO
@@ -31,15 +38,6 @@ from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
-
-if TYPE_CHECKING:
-    from broker.core.policy.policy import Policies
-    from broker.core.policy.policy_sweep import PolicySweep
-    from broker.core.queue.queue import Queue
-    from broker.core.queue.tap_queue import TapQueue
-    from broker.core.topology.journal import Journal
-    from broker.core.topology.live_bindings import LiveBindings
-    from broker.core.vhost_limits import VhostLimits
 
 __all__ = ["ExchangeHooks", "Exchanges"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from broker.core.topology.changes import Change
+from broker.core.topology.changes import Change
 
 __all__ = ["Journal", "LocalJournal"]
 

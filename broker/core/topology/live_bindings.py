@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from broker.core.deadlines import Clock, Deadlines
+from broker.core.queue.queue import Queue
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
 from broker.core.topology.watch import TopologyWatch
-
-if TYPE_CHECKING:
-    from broker.core.deadlines import Clock, Deadlines
-    from broker.core.queue.queue import Queue
-    from broker.routing.exchange import Exchange
-    from broker.routing.pattern import PatternLimits
+from broker.routing.exchange import Exchange
+from broker.routing.pattern import PatternLimits
 
 __all__ = ["LiveBindings"]
 

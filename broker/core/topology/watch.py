@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
+from broker.core.queue.queue import Queue
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 __all__ = ["TopologyWatch"]
 

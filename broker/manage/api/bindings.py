@@ -6,12 +6,14 @@ import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from zlib import crc32
 
 from broker.amqp.lenient_methods import BindAny, BindExchangeAny, UnbindAny, UnbindExchangeAny
 from broker.core.definitions.export import json_table
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.body_fields import table
@@ -27,11 +29,7 @@ from broker.operations.rows import (
     bundled_bindings,
     default_binding,
 )
-
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
+from broker.routing.exchange import Exchange
 
 __all__ = ["DEFAULT_EXCHANGE", "ROUTES", "arriving", "exchange_named", "leaving"]
 

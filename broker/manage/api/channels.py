@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.core.session.channel import SessionOfChannel
+from broker.core.session.connection import SessionOfConnection
 from broker.manage.answers import Response
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
 from broker.manage.counts import MESSAGE_STATS, NO_PROCESS, message_numbers, with_rates
@@ -25,8 +27,6 @@ from broker.operations.rows import (
 )
 
 if TYPE_CHECKING:
-    from broker.core.session.channel import SessionOfChannel
-    from broker.core.session.connection import SessionOfConnection
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["ROUTES", "channel_listing"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.core.auth.peer import TlsFacts
+from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.manage.answers import Response, no_content
 from broker.manage.api.channels import channel_listing
@@ -15,10 +17,6 @@ from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import not_authorised, not_found
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, connection_name, connection_row, user_name
-
-if TYPE_CHECKING:
-    from broker.core.auth.peer import TlsFacts
-    from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["ROUTES"]
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.administration.deciding import count_all
 from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.manage.answers import Response, rows_answer
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
 from broker.operations.rows import queue_lengths
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
+from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]
 

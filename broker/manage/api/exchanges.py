@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_writer import encode_header
 from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
@@ -22,11 +23,10 @@ from broker.manage.listing import Listing, listed, row_answer
 from broker.manage.refusal import bad_request
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, exchange_row
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
     from broker.manage.managed_broker import ManagedBroker
-    from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES", "header_of"]
 

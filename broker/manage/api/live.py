@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from broker import __version__
+from broker.core.queue.queue import Queue
 from broker.manage.answers import JSON, PieceResponse, Response, encoded
 from broker.manage.api.queues import queue_of
 from broker.manage.call import ApiRoute, Call, Needs, visible_sessions, visible_vhosts
@@ -29,13 +30,10 @@ from broker.manage.counts import (
     queue_numbers,
 )
 from broker.manage.gradual import pause
+from broker.manage.history import History
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.alarm_watch import watermarks
 from broker.operations.rows import queue_state
-
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.manage.history import History
 
 __all__ = ["ROUTES"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.auth.login_counts import LoginCount
+from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs, tags_suffice
@@ -12,8 +14,6 @@ from broker.manage.origin import check_page
 from broker.manage.refusal import not_authorised, not_found
 
 if TYPE_CHECKING:
-    from broker.core.auth.login_counts import LoginCount
-    from broker.core.auth.users import User
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["ROUTES"]

@@ -18,13 +18,17 @@ GLOBAL: Final = "/api/global-parameters/{name}"
 CLUSTER_NAME: Final = "cluster_name"
 
 
+def _row(key: tuple[str, str, str], value: Any) -> dict[str, Any]:
+    return {"value": value, "vhost": key[0], "component": key[1], "name": key[2]}
+
+
 def _rows(call: Call) -> list[dict[str, Any]]:
     """Return the parameters of the vhosts that the caller sees, and of the component that the path names, if any."""
     wanted, vhosts = call.words.get("component"), [call.vhost().name] if "vhost" in call.words else None
     return [
-        {"value": value, "vhost": vhost, "component": component, "name": name}
-        for (vhost, component, name), value in list(call.broker.administration.parameters.items())
-        if wanted in (None, component) and (call.sees_vhost(vhost) if vhosts is None else vhost in vhosts)
+        _row(key, value)
+        for key, value in list(call.broker.administration.parameters.items())
+        if wanted in (None, key[1]) and (call.sees_vhost(key[0]) if vhosts is None else key[0] in vhosts)
     ]
 
 
@@ -39,7 +43,7 @@ def _parameter(call: Call) -> dict[str, Any]:
     known = call.broker.administration.parameters
     if words not in known:
         raise not_found()
-    return {"value": known[words], "vhost": words[0], "component": words[1], "name": words[2]}
+    return _row(words, known[words])
 
 
 async def parameter(call: Call) -> Response:

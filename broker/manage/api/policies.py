@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from broker.core.definitions.export import policy_fields
+from broker.core.definitions.export import policy_row
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
@@ -25,7 +25,7 @@ KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-pol
 async def policies(call: Call, *, operator: bool) -> Response:
     """List the policies of the vhost that the path names, or of all that the caller sees."""
     rows = [
-        {"vhost": vhost.name, **policy_fields(policy)}
+        policy_row(vhost.name, policy)
         for vhost in visible_vhosts(call)
         for policy in vhost.policies.list(operator=operator)
     ]
@@ -38,7 +38,7 @@ def _policy(call: Call, *, operator: bool) -> dict[str, Any]:
     found = vhost.policies.get(call.words["policy"], operator=operator)
     if found is None:
         raise not_found()
-    return {"vhost": vhost.name, **policy_fields(found)}
+    return policy_row(vhost.name, found)
 
 
 async def policy(call: Call, *, operator: bool) -> Response:

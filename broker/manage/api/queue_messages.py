@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.amqp.client import Received
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
@@ -15,13 +19,6 @@ from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
 from broker.operations.request import LARGEST, Request
 from broker.operations.rows import body_fields, properties_row
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from broker.amqp.client import Received
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
 
 __all__ = ["ROUTES"]
 

@@ -14,9 +14,11 @@ from broker.administration.deciding import count_all
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.lenient_methods import DeclareAny, DeleteAny
 from broker.core.message.message import OVERHEAD_BYTES
+from broker.core.queue.queue import Queue
 from broker.core.queue.queue_bytes import QueueBytes
 from broker.core.queue.rules import merged_definitions
 from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import Response, created, json_answer, no_content
@@ -40,8 +42,6 @@ from broker.operations.listing import count_bytes
 from broker.operations.rows import Row, active_tag, consumer_row, consumers_of, queue_lengths, queue_row, slot_count
 
 if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["LISTED_EXACTLY_MAX", "ROUTES", "queue_of"]

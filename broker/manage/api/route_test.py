@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.core.definitions.export import json_table
 from broker.core.message.fields import HeaderFields
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.manage.answers import Response, json_answer
 from broker.manage.api.bindings import exchange_named, properties_key
 from broker.manage.api.exchanges import header_of
@@ -16,10 +17,7 @@ from broker.manage.body_fields import table
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.gradual import pause
 from broker.manage.refusal import bad_request
-
-if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
+from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]
 

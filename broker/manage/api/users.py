@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from broker.core.definitions.export import user_fields
+from broker.core.auth.users import User
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.body_fields import texts
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import bad_request, not_found
+from broker.operations.rows import user_row
 from broker.operations.users import delete_users, put_user
-
-if TYPE_CHECKING:
-    from broker.core.auth.users import User
 
 __all__ = ["ROUTES"]
 
@@ -25,8 +23,7 @@ MISSING: Final = object()  # Go writes a list without tags as null
 
 
 def _row(call: Call, user: User) -> dict[str, Any]:
-    """Return a user as JSON. The plain password of a user of the settings is never shown."""
-    return {**user_fields(user.to_json()), "of_settings": call.broker.administration.users.is_configured(user.name)}
+    return user_row(call.broker.administration.users, user)
 
 
 def _user(call: Call) -> User:

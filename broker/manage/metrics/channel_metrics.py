@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.auth.login_counts import LoginCount
+from broker.core.auth.logins import Logins
+from broker.core.session.connection import SessionOfConnection
 from broker.core.statistics.message_counts import MessageCounts
 from broker.manage.metrics.metric import (
     DELIVERIES,
@@ -17,11 +20,6 @@ from broker.manage.metrics.metric import (
     message_counters,
 )
 from broker.operations.rows import ChannelOf, channel_row, channels_of, user_name, vhost_name
-
-if TYPE_CHECKING:
-    from broker.core.auth.login_counts import LoginCount
-    from broker.core.auth.logins import Logins
-    from broker.core.session.connection import SessionOfConnection
 
 __all__ = [
     "CHANNEL_FAMILIES",

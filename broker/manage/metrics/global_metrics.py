@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import __version__
+from broker.core.statistics.message_counts import MessageCounts
 from broker.core.statistics.publish_tally import SIZE_BOUNDS, SizeTally
 from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, head, label_text, sample
 
 if TYPE_CHECKING:
-    from broker.core.statistics.message_counts import MessageCounts
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["dead_letter_lines", "gauge_line", "global_lines", "histogram_lines", "identity_lines", "size_lines"]

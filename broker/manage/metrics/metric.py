@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from broker.core.statistics.message_counts import MessageCounts
+from broker.core.statistics.message_counts import MessageCounts
 
 __all__ = [
     "CONTENT_TYPE",

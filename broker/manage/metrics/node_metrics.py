@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,6 @@ from broker.manage.metrics.metric import Family, Labels, counter, gauge
 from broker.net.alarm_watch import watermarks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
     from broker.vhosts.broker_statistics import ChurnCounts

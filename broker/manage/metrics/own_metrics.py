@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
 from broker.manage.metrics.global_metrics import histogram_lines
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
+from broker.manage.metrics.node_metrics import NodeReading
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
-    from broker.manage.metrics.node_metrics import NodeReading
 
 __all__ = ["own_lines"]
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.core.arguments import queue_type
+from broker.core.message.message import Message
+from broker.core.queue.queue import Queue
 from broker.core.statistics.message_counts import MessageCounts
+from broker.core.vhost import Vhost
 from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
-    from broker.core.message.message import Message
-    from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
     from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = [

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from broker.core.vhost import Vhost
 from broker.manage.metrics.channel_metrics import (
     CHANNEL_FAMILIES,
     CONNECTION_FAMILIES,
@@ -45,7 +46,6 @@ from broker.manage.metrics.queue_metrics import (
 )
 
 if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["FAMILY_NAMES", "Scrape"]

@@ -10,17 +10,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakValueDictionary  # of locks
 
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
 from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.client import ApiClient
 from broker.manage.metrics.metric import CONTENT_TYPE
 from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
-
-if TYPE_CHECKING:
-    from broker.manage.client import ApiClient
 
 __all__ = ["SharedScrapes", "metric_routes"]
 

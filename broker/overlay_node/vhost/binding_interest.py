@@ -6,17 +6,15 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.core.queue.queue import Queue
 from broker.core.topology.changes import arguments_to_json
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Conjunction, Space
-
-if TYPE_CHECKING:
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
-    from broker.routing.message_fields import MessageFields
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
+from broker.routing.message_fields import MessageFields
 
 __all__ = ["BindingInterest", "StartPoint"]
 

@@ -20,12 +20,11 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
-from broker.slots.slot import dense
+from broker.slots.slot import Slot, dense
 
 if TYPE_CHECKING:
     from broker.core.queue.overlay_queue import OverlayQueue
     from broker.core.vhost import Vhost
-    from broker.slots.slot import Slot
 
 __all__ = ["ExchangeLog", "Stretch"]
 

@@ -6,6 +6,7 @@ broker.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import facts_of
@@ -15,18 +16,15 @@ from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
 from broker.core.publishing.posting import charge_bytes
-from broker.overlay.packets import Space, StreamName
+from broker.core.queue.level import Level
+from broker.core.queue.queue import Queue
+from broker.overlay.packets import Data, Space, StreamName
 from broker.overlay_node.vhost.binding_interest import BindingInterest, StartPoint
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from broker.core.publishing.producers import Producer
-    from broker.core.queue.level import Level
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.overlay.packets import Data
-    from broker.routing.exchange import Exchange
 
 __all__ = ["Ingress"]
 

@@ -22,10 +22,10 @@ from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.queue import Queue
 from broker.routing.dialect import AMQP
 from broker.routing.engines.pairwise import words_match
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
 
 __all__ = ["InterestFeed"]
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.core.names import INTEREST
+from broker.core.queue.queue import Queue
 from broker.overlay_node.vhost.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
 from broker.overlay_node.vhost.exchange_log import ExchangeLog
 from broker.overlay_node.vhost.ingress import Ingress
 from broker.overlay_node.vhost.interest_feed import InterestFeed
+from broker.routing.bundle import Bundle
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.routing.bundle import Bundle
-    from broker.routing.exchange import Exchange
 
 __all__ = ["VhostOverlay"]
 

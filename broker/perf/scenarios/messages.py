@@ -29,10 +29,19 @@ from broker.perf.quantities import count, share
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import DUE_BYTES, PASS_DIGITS
-from broker.perf.topology import Addressing, RunTopology, add_addressing, addressing_of, numbered, own_name
+from broker.perf.topology import RunTopology, add_addressing, addressing_of, numbered, own_name
 
 _SECONDS: Final = 10.0
 _KEYS: Final = 10_000
+_RATE: Final = 1000.0  # of latency
+_CONSUMERS: Final = 50  # of fanout
+_MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
+_BINDINGS: Final = 10_000  # of routing
+_QUEUES: Final = 10  # of routing
+_WINDOW: Final = 1000
+_SEED: Final = 20_240_229
+_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
+_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_throughput(commands: Any) -> None:
@@ -47,23 +56,20 @@ def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
-    addressing, load = addressed(options)
-    with stage(options, addressing.topology, progress) as here:
+    topology, load = addressed(options)
+    with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
 
 
-def addressed(options: argparse.Namespace) -> tuple[Addressing, Load]:
-    """Resolve the options of throughput or latency into the addressing and the load.
+def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
+    """Resolve the options of throughput or latency into the topology and the load.
 
     Raises: BadOptions.
     """
     check_sides(options)
-    found = addressing_of(options)
-    material = material_of(options, found.topology.exchange, found.keys)
-    return found, load_of(options, material, found.topology.queues, copies=found.copies, default_s=_SECONDS)
-
-
-_RATE: Final = 1000.0
+    topology, keys, copies = addressing_of(options)
+    material = material_of(options, topology.exchange, keys)
+    return topology, load_of(options, material, topology.queues, copies=copies, default_s=_SECONDS)
 
 
 def add_latency(commands: Any) -> None:
@@ -86,15 +92,11 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
     if options.size < DUE_BYTES:
         raise BadOptions(f"--size {options.size}: the time that is measured from takes {DUE_BYTES} bytes of the body")
     check_sides(options, both="latency needs a publisher and a consumer")
-    addressing, load = addressed(options)
-    with stage(options, addressing.topology, progress) as here:
+    topology, load = addressed(options)
+    with stage(options, topology, progress) as here:
         outcome = here.run(load, count_queued=True)
         figures = time_figures("from_send", outcome.sent_times) | time_figures("sent_late", outcome.late_times)
         return here.result(outcome, figures)
-
-
-_CONSUMERS: Final = 50
-_MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
 
 
 def add_fanout(commands: Any) -> None:
@@ -121,14 +123,6 @@ def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
     load = load_of(options, material, queues, copies=copies, default_s=_SECONDS)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
-
-
-_BINDINGS: Final = 10_000
-_QUEUES: Final = 10
-_WINDOW: Final = 1000
-_SEED: Final = 20_240_229
-_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
-_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_routing(commands: Any) -> None:

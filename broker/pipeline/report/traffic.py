@@ -39,6 +39,13 @@ TICK_SIZES_MS: Final = tuple(
     )
     for count in counts
 )
+LEVELS: Final = 4  # the first words of a key
+PREFIXES: Final = 12  # the largest of a level
+TOP_KEYS: Final = 20
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
+TREND_DAYS: Final = 14  # whole days for a trend, so that weekends do not dominate
+HISTORY_MIN_MS: Final = HOUR_MS
 
 
 def slice_ms(first_ms: int, last_ms: int) -> int:
@@ -86,15 +93,6 @@ def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
         before = moment.date()
         ticks.append((at_ms, moment.strftime("%d %b" if next_day else form)))
     return Axis("time (UTC)", first_ms, first_ms + span_ms, tuple(ticks), float)
-
-
-LEVELS: Final = 4  # the first words of a key
-PREFIXES: Final = 12  # the largest of a level
-TOP_KEYS: Final = 20
-PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
-TREND_DAYS: Final = 14  # whole days for a trend, so that weekends do not dominate
-HISTORY_MIN_MS: Final = HOUR_MS
 
 
 def traffic(frame: DataFrame) -> dict[str, Any] | None:

@@ -26,6 +26,17 @@ PREDECLARED: Final[Mapping[str, str]] = {
     "amq.match": "headers",
     "amq.rabbitmq.trace": "topic",
 }
+DEFAULT_TYPE: Final = "topic"
+CSV_COLUMNS: Final = ("exchange", "pattern", "queue", "type", "vhost")
+NAMES: Final = {  # a field's name elsewhere -> its name here
+    "source": "exchange",
+    "routing_key": "pattern",
+    "key": "pattern",
+    "binding_key": "pattern",
+    "destination": "queue",
+}
+FOR_EXCHANGES: Final = ("all", "exchanges")
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +83,6 @@ class Topology:
     exchanges: tuple[RoutedExchange, ...]
     queues: tuple[tuple[str, str], ...]
     bindings: tuple[RoutedBinding, ...]
-
-
-DEFAULT_TYPE: Final = "topic"
-CSV_COLUMNS: Final = ("exchange", "pattern", "queue", "type", "vhost")
-NAMES: Final = {  # a field's name elsewhere -> its name here
-    "source": "exchange",
-    "routing_key": "pattern",
-    "key": "pattern",
-    "binding_key": "pattern",
-    "destination": "queue",
-}
-FOR_EXCHANGES: Final = ("all", "exchanges")
-
-Row = Mapping[str, Any]
 
 
 class BadBindings(ValueError):

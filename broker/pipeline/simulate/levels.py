@@ -26,6 +26,11 @@ CHANGES: Final = 1_000
 TOLD_CHANGES: Final = 20
 WEIGHED: Final = 12
 """Brokers of a kind whose memory is counted."""
+PUBLISHERS: Final = 4
+EVERY_MS: Final = 20
+STEP_MS: Final = 10
+STABLE_MS: Final = 1_000
+SETTLE_MS: Final = 120_000
 
 
 class TableSimulation(Simulation):
@@ -134,13 +139,6 @@ class TableSimulation(Simulation):
         """
         share = (len(self.leaves) - telling) / (len(self.tree.leaves) - telling)
         return round(traffic.bytes + traffic.told_bytes / share)
-
-
-PUBLISHERS: Final = 4
-EVERY_MS: Final = 20
-STEP_MS: Final = 10
-STABLE_MS: Final = 1_000
-SETTLE_MS: Final = 120_000
 
 
 class MessageSimulation(Simulation):

@@ -10,6 +10,11 @@ import numpy as np
 from broker.overlay.simulation.topology import SimulatedTree
 from broker.routing.index import TopicIndex
 
+LEAF_PATTERNS: Final = 20
+"""Distinct patterns that the clients of one leaf are interested in."""
+_KINDS: Final = ("{0}.{1}.{2}", "{0}.{1}.*", "*.{1}.{2}", "{0}.#")
+_SHARES: Final = (0.7, 0.2, 0.09, 0.01)
+
 
 def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
     """Return a tree with exactly so many brokers, as even as possible.
@@ -68,13 +73,6 @@ def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str
             below[node] = below.get(node, 0) + 1
             node = parents.get(node)
     return sum(1 for node, count in below.items() if node in parents and count < len(joined))
-
-
-LEAF_PATTERNS: Final = 20
-"""Distinct patterns that the clients of one leaf are interested in."""
-
-_KINDS: Final = ("{0}.{1}.{2}", "{0}.{1}.*", "*.{1}.{2}", "{0}.#")
-_SHARES: Final = (0.7, 0.2, 0.09, 0.01)
 
 
 class Workload:

@@ -31,6 +31,8 @@ from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView
 
 VERSION: Final = 2
+NO_LIMITS = BatchLimits()
+Rows = Callable[[InputPartition], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,6 @@ def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
         "Nothing is read or released; an archive takes both histories with --accept-restored, "
         "a stream with a new checkpoint"
     )
-
-
-NO_LIMITS = BatchLimits()
-
-Rows = Callable[[InputPartition], Iterator[pa.RecordBatch]]
 
 
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

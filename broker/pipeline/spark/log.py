@@ -27,6 +27,19 @@ from broker.pipeline.faults import ERROR, JobFailed, ServerRefused, fault_in
 from broker.pipeline.spark.server_files import ServerFiles
 
 NAME: Final = "slotmq"
+KEPT: Final = 20
+TAIL_BYTES: Final = 1 << 16
+NOISE: Final = re.compile(r"^(\s|WARNING: |Using Spark's|Setting default|To adjust logging|\.\.\. \d+ more|$)")
+PYTHON_TRACE: Final = "Traceback (most recent call last):"
+LINE_MAX: Final = 600
+RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+CALLING: Final = re.compile(r"^An error occurred while calling [^\n]*\n: ")
+CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
+CONDITION: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] ?")
+STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}(?:; (line \d+ pos \d+);?)?")
+RPC: Final = re.compile(r'^<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "([^\n]*)"')
+OUR_PACKAGE: Final = "broker."
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -57,11 +70,6 @@ def _own() -> Path:
     made = tempfile.mkdtemp(prefix="slotmq-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return Path(made)
-
-
-KEPT: Final = 20
-TAIL_BYTES: Final = 1 << 16
-NOISE: Final = re.compile(r"^(\s|WARNING: |Using Spark's|Setting default|To adjust logging|\.\.\. \d+ more|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +127,6 @@ class SparkLog:
             if lines:
                 return f"{lines[-1]} (all of it: {self.path})"
         return ""
-
-
-PYTHON_TRACE: Final = "Traceback (most recent call last):"
-LINE_MAX: Final = 600
-RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
-CALLING: Final = re.compile(r"^An error occurred while calling [^\n]*\n: ")
-CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
-JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
-CONDITION: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] ?")
-STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}(?:; (line \d+ pos \d+);?)?")
-RPC: Final = re.compile(r'^<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "([^\n]*)"')
-OUR_PACKAGE: Final = "broker."
 
 
 def told(error: Exception) -> JobFailed:

@@ -61,11 +61,11 @@ def test_a_number_to_consume_is_counted_by_one_process() -> None:
 def test_named_things_are_not_the_runs_own() -> None:
     """Named queues and exchanges are kept; predeclared exchanges are not even bound."""
     given = options("-u", "mine", "-e", "ours", "-k", "a.b")
-    topology = addressing_of(given).topology
+    topology, _, _ = addressing_of(given)
     assert (topology.own_queues, topology.own_exchange) == (False, False)
     assert topology.bindings == (("mine", "a.b"),)
     given = options("-u", "mine", "-e", "ours", "-k", "a.b", "-p")
-    assert addressing_of(given).topology.bindings == ()
+    assert addressing_of(given)[0].bindings == ()
 
 
 def test_time_ends_a_run_unless_a_number_does() -> None:

@@ -40,8 +40,8 @@ def test_a_terminal_has_one_line_that_goes_at_the_end() -> None:
     """Each interval overwrites the line, and the end clears it."""
     terminal = Terminal()
     with RunProgress(stream=terminal) as progress:
-        progress.interval(INTERVAL, 0.5)
-        progress.interval(INTERVAL, 0.5)
+        progress.show(LINE)
+        progress.show(LINE)
     assert terminal.getvalue() == f"{ERASE}{LINE}{ERASE}{LINE}{ERASE}"
 
 
@@ -59,7 +59,7 @@ def test_a_narrow_terminal_cuts_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
     """A line is cut to the width, because a wrapped line could not be overwritten."""
     monkeypatch.setenv("COLUMNS", "20")
     terminal = Terminal()
-    RunProgress(stream=terminal).interval(INTERVAL, 0.5)
+    RunProgress(stream=terminal).show(LINE)
     assert terminal.getvalue() == f"{ERASE}{LINE[:19]}"
 
 
@@ -67,7 +67,7 @@ def test_elsewhere_each_interval_is_a_line() -> None:
     """A file or pipe gets separate lines."""
     stream = io.StringIO()
     with RunProgress(stream=stream) as progress:
-        progress.interval(INTERVAL, 0.5)
+        progress.show(LINE)
         progress.say("this stays")
     assert stream.getvalue() == f"{LINE}\nthis stays\n"
 
@@ -93,7 +93,7 @@ def test_quiet_is_silent() -> None:
     """With --quiet nothing is written."""
     terminal = Terminal()
     with RunProgress(quiet=True, stream=terminal) as progress:
-        progress.interval(INTERVAL, 0.5)
+        progress.show(LINE)
         progress.share("binding", 0, 10)
         progress.show("one")
         progress.say("two")
