@@ -63,7 +63,7 @@ class HeaderGauge:
     """Measures content headers, and remembers those that are valid, because publishers repeat their properties.
 
     Headers of a producer that numbers its publishes are remembered without the number, which is new in each.
-    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits, and as many
+    Invariant: `known` holds at most 1,024 properties of at most 512 octets, all within the limits, and as many
         templates.
     """
 

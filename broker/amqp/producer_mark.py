@@ -1,5 +1,4 @@
-"""The sequence number of a publish, which a producer writes into the headers: `x-producer` is its name, `x-seq` the
-number.
+"""The sequence number of a publish, in its headers: `x-producer` names the producer, `x-seq` is the number.
 
 Both concern only producer and broker. Consumers see the message without them, so a consumer that republishes messages
 does not publish in the producer's name by accident.

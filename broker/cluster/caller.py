@@ -133,7 +133,7 @@ class Caller:
         self._fail_waiters(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
-        """Cancel the call that runs; its result is not known."""
+        """Cancel the running call; its result is unknown."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -282,7 +282,7 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled: a client's have been delivered."""
+    """Return the messages that a refused transaction had settled; a client's count as delivered."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)

@@ -85,8 +85,7 @@ class ConsumerRegistry:
     ) -> None:
         """Register one consumer, which can take `room` messages.
 
-        Call `answered` with whether it may start, or why PostgreSQL refuses for good; it must start before `answered`
-        returns.
+        Call `answered` with whether it may start, or why PostgreSQL refuses for good; it must start within that call.
         """
         self._arriving.append((queue, exclusive, room, answered))
         self._work.set()

@@ -40,8 +40,7 @@ POOLER: Final = (
     "pooler in session mode"
 )
 LOST_STATEMENT: Final = ("26000", "42P05")
-"""SQL states of a prepared statement that is missing in this session, or exists already: the session is shared with
-another client."""
+"""SQL states of a prepared statement that is missing or exists already: the session is shared with another client."""
 NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
 NO_TLS: Final = "rejected SSL upgrade"
 

@@ -61,7 +61,7 @@ class Hint(NamedTuple):
 
     @classmethod
     def from_payload(cls, payload: str) -> Hint | None:
-        """Return the hint of a payload, None for one that this version does not know."""
+        """Return the hint of a payload, None for one unknown to this version."""
         kind, *numbers = payload.split(" ")
         try:
             number, *streams = (int(text) for text in numbers)

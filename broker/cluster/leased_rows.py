@@ -97,8 +97,8 @@ def reconciled(
 
     Returned messages are marked as redelivered, because they may have been delivered. Settlements that a crash of the
     database undid are repeated. `returning` keeps the messages that still have to go back.
-    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
-        back already.
+    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` those being
+        returned.
     Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
         that this node does not know by number; those stay.
     """

@@ -27,8 +27,7 @@ LATE_MS: Final = 200  # a queue ends so much later than it could: what other nod
 class QueueInquiries:
     """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses forever.
 
-    Shapes: ``elsewhere`` has for each stream the messages that other nodes have and have not handed out, as their last
-        beats told.
+    Shapes: ``elsewhere`` has for each stream the messages that other nodes have not handed out, by their last beats.
     """
 
     def __init__(

@@ -339,8 +339,7 @@ class SharedJournal:
 async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits]) -> None:
     """Replace the limits of all queues of a vhost, and count their messages afresh. Raises: Unreachable; Fenced.
 
-    A call that is already running does not count the messages that it adds, so they are counted again when those calls
-    have ended.
+    A running call does not count the messages that it adds, so they are counted again when such calls have ended.
     """
     await database.acting("upkeep", "replace_limits", as_text(vhost), limits)
     if not limits:

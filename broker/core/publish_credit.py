@@ -14,9 +14,7 @@ __all__ = ["PIECE_ENTRIES", "SHARE_ENTRIES", "CreditShare", "PublishCredit"]
 SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
 LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries
-AWAITED_PART: Final = (
-    2  # for this many deliveries while only acks are awaited: the consumers, not the workers, set the pace
-)
+AWAITED_PART: Final = 2  # ... and while only acks are awaited: the consumers, not the workers, set the pace
 LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
 
 
@@ -31,8 +29,8 @@ class PublishCredit:
     consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
     A queue whose consumers have no room lags only while it is awaited: they take much, and will soon have room again.
     Shapes: ``waiting`` are the publishers that have used up their part, and ``lagging`` those of queues that lag.
-    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message has entered a queue
-        that lags.
+    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message entered a lagging
+        queue.
     """
 
     __slots__ = ("_schedule", "lagged", "lagging", "serial", "waiting")
@@ -114,7 +112,7 @@ class CreditShare:
     def end(self, left: int, lagged: int) -> None:
         """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to.
 
-        `lagged` is that of the credit before the publish: there is nothing to end when it has not changed and `left` is
+        `lagged` is that of the credit before the publish: nothing is left to do when it has not changed and `left` is
         noted.
         """
         self.left = left

@@ -2,8 +2,7 @@
 
 A browser also sends stored passwords and cookies with requests made by foreign pages. A request that changes something
 must therefore come from the broker's own page. A foreign site can also resolve its name to the address of this machine
-(DNS rebinding), and the browser then believes that the broker is that site; so the Host of a request must be a known
-name.
+(DNS rebinding), and the browser then takes the broker for that site; so the Host of a request must be a known name.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from broker.routing.pattern import Pattern
 
 
 class Aggregation(Enum):
-    """How a broker merges subscriptions. Brokers with different settings work together, because a merged set matches
-    all that its parts match.
+    """The way in which a broker merges subscriptions. Different settings work together: a merged set matches all that
+    its parts match.
 
     With NONE a leaf broker announces every change as one, with IDENTICAL only the first and last of equal patterns, and
     with COVERING only the patterns that no other covers.

@@ -16,8 +16,7 @@ from broker.routing.topic_engine import TopicEngine
 class TopicIndex:
     """Maps binding keys to destinations, and a routing key to the destinations it reaches.
 
-    While a single binding names a key, as is usual, the engine holds its destination itself; a `Target` holds those of
-    several bindings.
+    While one binding names a key, as is usual, the engine holds its destination itself; a `Target` holds several.
 
     Cost: add and remove cost the words of their key, independent of the number of other bindings.
     """

@@ -58,8 +58,7 @@ class SealLog:
         """Return the log of a folder, a new one if it has none; cut a torn last line.
 
         Shapes: a log that is `expected` should exist; if it does not, a new one is made only with `quarantine`.
-        Raises: CorruptFile when it is damaged, or missing where there are slot files; MissingData; NewerFormat;
-            StoreFailed.
+        Raises: CorruptFile when damaged, or missing where there are slot files; MissingData; NewerFormat; StoreFailed.
         """
         path = folder / NAME
         if files.exists(path):

@@ -98,8 +98,8 @@ class QueueState:
 class Checkpoint:
     """A checkpoint.
 
-    Shapes: ``topology`` are the changes that make the durable exchanges, queues and bindings; ``queues`` are the
-        durable ones.
+    Shapes: ``topology`` has changes that make the durable exchanges, queues and bindings; ``queues`` are the durable
+        ones.
     Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
         appended and no record after it.
     """

@@ -80,8 +80,7 @@ class LogFolder:
         return block
 
     def scan(self, number: int, offset: int, consumer: BlockConsumer, done: Callable[[int], None]) -> tuple[int, str]:
-        """Pass the records of a segment from `offset` on to a consumer; return the offset and the damage where it
-        stopped.
+        """Pass the records of a segment from `offset` on to a consumer; return where it stopped, and the damage.
 
         Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment,
             and where only the zeros follow that the log wrote ahead.

@@ -125,8 +125,7 @@ IDENTITIES: Final[Mapping[type, tuple[str, ...]]] = {
     ParameterEntry: ("name", "component", "vhost"),
     GlobalParameterEntry: ("name",),
 }
-"""The identity of an entry: two entries with one identity could not both be applied. Declares name queues and
-exchanges."""
+"""The identity of an entry: two entries with the same one could not both be applied."""
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:

@@ -1,8 +1,8 @@
 """Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
 
 A batch takes messages from their queue, gives them to their new queues and settles them, in one step of the loop and
-in one record. So no client sees a message twice or not at all, and a crash leaves each message in its old queue or in
-its new ones.
+in one record. So no client sees a message twice or not at all, and a crash leaves each message in its old or its new
+queues.
 """
 
 from __future__ import annotations

@@ -153,8 +153,7 @@ class ChannelConsumers:
     def take_turns(self) -> list[Queue]:
         """Unpark the consumers and return their queues in the order of their turns.
 
-        The consumer that was served last comes last; of those of one queue, the one that has waited longest comes
-        first.
+        The consumer that was served last comes last; of one queue's, the one that has waited longest is first.
         Cost: O(consumers).
         """
         self.sharing = False

@@ -46,8 +46,7 @@ class Level:
     """One level of a queue.
 
     Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
-        one.
-        ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
+        one. ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
         any message after them is handed out; each entry says whether their delivery failed.
     Invariant: ``number`` names its messages in the store and is never reused for another level. Every message of a
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
@@ -245,8 +244,7 @@ class Level:
         self.settle(slot, indexes)
 
     def dead_letter_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Dead-letter as `dead_letter` does, in each turn as much as its share allows; the rest stays unacked until
-        then.
+        """Dead-letter as `dead_letter` does, in each turn as much as its share allows; the rest stays unacked.
 
         Messages are dead-lettered even if the queue is deleted meanwhile.
         """

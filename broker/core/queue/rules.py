@@ -86,8 +86,7 @@ def queue_rules(
     """Return the rules of a queue with these arguments under a policy's and an operator policy's definition.
 
     The arguments were checked when the queue was declared, the definitions when the policies were set. Numbers are
-    capped at NUMBER_MAX: clients and operators may give any 63-bit number, as in RabbitMQ, to which nothing could be
-    added.
+    capped at NUMBER_MAX: clients and operators may give any 63-bit number, as in RabbitMQ.
     Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the least of several numbers applies; of texts the
         operator's, else the client's, else the policy's.
     """

@@ -138,8 +138,7 @@ class Run(SlotDelivery):
 class Unacked:
     """Numbers the deliveries of a channel and keeps those that wait for an acknowledgement, as runs.
 
-    Cost: per message only a mark, if it is acknowledged before older ones; a tag out of order costs a search among the
-        runs.
+    Cost: a mark per message that is acknowledged before older ones; a tag out of order costs a search among the runs.
     Invariant: tags ascend over ``runs``. ``_empty`` counts the runs without a message, which include all before
         ``_front``, the run of the oldest message.
     """

@@ -112,12 +112,12 @@ NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
         (
             gauge(
                 "alarms_memory_used_watermark",
-                "1 while the memory alarm is in effect, else 0",
+                "1 while the memory alarm is on, else 0",
                 lambda r: r.alarmed("memory"),
             ),
             gauge(
                 "alarms_free_disk_space_watermark",
-                "1 while the disk alarm is in effect, else 0",
+                "1 while the disk alarm is on, else 0",
                 lambda r: r.alarmed("disk"),
             ),
             gauge("alarms_file_descriptor_limit", "0: clients are refused before the limit", lambda _reading: 0),

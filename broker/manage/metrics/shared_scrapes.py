@@ -1,7 +1,6 @@
 """Shared scrapes: one is made at a time, and equal requests share its text.
 
-A scrape needs no login and may read all objects of the broker, so neither its work nor its text may grow with the
-number of requests.
+A scrape needs no login and may read all objects of the broker, so neither work nor text may grow with the requests.
 """
 
 from __future__ import annotations

@@ -204,8 +204,7 @@ class Lake:
     ) -> DataFrame:
         """Return the messages with since <= ts < until in this version's columns, null where an older file lacks one.
 
-        Cost: files of other days are not opened. The frame shows the lake of this moment; later commits do not change
-        it.
+        Cost: files of other days are not opened. The frame shows the lake of this moment, without later commits.
         """
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))

@@ -107,8 +107,7 @@ class TableSimulation(Simulation):
         return footprint_bytes(self.network.brokers[self.tree.brokers[node][0]].interest)
 
     def _change_subscriptions(self) -> tuple[int, int, int]:
-        """Let clients of observed leaves change subscriptions one by one until enough changes were announced to other
-        brokers.
+        """Let clients of observed leaves change subscriptions one by one until enough changes were announced.
 
         Return the number of changes, of announced ones, and the bytes of these.
         """
