@@ -49,7 +49,7 @@ class ApiClient:
         self._answering: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Let the running task answer this client: it is cancelled when the client has gone."""
+        """Register the running task as this client's: it is cancelled when the client disconnects."""
         self._answering = asyncio.current_task()
 
     def end(self) -> None:
@@ -60,7 +60,7 @@ class ApiClient:
         self.admit = _unlimited  # it leads back to the connection
 
     def done(self) -> None:
-        """Say that the answer is complete."""
+        """Mark the answer as complete."""
         self._answering = None
         self.endless = False
 

@@ -1,4 +1,4 @@
-"""Exchanges and bindings: made and removed by an operator, by the rules for clients except rights."""
+"""Exchanges and bindings: operators create and remove them by the rules for clients, except rights."""
 
 from __future__ import annotations
 

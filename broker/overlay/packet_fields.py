@@ -124,7 +124,7 @@ class PacketReader:
         self._end = end
 
     def skip(self) -> None:
-        """Leave out the fields that are left."""
+        """Skip the remaining fields."""
         self._at = self._end
 
     def end(self) -> None:

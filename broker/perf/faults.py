@@ -28,4 +28,4 @@ class BadOptions(Exception):
 
 
 class BadDocument(Exception):
-    """A document of the wrong form; the text is one line that says where."""
+    """A document of the wrong form; the text is one line that names the place."""
