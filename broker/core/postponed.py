@@ -19,7 +19,7 @@ class Postponed(Exception):
 
     A subclass asks for one kind of answer and keeps it, so that the next run of the method finds it among the
     postponements of its connection.
-    Shapes: ``refusal`` says why there will be no answer, whatever is tried.
+    Shapes: ``refusal`` says why there will never be an answer.
     """
 
     refusal = ""
@@ -34,7 +34,7 @@ class Postponed(Exception):
         raise NotImplementedError
 
     def take_along(self, other: Postponed) -> bool:
-        """Ask for what another postponement needs too, and return whether that can be asked together.
+        """Ask for the answer of another postponement too, and return whether both can be asked together.
 
         The other one belongs to a method of the same connection that comes next.
         """
@@ -44,8 +44,8 @@ class Postponed(Exception):
 def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
     """Carry out something that is not a method, again after each postponement, and call `done` after the last run.
 
-    What is refused is left undone.
-    Invariant: as with a method, a run that is postponed had no effect, and a later run finds what is left to do.
+    Refused work is left undone.
+    Invariant: as with a method, a postponed run had no effect, and a later run finds the remaining work.
     """
     try:
         act()

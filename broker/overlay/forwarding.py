@@ -64,8 +64,8 @@ class UnwantedRange:
 class Forwarding:
     """One stream at one inner broker.
 
-    A direction is unconcerned with a vector that names no leaf behind it: such leaves learn of the stream by the vector
-    change that names them, which therefore always passes. A leaf that the broker does not know may be anywhere.
+    A vector that names no leaf behind a direction does not concern it: such leaves learn of the stream by the vector
+    change that names them, which therefore always passes. An unknown leaf may be anywhere.
 
     Invariant: a number is silent in a direction only if the broker received it and knew enough, or if nobody there is
     named in its vector.

@@ -23,8 +23,8 @@ def test_values_are_said_as_json_can() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("archive --lake L", "say where the broker is: --path DIR or --url URL, one of them"),
-        ("archive --lake L --path D --url http://h", "say where the broker is"),
+        ("archive --lake L", "name the broker with either --path DIR or --url URL"),
+        ("archive --lake L --path D --url http://h", "name the broker with either"),
         ("archive --path D", "the following arguments are required: --lake"),
         ("archive --lake L --path D --once --follow", "not allowed with argument"),
         ("archive --lake L --path D --every 0", "--every 0 is not between 0 and 86,400 seconds"),
