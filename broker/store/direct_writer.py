@@ -21,7 +21,7 @@ DIRECT_MIN_BYTES: Final = 512 << 10  # the smallest run that a direct write is w
 class DirectWriter:
     """An aligned buffer, through which blocks of any size are written.
 
-    Invariant: the buffer, which the first direct write allocates, begins at a page of the file.
+    Invariant: the buffer, which the first direct write allocates, begins at a page boundary of the file.
     """
 
     __slots__ = ("_buffer",)

@@ -22,10 +22,10 @@ CHUNK_BINDINGS: Final = 200  # each takes about ten microseconds
 class DeferredUnbinding:
     """Removes the bindings of deleted queues and exchanges from the indexes.
 
-    Invariant: a binding in here leads nowhere and is neither counted nor listed. The journal has its deletion already,
-        so it does not matter how far the removal is when the broker ends.
+    Invariant: a binding in here leads nowhere and is neither counted nor listed. Its deletion is already in the
+        journal, so the broker may end before the removal is complete.
     Units: ``begun`` counts bundles taken over, ``_ended`` bundles removed, ``shed`` bindings removed.
-    Cost: each binding takes one unit of the turn's share, and at most a chunk of them goes in one turn.
+    Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.
     """
 
     __slots__ = ("_bundles", "_clock", "_deadlines", "_ended", "_waiting", "begun", "shed")
