@@ -25,8 +25,8 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. ``postponed`` has the postponements of
-        the method that is running, the last one last: a connection postpones one method at a time.
+        channel is opened before. ``publishing`` is set by the first publish. ``postponed`` has the postponements of the
+        running method, in order: a connection postpones one method at a time.
     """
 
     __slots__ = (
@@ -94,6 +94,6 @@ class SessionClient:
         self.permissions.check_topic(self.user, exchange, key, kind)
 
     def channel_closed(self) -> None:
-        """Count one channel less for the user."""
+        """Subtract one channel from the user's count."""
         assert self.user is not None
         self.usage.close_channel(self.user.name)
