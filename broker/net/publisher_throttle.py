@@ -195,16 +195,10 @@ class PublisherThrottle:
 
         Source: RabbitMQ, connection.blocked.
         """
-        for transport in self._alarms.block([each for each in publishers if not _is_refused(each)]):
+        for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
             transport.session.tell_blocked(self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(self._alarms.reason))
             transport.stop(Stop.ALARM)
-
-
-def _is_refused(transport: ThrottledConnection) -> bool:
-    """Return whether the vhost of a connection refuses its publishes instead."""
-    vhost = transport.session.vhost
-    return vhost is not None and vhost.refusal != ""
 
 
 def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:

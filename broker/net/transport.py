@@ -472,15 +472,13 @@ class Transport(Outlet):
 
     def _tick_blocked(self) -> bool:
         """Check whether a client that an alarm blocks is there, and return whether it was closed: its wait is over."""
-        vhost = self.session.vhost
-        assert vhost is not None
-        limit_s = vhost.limits.blocked_max_s
+        limit_s = self.session.blocked_max_s
         self._blocked_s += 1
         if has_left(self.descriptor):
             self.go(Stop.ALARM)  # what it had sent is read, and then its end
-        elif vhost.refusal:  # an operator has just lowered the limit to 0
+        elif limit_s == 0:  # an operator has just lowered the limit to 0
             self._throttle.unblock(self)
-        elif limit_s is not None and self._blocked_s >= limit_s and not self.peer.inside:
+        elif limit_s is not None and self._blocked_s >= limit_s:
             self.session.tell_blocked_too_long(self._blocked_s)
             self.drop(f"{self._throttle.reason}: publishing was blocked for {limit_s} s, publish again later", 406)
             return True

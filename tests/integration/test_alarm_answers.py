@@ -358,6 +358,48 @@ async def test_each_vhost_answers_in_its_way_after_a_restart(tmp_path: Path) -> 
     await within(tmp_path, story, disk)
 
 
+class Taken:
+    """The overlay's end of a link."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def take(self, body: bytes) -> None:
+        """Note a message of the other broker."""
+        self.bodies.append(body)
+
+    def lost(self) -> None:
+        """Hear that the link has ended."""
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_link_of_the_overlay_waits(tmp_path: Path, seconds: int) -> None:
+    """It would have to connect again and again: it is blocked whatever the limit is, and loses nothing."""
+    end = Taken()
+
+    def story(world: World) -> None:
+        world.limit(seconds)
+        world.call(lambda: world.broker.engines["/"].vhost.accept_links(lambda _arguments, _link: end))
+        with world.raw() as link:
+            consume = commands.Basic.Consume(queue="amq.slotmq.overlay", no_ack=True)
+            link.call(1, consume, commands.Basic.ConsumeOk)
+            name = link.expect(commands.Basic.Deliver, 1).routing_key
+            link.expect_content(1)
+            world.fill()
+            link.send(publish_frames(1, "", name, b"first"))
+            link.expect(commands.Connection.Blocked, 0)
+            link.expect(commands.Basic.Ack, 1)
+            link.send(publish_frames(1, "", name, b"second"))
+            world.tick(3)
+            assert not link.readable(0.1)
+            world.empty()
+            link.expect(commands.Connection.Unblocked, 0)
+            link.expect(commands.Basic.Ack, 1)
+
+    await within(tmp_path, story)
+    assert end.bodies == [b"first", b"second"]
+
+
 async def test_dead_letters_go_on(tmp_path: Path) -> None:
     """What the broker itself publishes is not refused: it came in before the alarm."""
 

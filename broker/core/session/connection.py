@@ -53,6 +53,7 @@ class SessionOfConnection(SessionClient):
         """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
         super().__init__(connection, peer.name, permissions, usage)
         self.peer = peer
+        self.patient = peer.inside != ""
         self.connected_ms = connected_ms
         self.mechanism = ""
         self.vhost: Vhost | None = None
@@ -167,6 +168,11 @@ class SessionOfConnection(SessionClient):
             channel = self.connection.channels.get(number)
             if channel is not None:
                 cast("SessionOfChannel", channel.session).basic.wake()
+
+    @property
+    def blocked_max_s(self) -> int | None:
+        """How many seconds an alarm may block the connection, None for any number."""
+        return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
 
     def tell_blocked(self, reason: str) -> None:
         """Log that an alarm blocks the connection, which publishes."""

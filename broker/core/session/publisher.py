@@ -169,7 +169,7 @@ class Publisher:
         """Publish one message, whose entry was `resolved` just now; one for very many queues may have to wait."""
         if resolved:
             self._pay(entry)
-            if self._vhost.refusal:
+            if entry is self._vhost.publish_caches.nothing:
                 self._refuse(body)
                 return
         detailed, mark = self.detailed, self._channel.facts.mark
@@ -209,7 +209,7 @@ class Publisher:
         if entry is None or not entry.route.live:
             entry = self._resolver.resolve(payload)
             self._pay(entry)
-            if self._vhost.refusal:
+            if entry is self._vhost.publish_caches.nothing:
                 self._refuse(body)
         return self.detailed.examine(entry, header, body)
 
