@@ -383,7 +383,7 @@ async def test_a_link_of_the_overlay_waits(tmp_path: Path, seconds: int) -> None
         with world.raw() as link:
             consume = commands.Basic.Consume(queue="amq.slotmq.overlay", no_ack=True)
             link.call(1, consume, commands.Basic.ConsumeOk)
-            name = link.expect(commands.Basic.Deliver, 1).routing_key
+            name = link.expect(commands.Basic.Deliver, 1).routing_key or ""
             link.expect_content(1)
             world.fill()
             link.send(publish_frames(1, "", name, b"first"))
