@@ -53,6 +53,7 @@ class SessionOfConnection(SessionClient):
         """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
         super().__init__(connection, peer.name, permissions, usage)
         self.peer = peer
+        self.patient = peer.inside != ""
         self.connected_ms = connected_ms
         self.mechanism = ""
         self.vhost: Vhost | None = None
@@ -168,9 +169,18 @@ class SessionOfConnection(SessionClient):
             if channel is not None:
                 cast("SessionOfChannel", channel.session).basic.wake()
 
+    @property
+    def blocked_max_s(self) -> int | None:
+        """How many seconds an alarm may block the connection, None for any number."""
+        return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
+
     def tell_blocked(self, reason: str) -> None:
         """Log that an alarm blocks the connection, which publishes."""
         _log.warning("connection.blocked", **self._facts, reason=reason)
+
+    def tell_blocked_too_long(self, blocked_s: int) -> None:
+        """Log that the broker closes the connection, because an alarm has blocked it as long as its vhost allows."""
+        _log.warning("connection.blocked_too_long", **self._facts, blocked_s=blocked_s)
 
     def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
         """Log that the client has not read what the broker sends for a while, with the first of its consumers."""
@@ -190,9 +200,9 @@ class SessionOfConnection(SessionClient):
 
     # -- what the operator does ---------------------------------------------------------------------------------------
 
-    def force_close(self, text: str) -> None:
-        """Close the connection on an operator's order, or because its vhost or user was removed."""
-        self.connection.fail(ConnectionFault(320, text))
+    def force_close(self, text: str, code: int = 320) -> None:
+        """Close the connection on an operator's order, because its vhost or user was removed, or during an alarm."""
+        self.connection.fail(ConnectionFault(code, text))
 
     @property
     def unacked(self) -> int:
