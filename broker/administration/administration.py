@@ -160,8 +160,7 @@ class Administration(Definitions):
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Store and apply what `edit` does to a draft, log the event, and return what `edit` returned.
 
-        What returns a generator changes the draft in its steps.
-        Every broker follows the change then.
+        What returns a generator changes the draft in its steps. Every broker follows the change then.
         """
         return await self.alone(lambda: self.store(edit, event, **fields))
 

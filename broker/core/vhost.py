@@ -214,8 +214,8 @@ class Vhost:
     def restored(self) -> None:
         """Take up the work once topology and messages are restored.
 
-        Whether a message on disk expires is known only when it is read: the head of each queue is, one queue after the
-        other.
+        Whether a message on disk expires is known only when it is read: so the heads of all queues are read one after
+        another.
         """
         self.delays.restored()
         now_ms = self.ports.clock.now_ms

@@ -202,7 +202,7 @@ class PublisherThrottle:
 
 
 def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:
-    """Tell a client that can be told; nothing follows connection.close."""
+    """Notify a client unless it is closing; nothing follows connection.close."""
     connection = transport.connection
     if connection.has_capability("connection.blocked") and not connection.closing:
         connection.send(0, method)

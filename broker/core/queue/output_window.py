@@ -13,50 +13,37 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class OutputWindow:
-    """Stops deliveries, which are optional, when too much of a connection's output is unsent; answers are never
-    stopped.
+    """Stops deliveries, but never answers, when too much of a connection's output is unsent.
 
-    Units: ``high_water_bytes`` is what may wait in the connection; the socket holds about as much before ``writable``
+    Units: ``high_water_bytes`` may wait in the connection; the socket holds about as much before ``writable``
         is cleared.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
-        ``last_served`` is the number of the channel whose consumers were served last, 0 for none. One that has
-        ``ended`` is not writable.
+        ``last_served`` is the number of the channel whose consumers were served last, 0 for none.
     """
 
-    __slots__ = ("_connection", "ended", "high_water_bytes", "last_served", "starved", "writable")
+    __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.high_water_bytes = HIGH_WATER_BYTES
         self.writable = True
-        self.ended = False
         self.starved = False
         self.last_served = 0
 
     def set_high_water(self, high_water_bytes: int) -> None:
-        """Set what may wait in the connection."""
+        """Set the bytes that may wait in the connection."""
         self.high_water_bytes = high_water_bytes
 
     def pause(self) -> None:
-        """Stop deliveries: the socket takes no more, or the client is gone."""
+        """Stop deliveries: the socket accepts no more, or the client has disconnected."""
         self.writable = False
 
     def resume(self) -> None:
         """Allow deliveries: the socket has sent enough."""
-        self.writable = not self.ended
-
-    def end(self) -> None:
-        """Stop deliveries until `reopen`: the client is drained."""
-        self.ended = True
-        self.writable = False
-
-    def reopen(self) -> None:
-        """Allow deliveries again."""
-        self.ended = False
         self.writable = True
 
     def take_starved(self) -> bool:
-        """Return whether a delivery was held back that may be sent now, once for all that were."""
+        """Return whether deliveries that were held back may be sent now, once for all of them."""
         if self.starved and self.writable:
             self.starved = False
             return True

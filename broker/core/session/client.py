@@ -25,14 +25,15 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. ``patient`` is set for a part of this
-        process and for a link of the overlay: an alarm blocks it as long as it stands, whatever the vhost's limit is.
-        ``postponed`` has the postponements of the method that is running, the last one last: a connection postpones
-        one method at a time.
+        channel is opened before. ``publishing`` is set by the first publish, ``draining`` while the client finishes.
+        ``patient`` is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it
+        stands, whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
+        connection postpones one method at a time.
     """
 
     __slots__ = (
         "connection",
+        "draining",
         "method_budget",
         "name",
         "output_window",
@@ -53,6 +54,7 @@ class SessionClient:
         self.permissions = permissions
         self.usage = usage
         self.publishing = False
+        self.draining = False
         self.patient = False
         self.postponed: list[Postponed] = []
         self.user: User | None = None
@@ -92,7 +94,7 @@ class SessionClient:
         self.permissions.check_source(self.user, source, exchange, key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
-        """Return whether each routing key at a topic exchange has to be checked."""
+        """Return whether each routing key at a topic exchange must be checked."""
         assert self.user is not None
         return self.permissions.narrows_topics(self.user, exchange)
 
@@ -102,6 +104,6 @@ class SessionClient:
         self.permissions.check_topic(self.user, exchange, key, kind)
 
     def channel_closed(self) -> None:
-        """Count one channel less for the user."""
+        """Subtract one channel from the user's count."""
         assert self.user is not None
         self.usage.close_channel(self.user.name)

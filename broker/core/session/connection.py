@@ -12,6 +12,7 @@ from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.publish_credit import CreditShare
+from broker.core.queue.consumer import Consumer
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import SessionClient
 from broker.core.session.method_budget import MethodBudget
@@ -210,15 +211,30 @@ class SessionOfConnection(SessionClient):
         found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
         return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
 
+    def _consumers(self) -> list[Consumer]:
+        found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
+        return [consumer for basic in found for consumer in basic.consumers.values()]
+
+    def drain(self) -> None:
+        """Deliver nothing more to the client, except answers that it waits for."""
+        if not self.draining:
+            self.draining = True
+            for consumer in self._consumers():
+                if not consumer.takes_replies:
+                    consumer.shut()
+
+    def end_drain(self) -> None:
+        """Deliver again."""
+        self.draining = False
+        for consumer in self._consumers():
+            consumer.open()
+
     def cancel_consumers(self) -> int:
         """Cancel all consumers, tell the client, and return how many there were."""
-        count = 0
-        for channel in list(self.connection.channels.values()):
-            basic = cast("SessionOfChannel", channel.session).basic
-            for consumer in list(basic.consumers.values()):
-                basic.expel(consumer)
-                count += 1
-        return count
+        consumers = self._consumers()
+        for consumer in consumers:
+            consumer.session.expel(consumer)
+        return len(consumers)
 
     def cancel_unreadable(self) -> None:
         """Cancel the consumers whose queue the user may not read any more, and tell the client."""
