@@ -135,7 +135,7 @@ class Administration(Definitions):
             _log.warning("vhost.limits_ignored", vhost=key[0], reason=str(bad))
             del self.parameters[key]
             table = {}
-        vhost.limits.take_table(table)
+        vhost.take_limits(table)
 
     def _close_of(self, vhost: Vhost, reason: str) -> None:
         self._close_connections(lambda session: session.vhost is vhost, reason)

@@ -128,6 +128,7 @@ class Transport(Outlet):
     """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = (
+        "_blocked_s",
         "_brisk",
         "_closing_ticks",
         "_discarded_bytes",
@@ -187,6 +188,7 @@ class Transport(Outlet):
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
+        self._blocked_s = 0  # for how long an alarm has blocked the client
         self._unopened_sent = 0  # what was sent before the answer to connection.open
         self._unopened_s = 0  # for how long that answer has waited for a turn that acts
         self._finishing = False
@@ -449,9 +451,11 @@ class Transport(Outlet):
             if self._unopened_s > OPEN_TICKS:
                 self.drop("this node waits for the database of its cluster: connect to another node, or later")
                 return
-        if self._stops & Stop.ALARM and not self._socket.is_closing() and has_left(self.descriptor):
-            self.go(Stop.ALARM)  # what it had sent is read, and then its end
-        if not (self.session.output_window.writable or self.session.output_window.ended):
+        if not self._stops & Stop.ALARM:
+            self._blocked_s = 0
+        elif not self._socket.is_closing() and self._tick_blocked():
+            return
+        if not self.session.output_window.writable:
             self._unread_s += 1
             if self._unread_s == slow_s:
                 self.session.tell_unread(slow_s, self._socket.get_write_buffer_size())
@@ -465,6 +469,20 @@ class Transport(Outlet):
             silent_s = heartbeats.silent_s
             _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
             self._socket.abort()
+
+    def _tick_blocked(self) -> bool:
+        """Check whether a client that an alarm blocks is there, and return whether it was closed: its wait is over."""
+        limit_s = self.session.blocked_max_s
+        self._blocked_s += 1
+        if has_left(self.descriptor):
+            self.go(Stop.ALARM)  # what it had sent is read, and then its end
+        elif limit_s == 0:  # an operator has just lowered the limit to 0
+            self._throttle.unblock(self)
+        elif limit_s is not None and self._blocked_s >= limit_s:
+            self.session.tell_blocked_too_long(self._blocked_s)
+            self.drop(f"{self._throttle.reason}: publishing was blocked for {limit_s} s, publish again later", 406)
+            return True
+        return False
 
     def beat(self, calls_per_s: int) -> None:
         """Send a heartbeat if one is due; called `calls_per_s` times a second for a client with a short interval."""
@@ -481,10 +499,10 @@ class Transport(Outlet):
                 self._socket.write(HEARTBEAT)
             heartbeats.said(connection.sent)
 
-    def drop(self, reason: str) -> None:
-        """Close the connection with 320 at once, and discard the output that waits. It works without a turn."""
+    def drop(self, reason: str, code: int = 320) -> None:
+        """Close the connection at once, and discard the output that waits. It works without a turn."""
         self.connection.discard_output()
-        self.session.force_close(reason)
+        self.session.force_close(reason, code)
         self.flush()
         self._read_again()
 

@@ -40,8 +40,9 @@ class Drain:
 async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
     """Let clients settle what they hold, then cancel their consumers; close them unless a queue was named.
 
-    Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on,
-    not even to a client that comes while all are drained. If the requester hangs up meanwhile, everything is as before.
+    Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on
+    but answers that clients wait for; who comes while all are drained is drained too. If the requester hangs up
+    meanwhile, everything is as before.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -61,7 +62,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     def unacked() -> int:
         found = sessions()
         for session in found:
-            session.output_window.end()
+            session.drain()
         return sum([session.unacked for session in found])
 
     _log.info("clients.draining", conn=asked.connection, unacked=unacked())
@@ -69,13 +70,12 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
         left = await _settled(unacked, asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
         for session in sessions():
-            session.output_window.reopen()
-            session.wake_consumers()
+            session.end_drain()
         raise
     found = sessions()
     cancelled = 0
     for session in found:
-        session.output_window.end()
+        session.drain()
         cancelled += session.cancel_consumers()
         session.force_close(asked.reason)
     _log.info("clients.drained", conn=asked.connection, closed=len(found), cancelled=cancelled, unacked=left)

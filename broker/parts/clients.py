@@ -52,7 +52,7 @@ class Clients(Part):
         self.permissions = Permissions(users)
         self.usage = Usage(users)
         self.alarms = Alarms(watermarks(settings))
-        self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes)
+        self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes, tell_vhosts=vhosts.take_alarm)
         shared.turn.check_backlog_by(self.throttle.turn, self.throttle.counted_bytes)
         self.logins = logins_of(settings.auth, users, self._passwords.check)
         self.listener = Listener(

@@ -87,6 +87,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self.offline: dict[str, OfflineVhost] = {}
         self._parting: dict[str, asyncio.Task[None]] = {}
         self._saves_space = False
+        self._alarm = ""
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
         """Take the function that closes the connections of a vhost that goes offline, with a reason."""
@@ -246,6 +247,12 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in self.engines.values():
             engine.save_space(on=on)
 
+    def take_alarm(self, reason: str) -> None:
+        """Tell every vhost, and those that are added later, why an alarm blocks publishers; an empty reason ends it."""
+        self._alarm = reason
+        for engine in self.engines.values():
+            engine.vhost.take_alarm(reason)
+
     def log_positions(self) -> list[int]:
         """Return the position of each vhost's log."""
         return [engine.store.log.position for engine in self.engines.values()]
@@ -339,6 +346,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._by_name[name] = engine.vhost
         if self._saves_space:
             engine.save_space(on=True)
+        engine.vhost.take_alarm(self._alarm)
         for opened in self._opened:
             opened(engine)
         if recovered.records or recovered.messages:

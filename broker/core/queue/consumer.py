@@ -225,6 +225,11 @@ class Consumer(RingMember):
         self.timeout_ms = timeout_ms
 
     @property
+    def takes_replies(self) -> bool:
+        """Whether it seems to wait for answers to its client's requests: it acks nothing, on a queue of its own."""
+        return self.no_ack and (self.queue.auto_delete or self.queue.exclusive_owner is not None)
+
+    @property
     def timeout_in_force_ms(self) -> int:
         """How long it may hold a message, 0 for no limit."""
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms

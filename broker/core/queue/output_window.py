@@ -18,17 +18,15 @@ class OutputWindow:
     Units: ``high_water_bytes`` may wait in the connection; the socket holds about as much before ``writable``
         is cleared.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
-        ``last_served`` is the number of the channel whose consumers were served last, 0 for none. One that has
-        ``ended`` is not writable.
+        ``last_served`` is the number of the channel whose consumers were served last, 0 for none.
     """
 
-    __slots__ = ("_connection", "ended", "high_water_bytes", "last_served", "starved", "writable")
+    __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.high_water_bytes = HIGH_WATER_BYTES
         self.writable = True
-        self.ended = False
         self.starved = False
         self.last_served = 0
 
@@ -42,16 +40,6 @@ class OutputWindow:
 
     def resume(self) -> None:
         """Allow deliveries: the socket has sent enough."""
-        self.writable = not self.ended
-
-    def end(self) -> None:
-        """Stop deliveries until `reopen`: the client is drained."""
-        self.ended = True
-        self.writable = False
-
-    def reopen(self) -> None:
-        """Allow deliveries again."""
-        self.ended = False
         self.writable = True
 
     def take_starved(self) -> bool:

@@ -115,9 +115,11 @@ class BasicSession(ChannelConsumers):
         self.consumers[tag] = consumer
         if not method.nowait:
             self._channel.send(commands.Basic.ConsumeOk(tag))
-            if self.connection.withholds_on(self.number):
-                consumer.shut()
-                self.connection.when_sent(self.number, consumer.open)
+        if self._session.draining and not consumer.takes_replies:
+            consumer.shut()
+        elif not method.nowait and self.connection.withholds_on(self.number):
+            consumer.shut()
+            self.connection.when_sent(self.number, consumer.open)
         queue.add_consumer(consumer)
 
     def room_of_next(self, *, no_ack: bool) -> int:

@@ -234,6 +234,7 @@ class SessionOfChannel:
         tag = method.consumer_tag or vhost.new_name("amq.ctag-")
         name = vhost.replies.new_name(vhost.new_name)
         link = AcceptedLink(self.channel, self.session.output_window, tag, name)
+        self.session.be_patient()
         link.begin(vhost.accept_link(dict(method.arguments or {}), link))
         self.channel.limit_messages(LINK_MESSAGE_BYTES)
         self.link = vhost.replies[name] = link

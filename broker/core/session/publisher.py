@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.amqp.errors import ChannelError
 from broker.amqp.framing import PUBLISH
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.message_store import MessageStore, Targets
@@ -168,6 +169,9 @@ class Publisher:
         """Publish one message, whose entry was `resolved` just now; one for very many queues may have to wait."""
         if resolved:
             self._pay(entry)
+            if entry is self._vhost.publish_caches.nothing:
+                self._refuse(body)
+                return
         detailed, mark = self.detailed, self._channel.facts.mark
         again = partial(self.publish, payload, header, body)
         if not detailed.knows(mark) and detailed.lacks(again):
@@ -179,6 +183,13 @@ class Publisher:
             self._deadlines.set(self, self._clock.now_ms, later)
         else:
             detailed.publish(entry, header, body)
+
+    def _refuse(self, body: bytes) -> None:
+        """Answer one publish with a nack during an alarm. Raises: ChannelError 406 on a channel without confirms."""
+        if not self.confirms.confirming:
+            raise ChannelError(406, self._vhost.refusal)
+        self.confirms.published_one(body)
+        self.confirms.refuse_last()
 
     def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
         """Publish to very many queues, once earlier messages have entered theirs."""
@@ -198,6 +209,8 @@ class Publisher:
         if entry is None or not entry.route.live:
             entry = self._resolver.resolve(payload)
             self._pay(entry)
+            if entry is self._vhost.publish_caches.nothing:
+                self._refuse(body)
         return self.detailed.examine(entry, header, body)
 
     def _pay(self, entry: PublishEntry) -> bool:

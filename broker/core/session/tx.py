@@ -133,9 +133,11 @@ class TxSession:
     def commit(self) -> None:
         """Carry out everything that was kept; commit-ok follows when it is on disk.
 
-        Raises: ChannelError 406 when a queue that rejects publishes has no room; then nothing was done, whereas
-            RabbitMQ does the rest. Postponed while a queue must be asked.
+        Raises: ChannelError 406 when an alarm refuses publishes, or a queue that rejects them has no room; then nothing
+            was done, whereas RabbitMQ does the rest. Postponed while a queue must be asked.
         """
+        if self._publications and self._vhost.refusal:
+            raise ChannelError(406, self._vhost.refusal)
         sweep = self._vhost.sweep
         if sweep.pending:  # policies that changed after the publishes
             for publication in self._publications:
