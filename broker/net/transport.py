@@ -451,7 +451,7 @@ class Transport(Outlet):
                 return
         if self._stops & Stop.ALARM and not self._socket.is_closing() and has_left(self.descriptor):
             self.go(Stop.ALARM)  # what it had sent is read, and then its end
-        if not (self.session.output_window.writable or self.session.output_window.ended):
+        if not (self.session.output_window.writable or self.session.output_window.drains):
             self._unread_s += 1
             if self._unread_s == slow_s:
                 self.session.tell_unread(slow_s, self._socket.get_write_buffer_size())

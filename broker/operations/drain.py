@@ -41,7 +41,8 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     """Let clients settle what they hold, then cancel their consumers; close them unless a queue was named.
 
     Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on,
-    not even to a client that comes while all are drained. If who asked hangs up meanwhile, all is as before.
+    not even to a client that comes while all are drained. If who asked hangs up meanwhile, deliveries go on, unless
+    another drain is under way.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -58,24 +59,27 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
+    ended: set[SessionOfConnection] = set()
+
     def unacked() -> int:
         found = sessions()
         for session in found:
-            session.output_window.end()
+            if session not in ended:
+                ended.add(session)
+                session.output_window.end()
         return sum([session.unacked for session in found])
 
     _log.info("clients.draining", conn=asked.connection, unacked=unacked())
     try:
         left = await _settled(unacked, asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
-        for session in sessions():
+        for session in ended:
             session.output_window.reopen()
             session.wake_consumers()
         raise
     found = sessions()
     cancelled = 0
     for session in found:
-        session.output_window.end()
         cancelled += session.cancel_consumers()
         session.force_close(asked.reason)
     _log.info("clients.drained", conn=asked.connection, closed=len(found), cancelled=cancelled, unacked=left)
@@ -97,7 +101,7 @@ async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> di
         raise
     staying = _staying(consumers)
     for consumer in staying:
-        consumer.session.expel(consumer)
+        consumer.session.time_out(consumer, consumer.session.unacked.last_tag)
     fields = {"cancelled": len(staying), "unacked": left}
     _log.info("queue.drained", vhost=asked.vhost, queue=asked.queue, **fields)
     return {"closed": 0, **fields}

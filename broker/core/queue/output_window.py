@@ -19,17 +19,18 @@ class OutputWindow:
     Units: ``high_water_bytes`` is what may wait in the connection; the socket holds about as much before ``writable``
         is cleared.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
-        ``last_served`` is the number of the channel whose consumers were served last, 0 for none. One that has
-        ``ended`` is not writable.
+        ``last_served`` is the number of the channel whose consumers were served last, 0 for none. ``drains`` of the
+        client are under way; with one of them, or while it is paused, the window is not writable.
     """
 
-    __slots__ = ("_connection", "ended", "high_water_bytes", "last_served", "starved", "writable")
+    __slots__ = ("_connection", "_paused", "drains", "high_water_bytes", "last_served", "starved", "writable")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.high_water_bytes = HIGH_WATER_BYTES
         self.writable = True
-        self.ended = False
+        self._paused = False
+        self.drains = 0
         self.starved = False
         self.last_served = 0
 
@@ -39,21 +40,23 @@ class OutputWindow:
 
     def pause(self) -> None:
         """Stop deliveries: the socket takes no more, or the client is gone."""
+        self._paused = True
         self.writable = False
 
     def resume(self) -> None:
         """Allow deliveries: the socket has sent enough."""
-        self.writable = not self.ended
+        self._paused = False
+        self.writable = not self.drains
 
     def end(self) -> None:
-        """Stop deliveries until `reopen`: the client is drained."""
-        self.ended = True
+        """Stop deliveries until `reopen`, which each call needs: the client is drained."""
+        self.drains += 1
         self.writable = False
 
     def reopen(self) -> None:
-        """Allow deliveries again."""
-        self.ended = False
-        self.writable = True
+        """Allow deliveries again, unless another drain is under way or the socket takes no more."""
+        self.drains -= 1
+        self.writable = not (self.drains or self._paused)
 
     def take_starved(self) -> bool:
         """Return whether a delivery was held back that may be sent now, once for all that were."""
