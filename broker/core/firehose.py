@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import cut_properties
-from broker.amqp.header_facts import HeaderFacts, plain_facts
+from broker.amqp.header_facts import NO_PRIORITY, HeaderFacts, plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
@@ -223,7 +223,7 @@ class Firehose:
         queues = self._exchanges.router.match(exchange, key, HeaderFields(header))
         if queues:
             charge = charge_bytes(header, passage.body, len(queues))
-            facts = plain_facts(persistent=False, priority=0, expiration_ms=None)
+            facts = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
             now_ms = self._clock.now_ms
             message = Message(Envelope(TRACE, key), header, passage.body, charge, facts, now_ms)
             self._poster.post(message, queues)

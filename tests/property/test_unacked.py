@@ -182,7 +182,7 @@ def test_a_transaction_keeps_runs_and_puts_them_back_as_they_were() -> None:
     for number in range(100):
         made.handed_out(STREAMS[0], Slot(1 + number * WINDOW), range(WINDOW), CONSUMERS[0])
     made.set_aside(0, multiple=True)
-    assert (len(made), len(made.aside), made.aside_count) == (0, 100, 100 * WINDOW)
+    assert (len(made), len(made.aside or ()), made.aside_count) == (0, 100, 100 * WINDOW)
     made.put_back()
     assert (len(made), len(made.runs), made.aside_count, made.oldest) == (100 * WINDOW, 100, 0, 1)
     assert not any(run.gone for run in made.runs)

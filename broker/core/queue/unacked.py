@@ -129,7 +129,10 @@ class Run(SlotDelivery):
         """Return the tags that wait, up to one."""
         first, gone = self.first, self.gone
         tags = range(self.low, min(self.last, upto) + 1)
-        return tags if gone is None else dense([tag for tag in tags if not gone[tag - first]])
+        if gone is None or not tags:
+            return tags
+        waiting = [tag for tag in tags if not gone[tag - first]]
+        return dense(waiting) if waiting else waiting
 
 
 class Unacked:
@@ -149,8 +152,11 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self._count = 0
-        self.late: list[Sequence[int]] = []  # tags whose messages went back: their acknowledgements change nothing
-        self.aside: list[tuple[Sequence[int], SlotDelivery]] = []  # acknowledged in a transaction, with their tags
+        # Most channels have neither, and a list for each would be memory.
+        self.late: list[Sequence[int]] | None = (
+            None  # tags whose messages went back: acknowledging them changes nothing
+        )
+        self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # acknowledged in a transaction, with tags
 
     def __len__(self) -> int:
         """Return how many messages wait."""
@@ -274,7 +280,9 @@ class Unacked:
 
     def _note_late(self, tags: Sequence[int]) -> None:
         late = self.late
-        if late and isinstance(tags, range) and isinstance(late[-1], range) and late[-1].stop == tags.start:
+        if late is None:
+            self.late = [tags]
+        elif isinstance(tags, range) and isinstance(late[-1], range) and late[-1].stop == tags.start:
             late[-1] = range(late[-1].start, tags.stop)
         else:
             late.append(tags)
@@ -292,7 +300,7 @@ class Unacked:
     def indexes_of(self, slot: Slot) -> list[int]:
         """List the messages of one slot that wait. Cost: O(runs + messages listed)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
-        waiting += [delivery.indexes for _, delivery in self.aside if delivery.slot is slot]
+        waiting += [delivery.indexes for _, delivery in self.aside or () if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
     def levels(self) -> Iterable[Level]:
@@ -369,7 +377,7 @@ class Unacked:
     @property
     def aside_count(self) -> int:
         """How many messages are set aside."""
-        return sum([delivery.count for _, delivery in self.aside])
+        return sum([delivery.count for _, delivery in self.aside or ()])
 
     def set_aside(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
         """Set the deliveries that an acknowledgement names aside, and return them.
@@ -379,18 +387,20 @@ class Unacked:
         tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
         taken = self.take(tag, multiple=multiple)
         if taken:
+            if self.aside is None:
+                self.aside = []
             self.aside += zip(tags, taken, strict=True)
         return taken
 
     def drop_aside(self) -> None:
         """Forget all deliveries that were set aside, because their transaction is committed."""
-        self.aside = []
+        self.aside = None
 
     def put_back(self) -> None:
         """Put all deliveries that were set aside back in their places. Cost: O(deliveries set aside, and runs)."""
         if not self.aside:
             return
-        aside, self.aside = sorted(self.aside, key=lambda one: one[0][0]), []
+        aside, self.aside = sorted(self.aside, key=lambda one: one[0][0]), None
         runs, place = self.runs, 0
         lost: list[Run] = []  # of runs that were dropped since
         for tags, delivery in aside:

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.content_header import FLAG_OF
-from broker.amqp.header_facts import MISSING, plain_facts
+from broker.amqp.header_facts import MISSING, NO_PRIORITY, plain_facts
 from broker.core.message.carbon_copies import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.message_store import Targets
@@ -46,7 +46,7 @@ def vector_message(old: Vector, new: Vector, incarnation: int, previous: int, no
     change = {"previous": previous, "old": dict(old), "new": dict(new), "incarnation": incarnation}
     body = json.dumps(change, separators=(",", ":")).encode()
     header = HEADER.pack(60, 0, len(body), FLAG_OF["delivery_mode"], PERSISTENT_MODE)
-    facts = plain_facts(persistent=True, priority=0, expiration_ms=None)
+    facts = plain_facts(persistent=True, priority=NO_PRIORITY, expiration_ms=None)
     return Message(ENVELOPE, header, body, OVERHEAD_BYTES + len(header) + len(body), facts, now_ms)
 
 

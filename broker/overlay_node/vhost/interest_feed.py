@@ -12,7 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import FLAG_OF
-from broker.amqp.header_facts import plain_facts
+from broker.amqp.header_facts import NO_PRIORITY, plain_facts
 from broker.amqp.table_writer import encode_table
 from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["InterestFeed"]
 
 HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags
-FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
+FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 WANTED, UNWANTED = b"1", b"0"
 AT_ONCE: Final = 500  # messages of a snapshot in one turn
 

@@ -49,6 +49,13 @@ def test_levels_are_strict(channel: BlockingChannel, levelled: str) -> None:
         put(channel, levelled, body, priority)
     assert ready(channel, levelled) == len(messages)
     assert drain(channel, levelled) == [b"255", b"31", b"5", b"5b", b"-", b"4", b"-2", b"3", b"0"]
+    unconfirmed = channel.connection.channel()
+    runs = [(b"9", 9), (b"9b", 9), (b"-", None), (b"-b", None), (b"1", 1), (b"9c", 9)]
+    for body, level in runs:
+        put(unconfirmed, levelled, body, level)
+    put(channel, levelled, b"numbered", 20, headers={"x-producer": levelled, "x-seq": 1})
+    wait_until(lambda: ready(channel, levelled) == len(runs) + 1, "all messages")
+    assert drain(channel, levelled) == [b"numbered", b"9", b"9b", b"9c", b"-", b"-b", b"1"]
 
 
 def test_a_consumer_gets_the_levels_in_order(channel: BlockingChannel, levelled: str) -> None:

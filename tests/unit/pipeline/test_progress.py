@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from broker.pipeline.progress import Progress
+
+pytest.importorskip("rich", reason="the extra spark is not installed")
 
 
 class Terminal(io.StringIO):
