@@ -42,7 +42,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
 
     Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on
     but answers that clients wait for; who comes while all are drained is drained too. If the requester hangs up
-    meanwhile, everything is as before.
+    meanwhile, deliveries go on, unless another drain is under way.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -59,23 +59,26 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
+    drained: set[SessionOfConnection] = set()
+
     def unacked() -> int:
         found = sessions()
         for session in found:
-            session.drain()
+            if session not in drained:
+                drained.add(session)
+                session.drain()
         return sum([session.unacked for session in found])
 
     _log.info("clients.draining", conn=asked.connection, unacked=unacked())
     try:
         left = await _settled(unacked, asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
-        for session in sessions():
+        for session in drained:
             session.end_drain()
         raise
     found = sessions()
     cancelled = 0
     for session in found:
-        session.drain()
         cancelled += session.cancel_consumers()
         session.force_close(asked.reason)
     _log.info("clients.drained", conn=asked.connection, closed=len(found), cancelled=cancelled, unacked=left)
@@ -97,7 +100,7 @@ async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> di
         raise
     staying = _staying(consumers)
     for consumer in staying:
-        consumer.session.expel(consumer)
+        consumer.session.time_out(consumer, consumer.session.unacked.last_tag)
     fields = {"cancelled": len(staying), "unacked": left}
     _log.info("queue.drained", vhost=asked.vhost, queue=asked.queue, **fields)
     return {"closed": 0, **fields}

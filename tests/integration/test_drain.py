@@ -176,3 +176,50 @@ def test_what_cannot_be_drained_is_one_line(process: BrokerProcess) -> None:
     assert ended(started(process, "drain", "--connection", "x")) == (1, "slotmq: no connection 'x'\n")
     assert ended(started(process, "drain", "--queue", "x"))[1] == "slotmq: no queue 'x' in vhost '/'\n"
     assert ended(started(process, "drain", "--queue", "q", "--connection", "x"))[0] == 2
+
+
+def test_what_a_queues_consumer_holds_for_too_long_goes_to_another(process: BrokerProcess, worker: RawClient) -> None:
+    """When the time is over its messages are ready again, and acknowledging them late changes nothing."""
+    assert ended(started(process, "drain", "--queue", "q", "--timeout", "1"))[0] == 0
+    assert worker.expect(commands.Basic.Cancel, 1).consumer_tag == "c"
+    wait_until(lambda: queue(process)["messages_ready"] == MESSAGES, "the messages of the cancelled consumer")
+    worker.method(1, commands.Basic.Ack(delivery_tag=0, multiple=True))
+    worker.method(1, commands.Basic.Ack(delivery_tag=HELD))
+    assert worker.call(1, commands.Basic.Get(queue="q"), commands.Basic.GetOk).message_count == MESSAGES - 1
+
+
+@pytest.mark.parametrize("words", [(), ("--queue", "q")], ids=["all", "queue"])
+def test_one_of_two_drains_that_is_interrupted_leaves_the_other(
+    process: BrokerProcess, worker: RawClient, words: tuple[str, ...]
+) -> None:
+    """Nothing is delivered until both drains are over."""
+    interrupted, command = [started(process, "drain", *words) for _ in range(2)]
+    wait_until(lambda: process.stderr().count("draining") == 2, "both drains")
+    interrupted.kill()
+    interrupted.communicate()
+    worker.method(1, commands.Basic.Ack(delivery_tag=1))
+    assert not worker.readable(1), "a delivery to a client that is drained"
+    assert queue(process)["messages_unacknowledged"] == 1
+    worker.method(1, commands.Basic.Ack(delivery_tag=2))
+    assert worker.expect(commands.Basic.Cancel, 1).consumer_tag == "c"
+    assert ended(command)[0] == 0
+
+
+def test_an_interrupted_drain_delivers_nothing_to_a_client_that_does_not_read(process: BrokerProcess) -> None:
+    """The client gets as much as its socket takes, and no more after a drain of it ended."""
+    host, port = process.address.host, process.address.port
+    with RawClient(host, port, receive_buffer_bytes=4096) as client:
+        client.open()
+        client.open_channel(1)
+        client.declare_queue(1, "q", durable=True)
+        for _ in range(400):
+            client.send(publish_frames(1, "", "q", bytes(100_000)))
+        client.call(1, commands.Basic.Consume(queue="q", consumer_tag="c"), commands.Basic.ConsumeOk)
+        wait_until(lambda: queue(process)["messages_unacknowledged"], "the first deliveries")
+        before = queue(process)["messages_unacknowledged"]
+        command = started(process, "drain")
+        wait_until(lambda: is_draining(process), "the drain")
+        command.kill()
+        command.communicate()
+        wait_until(lambda: not is_draining(process), "the end of the drain")
+        assert queue(process)["messages_unacknowledged"] == before

@@ -172,6 +172,10 @@ class ChannelConsumers:
         """End a consumer on the broker's own account, and tell a client that understands it."""
         raise NotImplementedError
 
+    def time_out(self, consumer: Consumer, upto: int) -> int:
+        """Cancel a consumer, and requeue what it holds under the tags up to one; return how many messages that are."""
+        raise NotImplementedError
+
 
 class Consumer(RingMember):
     """Takes messages of one queue as far as its prefetch and its connection allow.
@@ -183,6 +187,7 @@ class Consumer(RingMember):
     __slots__ = (
         "_head",
         "_heads",
+        "_shut",
         "_suffix_bytes",
         "_tag_bytes",
         "arguments",
@@ -223,6 +228,7 @@ class Consumer(RingMember):
         self.queue = queue
         self.arguments = arguments
         self.timeout_ms = timeout_ms
+        self._shut = 0  # calls of `shut` without their `open`
 
     @property
     def takes_replies(self) -> bool:
@@ -235,12 +241,20 @@ class Consumer(RingMember):
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
 
     def shut(self) -> None:
-        """Take no message before `open`: the answer to basic.consume is not sent yet, or the consumer is drained."""
-        self.output_window = OutputWindow(self.connection)
-        self.output_window.pause()
+        """Take no message before `open`, which each call needs.
+
+        The answer to basic.consume is not sent yet, or the consumer is drained.
+        """
+        if not self._shut:
+            self.output_window = OutputWindow(self.connection)
+            self.output_window.pause()
+        self._shut += 1
 
     def open(self) -> None:
-        """Take messages, and those that wait."""
+        """Take messages, and those that wait, unless it is still shut for another reason."""
+        self._shut -= 1
+        if self._shut:
+            return
         session, queue = self.session, self.queue
         self.output_window = session.output_window
         if session.prefetch_channel:
