@@ -46,7 +46,7 @@ def kind() -> str:
 
 
 def why_interpreted() -> str | None:
-    """Return why the wheel that was installed holds sources alone; None for a compiled wheel and for a checkout."""
+    """Return why the installed wheel has only sources; None for a compiled wheel and for a checkout."""
     try:
         return Path(broker.__file__).with_name("interpreted.txt").read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -68,7 +68,7 @@ async def _serve_until_stopped(
         recovered = True
 
     def asked() -> None:
-        """Stop in order: first the recovery; at the second signal stop without waiting for clients."""
+        """Stop cleanly: first the recovery; at the second signal without waiting for clients."""
         systemd.stopping()
         if recovered and stop.is_set():
             broker.drop_clients()

@@ -19,7 +19,7 @@ _MOUNTED: Final = Path("/sys/fs/cgroup")
 
 
 def resident_bytes() -> int:
-    """Return the resident set size of this process; where the system does not tell it, the largest it ever was."""
+    """Return the resident set size of this process; where the system does not report it, the peak."""
     try:
         descriptor = os.open(_STATM, os.O_RDONLY)  # a file object makes twice as many system calls
         try:
@@ -32,7 +32,7 @@ def resident_bytes() -> int:
 
 
 def open_descriptors() -> int | None:
-    """Return how many descriptors the process has open, None where the system does not say."""
+    """Return how many descriptors the process has open, None where the system does not report it."""
     try:
         return sum(1 for _entry in Path("/dev/fd").iterdir()) - 1  # the folder's own, while it is read
     except OSError:
@@ -42,7 +42,7 @@ def open_descriptors() -> int | None:
 def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:
     """Return how much memory this process may use: its control group's limit if it has one, else the machine's memory.
 
-    Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of what is mounted.
+    Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of the mount.
     """
     least = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
     for path in _limits(cgroups, mounted):
@@ -56,13 +56,13 @@ def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> in
 
 
 def _limits(cgroups: Path, mounted: Path) -> Iterator[Path]:
-    """Yield the files that may limit this process: those of its group and of all groups above, which count as well."""
+    """Yield the files that may limit this process: those of its group and of all its ancestors."""
     groups = {"": "/", "memory": "/"}  # by controller: "" is version 2, which has one tree for all
     try:
         for line in cgroups.read_text().splitlines():
             _number, controllers, path = line.split(":", 2)
             groups.update(dict.fromkeys(controllers.split(","), path))
-    except (OSError, ValueError):  # no Linux, or none that we know
+    except (OSError, ValueError):  # not Linux, or an unknown layout
         pass
     for controller, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
         group = PurePosixPath(groups[controller].lstrip("/"))

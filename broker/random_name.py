@@ -1,4 +1,4 @@
-"""Names that nobody else has, for what clients leave nameless."""
+"""Unique names for objects that clients declare without a name."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ LETTERS: Final = 22  # 132 bits, as in RabbitMQ's generated names
 
 
 def generate_name() -> str:
-    """Return 22 characters that nobody else has."""
+    """Return a random name of 22 characters."""
     return "".join(secrets.choice(ALPHABET) for _ in range(LETTERS))

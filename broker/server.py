@@ -197,12 +197,12 @@ class BrokerServer:
 
     @property
     def recovery(self) -> RecoveryWatch:
-        """How far the recovery is."""
+        """The progress of the recovery."""
         return self._shared.recovery
 
     @property
     def stopping(self) -> Stopping:
-        """What the stop waits for."""
+        """The reasons why the stop still waits."""
         return self._shared.stopping
 
     @property
@@ -242,12 +242,12 @@ class BrokerServer:
 
     @property
     def administration(self) -> Administration:
-        """What changes vhosts, users, rights and policies."""
+        """The administration of vhosts, users, rights and policies."""
         return self._definitions.administration
 
     @property
     def statistics(self) -> BrokerStatistics:
-        """What was counted since the start."""
+        """The counts since the start."""
         return self.entrance.statistics
 
     @property

@@ -18,7 +18,7 @@ class Stopping:
         self._last: Mapping[str, Any] | None = None
 
     def listen(self, tell: Tell) -> None:
-        """Tell what is waited for now, and everything from here on."""
+        """Report what the stop waits for, now and at each change."""
         self._listeners.append(tell)
         if self._last is not None:
             tell(self._last)

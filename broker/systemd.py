@@ -18,7 +18,7 @@ __all__ = ["Systemd"]
 _log = get_logger()
 
 TICK_S: Final = 1.0  # between two reports of a recovery
-EXTENSION_S: Final = 30  # how much longer systemd waits after each report of a recovery
+EXTENSION_S: Final = 30  # how long systemd waits after each report of a recovery
 
 
 class Systemd:
@@ -43,7 +43,7 @@ class Systemd:
             self._watchdog_s = _number(environment.get("WATCHDOG_USEC", "")) / 1_000_000
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start reporting."""
         if self._address:
             self._tick()
 
@@ -54,7 +54,7 @@ class Systemd:
             self._tell("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Report that the settings are being read again; `ready` is to follow."""
+        """Report that the settings are being read again; `ready` follows."""
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
@@ -69,7 +69,7 @@ class Systemd:
             self._tell(f"STATUS=Stopping: waits for {step['waits_for']}")
 
     def close(self) -> None:
-        """Report nothing more."""
+        """Stop reporting."""
         if self._timer is not None:
             self._timer.cancel()
 

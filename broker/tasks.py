@@ -1,4 +1,4 @@
-"""Tasks: the only module that starts them, so that each has an owner, which hears when it dies.
+"""Tasks: the only module that starts them, so that each has an owner, which is notified when it dies.
 
 `python -m tools.tasks`, a part of `make lint`, refuses `create_task` and `ensure_future` anywhere else.
 """
@@ -24,7 +24,7 @@ class Tasks:
     """
 
     def __init__(self, failed: Callable[[BaseException], None], ended: Callable[[], None] = lambda: None) -> None:
-        """`failed` hears each error; `ended` hears that a task has ended, whichever way."""
+        """`failed` is called with each error; `ended` is notified that a task has ended, whichever way."""
         self._failed = failed
         self._heard_end = ended
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -1,6 +1,6 @@
 """Logging: events as text for a terminal or as JSON lines, without secrets and without floods.
 
-An event is `noun.past_verb` with fixed keys (conn, vhost, user, queue, slot); nothing above debug is said per message.
+An event is `noun.past_verb` with fixed keys (conn, vhost, user, queue, slot); nothing above debug is per message.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ WARNING: Final = 30
 ERROR: Final = 40
 LEVELS: Final = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 REDACTED: Final = "[redacted]"
-DEPTH_MAX: Final = 6  # values deeper than this are not looked through but replaced
+DEPTH_MAX: Final = 6  # deeper values are replaced
 REMEMBERED_MAX: Final = 1024  # kinds of repeated warnings kept apart
 KEYS_MAX: Final = 1024  # keys of events that are kept
 
 SECOND_NS: Final = 1_000_000_000
-TEXT_MAX: Final = 1 << 15  # characters of one value; what a client sends may be longer than anyone reads
+TEXT_MAX: Final = 1 << 15  # characters of one value; clients may send longer ones
 
-# Names that hold a secret in any company: user_password, sasl_response, new_secret. Source: CVE-2025-50200.
+# Names that hold a secret wherever they occur: user_password, sasl_response, new_secret. Source: CVE-2025-50200.
 SECRET_KEY: Final = re.compile(
     r"pass(word|wd|phrase)?$|secret|sasl|^response$|authori[sz]ation|token|credential|cookie", re.IGNORECASE
 )
-# user:password@ of a URI; it reaches to the last @, for a password may hold one too. Source: CVE-2026-66068.
+# user:password@ of a URI; it reaches to the last @, because a password may contain one. Source: CVE-2026-66068.
 URI_CREDENTIALS: Final = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)[^\s'\"<>]{0,1024}@", re.IGNORECASE)
 # RFC 4616: [authzid] NUL authcid NUL passwd, raw or as repr() writes it.
 SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:\0|\\x00|\\0)[^\s\0]*")
@@ -61,7 +61,7 @@ class LineLogger:
         self._write: Callable[[str], int] = out.write
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log an event that only a developer asks for."""
+        """Log an event for developers."""
         if self._least <= DEBUG:
             self._log("debug", event, fields)
 
@@ -71,7 +71,7 @@ class LineLogger:
             self._log("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log an event that somebody should look at, unless an equal one was logged just before."""
+        """Log an event that needs attention, unless an equal one was logged just before."""
         if self._least <= WARNING:
             held_back = self._repeated.pass_on(event, fields)
             if held_back is not None:
@@ -101,7 +101,7 @@ class LineLogger:
 
 
 def redact(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace passwords, SASL answers and the credentials of URIs, wherever they stand in an event."""
+    """Replace passwords, SASL answers and the credentials of URIs, anywhere in an event."""
     return {key: _redacted(key, value, DEPTH_MAX) for key, value in event.items()}
 
 
@@ -135,7 +135,7 @@ class Key:
 
 
 def key_of(name: str) -> Key:
-    """Return a key, which is kept: the same few come with every event. functools.lru_cache would be dearer."""
+    """Return a key, cached: the same few occur in every event. functools.lru_cache would cost more."""
     key = _keys.get(name)
     if key is None:
         if len(_keys) >= KEYS_MAX:
@@ -148,7 +148,7 @@ _keys: Final[dict[str, Key]] = {}
 
 
 def _redacted_text(text: str) -> str:
-    """Return a text without secrets. Hardly any has what a secret cannot be without, so that is looked for first."""
+    """Return a text without secrets. Few texts contain the marks of a secret, so those are searched first."""
     if len(text) > TEXT_MAX:
         text = text[:TEXT_MAX] + "[cut]"
     if "://" in text:
@@ -170,7 +170,7 @@ def text_form(terminal: bool) -> Callable[[dict[str, Any]], str]:
 
 
 def spell_out(event: dict[str, Any]) -> dict[str, Any]:
-    """Escape what is not printable, so that a name chosen by a client can neither end a line nor steer a terminal."""
+    """Escape what is not printable, so that a name chosen by a client can neither end a line nor control a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             kept = "\n" if key == "exception" else ""  # a traceback has lines
@@ -193,7 +193,7 @@ encode_value: Final = json.JSONEncoder(default=str).encode
 class TimeStamp:
     """Tells the time in UTC, as ISO 8601 with microseconds.
 
-    Cost: the calendar is asked once per second.
+    Cost: the calendar is computed once per second.
     """
 
     __slots__ = ("_clock_ns", "_second")
@@ -215,7 +215,7 @@ class TimeStamp:
 class RepeatedWarnings:
     """Passes a warning on once per interval and counts the rest; the next one that passes says suppressed=n.
 
-    Two warnings are the same when event, kind, reason, user, vhost and queue are. Errors are never held back.
+    Two warnings are equal when event, kind, reason, user, vhost and queue are. Errors are never held back.
     Cost: one dictionary look-up a warning; at most REMEMBERED_MAX kinds are kept, the oldest goes first.
     """
 

@@ -135,7 +135,7 @@ class Administration(Definitions):
             _log.warning("vhost.limits_ignored", vhost=key[0], reason=str(bad))
             del self.parameters[key]
             table = {}
-        vhost.limits.take_table(table)
+        vhost.take_limits(table)
 
     def _close_of(self, vhost: Vhost, reason: str) -> None:
         self._close_connections(lambda session: session.vhost is vhost, reason)
@@ -160,8 +160,7 @@ class Administration(Definitions):
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Store and apply what `edit` does to a draft, log the event, and return what `edit` returned.
 
-        What returns a generator changes the draft in its steps.
-        Every broker follows the change then.
+        What returns a generator changes the draft in its steps. Every broker follows the change then.
         """
         return await self.alone(lambda: self.store(edit, event, **fields))
 

@@ -37,11 +37,11 @@ class Backups:
     async def take(self, target: Path, told: Callable[[str, int, int], None]) -> dict[str, int]:
         """Make a consistent copy of the data folder in a new or empty folder; return its files and bytes.
 
-        It contains everything that was confirmed before. `told` is called in each step with the amount done and the
+        It contains everything confirmed before. `told` is called in each step with the amount done and the
         total. A backup that fails leaves a target that no broker opens. Raises: ValueError when it cannot be made.
         """
         if self._busy:
-            raise ValueError("a backup is under way already")
+            raise ValueError("a backup is already running")
         self._busy = True
         backup = Backup(self._folder.files, self._folder.path, target)
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ class Backups:
             self._check()
             reason = str(error) or "the broker is stopping"
             _log.error("backup.failed", target=str(target), reason=reason)
-            raise ValueError(f"the backup failed: {reason}; what there is of it in {target} is unfinished") from error
+            raise ValueError(f"the backup failed: {reason}; the copy in {target} is unfinished") from error
         finally:
             await asyncio.to_thread(_clean, backup)
             repeating.cancel()
@@ -87,7 +87,7 @@ class Backups:
         """
         files, folder = self._folder.files, self._folder.path.resolve()
         if target.is_relative_to(folder) or folder.is_relative_to(target):
-            raise ValueError(f"{target}: a backup cannot be within the data folder, nor around it")
+            raise ValueError(f"{target}: a backup cannot be inside the data folder or contain it")
         if files.exists(target) and not files.is_folder(target):
             raise ValueError(f"{target}: not a folder")
         if files.exists(target) and files.list(target):

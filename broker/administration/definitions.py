@@ -1,4 +1,4 @@
-"""Broker-wide definitions: vhosts, users, permissions, policies and parameters, as they can be read and edited."""
+"""Broker-wide definitions: vhosts, users, permissions, policies and parameters, for reading and editing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Definitions(ABC):
         return done(self.documenting())
 
     def documenting(self) -> Generator[None, None, dict[str, Any]]:
-        """Do what `document` does, in steps of one user, vhost or policy."""
+        """Build `document` in steps of one user, vhost or policy."""
         names = self.vhost_names
         users: list[dict[str, Any]] = []
         for user in self.users.stored():
@@ -134,7 +134,7 @@ class Definitions(ABC):
         done(self.taking(document))
 
     def taking(self, document: Document) -> Generator[None, None, None]:
-        """Do what `take` does, in steps of one entry."""
+        """Apply a document as `take` does, in steps of one entry."""
         for found in document.vhosts:
             yield
             self.take_facts(found.name, found.facts)
@@ -158,7 +158,7 @@ class Definitions(ABC):
 
 
 class Draft(Definitions):
-    """The definitions as a change would leave them: it edits them, and nothing that is in force changes.
+    """A copy of the definitions for a change: edits do not affect those in force.
 
     A change is tried on a draft, stored, and only then applied. When another broker has stored a change meanwhile, it
     is tried again on a draft of the newer definitions.
@@ -215,7 +215,7 @@ class Draft(Definitions):
         yield from self.taking(document)
 
     def storing(self) -> Generator[None, None, dict[str, Any]]:
-        """Return what is stored, in steps of one entry: the document, and the import that is under way."""
+        """Return the stored form, in steps of one entry: the document, and the running import."""
         document = yield from self.documenting()
         return document if self.importing is None else {**document, IMPORTING: self.importing}
 
@@ -248,7 +248,7 @@ def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, 
 def same_row(one: Any, other: Any) -> bool:
     """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0.
 
-    Most rows are written alike, which is cheaper to find out.
+    Most rows are written identically, which is cheaper to check.
     """
     if one != other:
         return False

@@ -449,7 +449,7 @@ def _has_queue(vhost: Vhost, entry: QueueEntry) -> bool:
 
 
 def _declaration(entry: ExchangeEntry | QueueEntry) -> dict[str, Any]:
-    """Return what an exchange or a queue is declared with, beside its name."""
+    """Return what an exchange or a queue is declared with, besides its name."""
     flags = {"durable": entry.durable, "auto_delete": entry.auto_delete, "arguments": dict(entry.arguments)}
     return flags | ({"type": entry.type, "internal": entry.internal} if isinstance(entry, ExchangeEntry) else {})
 

@@ -43,7 +43,7 @@ class DefinitionsStore(Protocol):
 
 
 class LocalDefinitions:
-    """The definitions of a broker that stands alone, in its definitions file."""
+    """The definitions of a standalone broker, in its definitions file."""
 
     def __init__(self, file: DefinitionsFile) -> None:
         self.file = file

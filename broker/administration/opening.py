@@ -87,7 +87,7 @@ async def _open_vhosts(
 
 
 def _note_lost(folder: DataFolder, settings: Settings) -> None:
-    """Refuse to begin anew where there were definitions: the first user would be an administrator again."""
+    """Refuse to start over where there were definitions: the first user would be an administrator again."""
     path = folder.path / DEFINITIONS
     note_missing(
         path, "with all users, permissions, policies and names of vhosts", quarantine=settings.store.quarantines

@@ -33,7 +33,7 @@ __all__ = ["Rehearsal", "Touched"]
 
 @dataclass(slots=True)
 class Touched:
-    """What a change names in one vhost: exchanges and queues, and how many bindings it may add."""
+    """The objects of one vhost that a change names: exchanges and queues, and how many bindings it may add."""
 
     exchanges: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def finished(steps: Generator[None, None, T]) -> T:
-    """Take the steps of some work, each of one object, in slices, and return its result."""
+    """Run the steps of some work, each of one object, in slices, and return its result."""
     while True:
         for _ in range(STEPS_AT_ONCE):
             try:
@@ -27,7 +27,7 @@ async def finished(steps: Generator[None, None, T]) -> T:
 
 
 def done(steps: Generator[None, None, T]) -> T:
-    """Take all steps of some short work at once, and return its result."""
+    """Run all steps of some short work at once, and return its result."""
     while True:
         try:
             next(steps)
@@ -37,7 +37,7 @@ def done(steps: Generator[None, None, T]) -> T:
 
 
 async def emptied(*lists: list[Any]) -> None:
-    """Empty lists that nobody reads any more in slices: to free a million objects takes longer than a turn may."""
+    """Empty unused lists in slices: freeing a million objects takes longer than a turn may."""
     for rows in lists:
         while rows:
             del rows[-EMPTIED_AT_ONCE:]

@@ -162,7 +162,7 @@ class Channel:
     def accept_run(self, run: PublishRun) -> int:
         """Accept complete publishes at once, as accept() would their frames, and return how many. HOT.
 
-        The rest has to be passed again: after a hold, or because it is no publish.
+        Pass the rest again: after a hold, or because it is not a publish.
         """
         payloads = run.payloads
         count = len(payloads)

@@ -84,7 +84,7 @@ MOVES: Final[dict[ChannelState, dict[bytes, ChannelVerdict]]] = {
     },
     ChannelState.CLOSING: {
         **dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
-        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,  # RabbitMQ's answer; otherwise the client would wait for ever
+        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,  # RabbitMQ's answer; otherwise the client would wait forever
         CLOSE_METHOD: ChannelVerdict.ANSWER,
         CLOSE_OK_METHOD: ChannelVerdict.GONE,
     },

@@ -25,8 +25,7 @@ class ChannelSession(Protocol):
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages from index `start` on, up to the first that needs a detailed check.
 
-        Return the index of the first message that was not published; publish() takes that one. All have equal
-        properties.
+        Return the index of the first message that was not published; publish() takes it. All have equal properties.
         """
 
     def leave(self) -> None:

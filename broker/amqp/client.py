@@ -29,7 +29,7 @@ BODY_BYTES: Final = struct.Struct(">Q")
 BODY_BYTES_AT: Final = 4
 REPLY_SUCCESS: Final = 200
 SILENT_BEATS_MAX: Final = 4
-DROPPED_BIT: Final = 2  # of an ack, beside multiple
+DROPPED_BIT: Final = 2  # of an ack, besides multiple
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -42,7 +42,7 @@ CLOSES: Final = frozenset({commands.Channel.Close, commands.Connection.Close})
 
 
 class ClientState(Enum):
-    """Which frames may come next."""
+    """The state that says which frames may come next."""
 
     GREETING = auto()
     STARTED = auto()

@@ -166,7 +166,7 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
 def check_filled(kind: type[Method], payload: bytes, at: int) -> None:
     """Check that the arguments end with the payload. Raises: 502."""
     if at != len(payload):
-        raise syntax_error(f"{len(payload) - at} octets behind the arguments of {kind.name}")
+        raise syntax_error(f"{len(payload) - at} octets after the arguments of {kind.name}")
 
 
 def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
@@ -179,7 +179,7 @@ def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
     start_ok.client_properties = read_client_properties(payload[4 : 4 + table_bytes], depth_max, entries_max)
     start_ok.mechanism, at = read_short_string(payload, 4 + table_bytes)
     response, at = read_long_string(payload, at)
-    start_ok.response = response  # type: ignore[assignment]  # octets where it is no text
+    start_ok.response = response  # type: ignore[assignment]  # octets where it is not text
     start_ok.locale, at = read_short_string(payload, at)
     check_filled(commands.Connection.StartOk, payload, at)
     return start_ok
@@ -273,7 +273,7 @@ def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
 def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> list[Octets]:
     """Return the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
 
-    They are pieces to join, or to write one after the other. The body is not copied.
+    They are pieces to join, or to write one after another. The body is not copied.
     """
     front = encode_frame(FRAME_HEADER, channel, header)
     if not body:

@@ -115,7 +115,7 @@ class Connection(ConnectionOutput):
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing more will be read; the output may still have to be written."""
+        """Return whether nothing more will be read; the output may still need to be written."""
         return self.state is CLOSED
 
     @property
@@ -337,7 +337,7 @@ class Connection(ConnectionOutput):
             close()
         except Fatal:
             raise
-        except Exception as error:  # noqa: BLE001 - the other sessions have to be closed in any case
+        except Exception as error:  # noqa: BLE001 - the other sessions must be closed in any case
             self.session.crashed(error)
 
     # ---- frames that belong to no open channel -----------------------------------------------------------------------

@@ -63,7 +63,7 @@ class HeaderGauge:
     """Measures content headers, and remembers those that are valid, because publishers repeat their properties.
 
     Headers of a producer that numbers its publishes are remembered without the number, which is new in each.
-    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits, and as many
+    Invariant: `known` holds at most 1,024 properties of at most 512 octets, all within the limits, and as many
         templates.
     """
 
@@ -166,7 +166,7 @@ def measure_header(
         if at > limit:
             raise syntax_error(f"property {name} is cut short")
     if at != limit:
-        raise syntax_error(f"{limit - at} octets behind the properties")
+        raise syntax_error(f"{limit - at} octets after the properties")
     return gather_facts(header, table_at, delivery_mode, priority, texts)
 
 
@@ -202,5 +202,5 @@ def decode_properties(
                 value = header[start + 1 : at].decode("utf-8", "replace")
         setattr(properties, name, value)
     if at != limit:
-        raise syntax_error(f"{limit - at} octets behind the properties")
+        raise syntax_error(f"{limit - at} octets after the properties")
     return properties

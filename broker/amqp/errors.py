@@ -38,7 +38,7 @@ CODE_NAMES: Final[dict[int, str]] = {
 }
 
 UNEXPECTED: Final = "unexpected error, see the broker's log"
-"""What a client is told of a defect."""
+"""The text that a client gets for a defect."""
 
 # A reply text is a short string (section 4.2.5.3). RabbitMQ cuts longer ones the same way.
 REPLY_TEXT_MAX_BYTES: Final = 255

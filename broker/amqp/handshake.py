@@ -10,7 +10,7 @@ from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-# What 0-9 clients send (AMQP 0-9 had another layout of this header); RabbitMQ serves them as 0-9-1.
+# AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ serves them as 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
@@ -27,7 +27,7 @@ def serves(received: bytes) -> bool | None:
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
     """Check that a tune-ok is within our limits.
 
-    Raises: 530. A client that asks for no limit (0) where we have one asks for too much; this is not min(0, ours).
+    Raises: 530. A client that asks for no limit (0) where we have one asks for too much, unlike min(0, ours).
     """
     frame_max, channel_max = answer.frame_max, answer.channel_max
     if 0 < frame_max < limits.frame_min_bytes:

@@ -29,7 +29,7 @@ NO_PRIORITY: Final = -1
 
 
 class HeaderFacts:
-    """What the broker needs to know of a content header, shared by all headers with equal properties.
+    """The facts of a content header that the broker needs, shared by all headers with equal properties.
 
     `special` sends a publish to the detailed check: only then do the attributes after it hold anything. Header values
     are as decoded, MISSING where there are none; `fault` is the text of the 406 that RabbitMQ has for the properties.
@@ -208,7 +208,7 @@ def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
 
 
 def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) -> str | None:
-    """Return the text of the 406 for CC or BCC that is not an array; RabbitMQ skips items that are no long strings.
+    """Return the text of the 406 for CC or BCC that is not an array; RabbitMQ skips items that are not long strings.
 
     RabbitMQ has no bound for their length. Here they are at most as long as a routing key, because matching one costs
     its words times the bindings that they pass.

@@ -1,7 +1,7 @@
-"""Methods that take any name.
+"""Methods that accept any name.
 
-pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ takes
-any short string. A broker returns the names that a client chose, and a client leaves the check to the broker.
+pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
+accepts any short string. A broker returns the names that a client chose, and a client leaves the check to the broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=base.Frame)
 
 
 def unchecked(kind: type[M]) -> type[M]:
-    """Return a method that takes any name."""
+    """Return a method that accepts any name."""
     return cast("type[M]", type(kind.__name__, (kind,), {"validate": lambda _self: None}))
 
 

@@ -21,7 +21,7 @@ UNDECIDED: Final = 1 << 62
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OutputTaker:
-    """What takes the output of a connection and writes it."""
+    """The taker of a connection's output, which writes it to the socket."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ NOBODY: Final = Nobody()
 class Withheld:
     """Frames of a channel that are sent later, and what to do right after that.
 
-    Units: ``number`` is that of the change which has to be on disk first: 0 for frames that only follow others,
+    Units: ``number`` is that of the change which must be on disk first: 0 for frames that only follow others,
         UNDECIDED until it is known.
     """
 
@@ -123,7 +123,7 @@ class ConnectionOutput:
         self.held = False
 
     def forget_taker(self) -> None:
-        """Tell nobody of output any more, because the transport is gone."""
+        """Stop announcing output, because the transport is closed."""
         self._taker = NOBODY
 
     def discard_output(self) -> None:

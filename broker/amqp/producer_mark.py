@@ -1,6 +1,6 @@
-"""The number of a publish, which a producer writes into the headers: `x-producer` is its name, `x-seq` the number.
+"""The sequence number of a publish, in its headers: `x-producer` names the producer, `x-seq` is the number.
 
-Both concern producer and broker only. Consumers see the message without them, so a consumer that republishes messages
+Both concern only producer and broker. Consumers see the message without them, so a consumer that republishes messages
 does not publish in the producer's name by accident.
 """
 
@@ -16,7 +16,8 @@ from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
 __all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "mark_entries", "template_of", "without_mark"]
 
 PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
-# Marks that the message has a headers table of its own, even an empty one; without it a table that becomes empty goes.
+# Marks that the message has a headers table of its own, even an empty one; without it, a table that becomes empty is
+# removed.
 OWN_TABLE: Final = b"x-producer-table"
 SEQUENCE_OCTETS: Final = bytes([len(SEQUENCE)]) + SEQUENCE
 PRODUCER_MAX_BYTES: Final = 255

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # typing's own costs a health check more than its question does
+TYPE_CHECKING = False  # importing typing would cost more than a health check
 if TYPE_CHECKING:
     import argparse
     from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The variables that commands read, which are no settings of a broker."""
+"""The variables that commands read, which are not settings of a broker."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _leave(arguments: argparse.Namespace) -> int:
     if arguments.node is None:
         from broker.cli.stop import stop
 
-        ask_for(arguments, "cluster")  # refused by a broker that is no node
+        ask_for(arguments, "cluster")  # refused by a broker that is not a node
         return stop(broker_of(arguments), None)
     gone = ask_for(arguments, "cluster_leave", "node", silence_s=LEAVE_SILENCE_S)
     print(f"node {cell(gone['node'])} is counted out: the other nodes have what it held")

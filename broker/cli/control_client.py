@@ -73,7 +73,7 @@ def ask(
 
     With `accepts` the broker is told each time that `told` has returned. With `interruptible` the first interrupt asks
     the broker to stop and answer; a second one ends the command.
-    Units: `silence_s` is how long the broker may be silent, None for ever.
+    Units: `silence_s` is how long the broker may be silent, None forever.
     Raises: Unanswered, BadUsage.
     """
     with (

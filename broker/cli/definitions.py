@@ -1,4 +1,4 @@
-"""`slotmq definitions`: takes RabbitMQ's definitions JSON into the running broker, and writes it."""
+"""`slotmq definitions`: imports RabbitMQ's definitions JSON into the running broker, and exports it."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def _export(arguments: argparse.Namespace) -> int:
         return 0
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
-        # It holds password hashes: for its owner alone, whatever the umask.
+        # It holds password hashes: readable by its owner only, whatever the umask.
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # one that was there may be open to everybody
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # an existing one may be open to everybody
             os.fchmod(descriptor, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)

@@ -12,7 +12,7 @@ import sys
 from broker.cli.broker_folder import BadFile, broker_folder, shown
 from broker.net.control_address import socket_address
 
-TYPE_CHECKING = False  # typing's own costs a health check more than its question does
+TYPE_CHECKING = False  # importing typing would cost more than the check itself
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
@@ -46,7 +46,7 @@ def health(argv: Sequence[str]) -> int:
     except OSError as error:
         return _say(f"no broker answers on data folder {shown(folder)}: {error.strerror or error}", 1)
     if not answer.startswith(HEALTHY):
-        return _say(f"the broker on data folder {folder} is not well: {answer.decode(errors='replace').strip()}", 1)
+        return _say(f"the broker on data folder {folder} is unhealthy: {answer.decode(errors='replace').strip()}", 1)
     return 0
 
 

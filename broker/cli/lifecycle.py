@@ -25,7 +25,7 @@ def add_lifecycle(commands: Any) -> None:
     command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
     finish(command, _reload, json=True)
 
-    command = add_command(commands, "stop", "stop the running broker in order, and wait until its process has ended")
+    command = add_command(commands, "stop", "stop the running broker cleanly, and wait until its process has ended")
     add_value(
         command, "--timeout", "S", "stop waiting after S seconds, or a time such as 5m (exit code 1)", type=time_s
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # typing's own costs a health check more than its question does
+TYPE_CHECKING = False  # importing typing would cost more than a health check
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_remote(words: Sequence[str]) -> bool:
-    """Return whether a health check is to ask over HTTP, for which it needs the imports of the other commands."""
+    """Return whether a health check uses HTTP, for which it needs the imports of the other commands."""
     import os
 
     from broker.cli.client_variables import URL_VARIABLE
@@ -94,7 +94,7 @@ def _run(words: Sequence[str]) -> int:
             arguments = build_parser("".join(words[:1])).parse_args(words)
             code: int = arguments.run(arguments)
         finally:
-            sys.stdout.flush()  # a failure at the end of the interpreter could not be reported
+            sys.stdout.flush()  # a failure while the interpreter ends could not be reported
     except (BadUsage, BadFile) as error:
         return failed(str(error), 2)
     except Unanswered as error:

@@ -28,7 +28,7 @@ def add_overlay(commands: Any) -> None:
     add_value(command, "key", "KEY", "a routing key")
     add_value(command, "--exchange", "E", "only this exchange; default all that take part")
     finish(command, _explain, json=True, vhost=True)
-    command = add_command(kinds, "forget", "keep nothing any more for a leaf that is away for good", "LEAF")
+    command = add_command(kinds, "forget", "stop keeping messages for a leaf that is gone for good", "LEAF")
     finish(command, request("overlay_forget", "leaf"))
 
 
@@ -46,7 +46,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
-    """Return the lines that tell of one broker."""
+    """Return the lines that describe one broker."""
     yield f"{'leaf' if broker['leaf'] else 'broker'} {cell(broker['broker'])} of tree node {cell(broker['node'])}"
     yield from _table(
         "links", broker["links"], ("peer", "node", "state", "subscriptions", "sent_bytes", "received_bytes")

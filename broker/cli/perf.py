@@ -105,7 +105,7 @@ def _show(result: Result, arguments: argparse.Namespace) -> None:
 def _add_compare(commands: Any) -> None:
     """Add `slotmq perf compare`, which shows the results that `--json FILE` wrote."""
     command = add_command(commands, "compare", "show results of earlier runs side by side, with ratios to the first")
-    command.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what --json FILE wrote")
+    command.add_argument("files", metavar="FILE", nargs="+", type=Path, help="files written by --json")
     command.add_argument("--plot", metavar="FILE", type=Path, help="draw all of them as one HTML page")
     command.set_defaults(run=run_compare)
 

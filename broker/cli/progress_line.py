@@ -37,7 +37,7 @@ class ProgressLine:
             print(f"{ERASE}{line[:room]}", end="", file=sys.stderr, flush=True)
 
     def step(self, so_far: Mapping[str, Any]) -> None:
-        """Show how far the broker has come with a step."""
+        """Show the broker's progress in a step."""
         self.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}")
 
 

@@ -42,7 +42,7 @@ def raise_file_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has a lower limit of its own, which has to do
+    except (OSError, ValueError):  # macOS has a lower limit of its own, which has to suffice
         pass
 
 
@@ -75,7 +75,7 @@ def serve_until_stopped(arguments: argparse.Namespace, signals: Signals) -> int:
     log_by(settings)
     ignored = ignored_variables(os.environ)
     if ignored:
-        log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that mean nothing to SlotMQ")
+        log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that have no effect here")
     reason = os.environ.get(INTERPRETED_VARIABLE) or why_interpreted()
     if reason:
         log.info("modules.interpreted", reason=reason)

@@ -33,8 +33,7 @@ def take_standard_streams() -> None:
 def leave(code: int) -> NoReturn:
     """End the process at once, when standard error cannot be written.
 
-    The interpreter's own end would write what is left in its buffer: that fails again (exit code 120), or waits for
-    ever.
+    At its end the interpreter would flush its buffer, which fails again (exit code 120) or waits forever.
     """
     with suppress(OSError, ValueError):
         sys.stdout.flush()

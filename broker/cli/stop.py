@@ -53,7 +53,7 @@ def stop(broker: AnyBroker, timeout_s: float | None, *, drain_s: int | None = No
     drained: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
     if isinstance(broker, BrokerUrl):
         ask(broker, "stop", **drained)
-        print("stopping")  # it answers no more from here on
+        print("stopping")  # it does not answer from here on
         return 0
     deadline = Deadline(timeout_s)
     with conversation(broker, "stop", **drained) as client:

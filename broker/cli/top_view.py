@@ -35,7 +35,7 @@ ENDS: Final = ("q", "Q", "\x03", "\x04")
 class TopView:
     """The state of the view.
 
-    Shapes: `paused` while the user reads; `changed` if the last key asks for other rows.
+    Shapes: `paused` while the user reads; `changed` if the last key needs other rows.
     """
 
     def __init__(self, sort: str, sought: str, vhost: str | None, *, reverse: bool) -> None:
@@ -51,27 +51,27 @@ class TopView:
         self._answer: Mapping[str, Any] = {"queues": [], "matching": 0, "vhosts": []}
 
     def question(self) -> dict[str, Any]:
-        """Return what the broker is to be asked."""
+        """Return the arguments of the next request."""
         chosen = {} if self._vhost is None else {"vhost": self._vhost}
         return {"by": self._sort, "reverse": self._reverse, "filter": self._sought, "offset": self._offset, **chosen}
 
     def rows_of(self, height: int) -> int:
-        """Return how many queues fit into a terminal."""
+        """Return the number of queues that fit into a terminal."""
         return max(1, height - HEAD_LINES - FOOT_LINES)
 
     def take(self, answer: Mapping[str, Any]) -> None:
-        """Take what the broker answered."""
+        """Show the broker's answer."""
         self._answer, self._problem = answer, ""
         self._offset = min(self._offset, max(0, answer["matching"] - 1))
 
     def fail(self, problem: str) -> None:
-        """Take why the broker did not answer; the last rows stay."""
+        """Show why the broker did not answer; the last rows stay."""
         self._problem = problem
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def press(self, key: str) -> bool:
-        """Take a key, and return whether to go on."""
+        """Handle a key, and return whether to continue."""
         before = self.question()
         going_on = self._type(key) if self._typing else self._command(key)
         self.changed = self.question() != before

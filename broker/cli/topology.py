@@ -16,7 +16,7 @@ __all__ = ["add_topology"]
 def add_topology(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(
-        commands, "declare", "declare a queue or an exchange; an existing one must have the same properties"
+        commands, "declare", "declare a queue or an exchange; if it exists, it must have the same properties"
     )
     command = add_command(kinds, "queue", "declare a queue", "NAME")
     add_value(command, "--type", "TYPE", "classic or quorum; the default is the vhost's")
@@ -29,12 +29,12 @@ def add_topology(commands: Any) -> None:
     _finish(command, _declare_exchange)
 
     for verb, summary in (
-        ("bind", "lead what an exchange gets under a routing key to a queue, or to another exchange"),
-        ("unbind", "remove a binding; key and arguments have to be those that it was made with"),
+        ("bind", "route messages from an exchange to a queue, or to another exchange"),
+        ("unbind", "remove a binding; key and arguments must match those of bind"),
     ):
         command = add_command(commands, verb, summary, "EXCHANGE")
         add_value(command, "destination", "QUEUE|EXCHANGE", "'queue:NAME' or 'exchange:NAME' if both exist")
-        add_value(command, "key", "KEY", "the binding key; default none", nargs="?", default="")
+        add_value(command, "key", "KEY", "the binding key; empty by default", nargs="?", default="")
         add_arguments_option(command, "x-match=any")
         finish(command, _bind, vhost=True, verb=verb)
 
@@ -60,7 +60,7 @@ def _declare_exchange(arguments: argparse.Namespace) -> int:
 def _declare(command: argparse.Namespace, kind: str, *names: str, arguments: dict[str, Any]) -> int:
     more = {kind: command.name, "arguments": arguments}
     answer = ask_for(command, f"declare_{kind}", "vhost", "transient", "auto_delete", *names, **more)
-    print(f"{kind} '{cell(command.name)}' {'declared' if answer['made'] else 'is there already, as declared'}")
+    print(f"{kind} '{cell(command.name)}' {'declared' if answer['made'] else 'already exists, as declared'}")
     return 0
 
 
@@ -68,5 +68,5 @@ def _bind(arguments: argparse.Namespace) -> int:
     table = table_of(arguments.argument, "--argument")
     answer = ask_for(arguments, arguments.verb, "exchange", "destination", "key", "vhost", arguments=table)
     if arguments.verb == "bind" and not answer["made"]:
-        print("the binding is there already")
+        print("the binding already exists")
     return 0

@@ -24,7 +24,7 @@ class _Enough(Exception):
 
 
 class _CannotWrite(Exception):
-    """The reader of the output is gone, which is no error of the broker."""
+    """The reader of the output is gone, which is not an error of the broker."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from getpass import getpass
 from typing import Any, Final
 
@@ -11,9 +12,10 @@ from broker.cli.control_client import ask_for, request
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
 
-__all__ = ["add_limits", "add_users"]
+__all__ = ["COUNTED", "add_limits", "add_users"]
 
 PASSWORD_MAX_BYTES: Final = 1 << 16
+COUNTED: Final = "at most N {}; 0 allows none, -1 any number"
 
 
 def add_users(commands: Any) -> None:
@@ -29,7 +31,7 @@ def add_users(commands: Any) -> None:
         finish(command, _add if name == "add" else _set)
     command = add_command(kinds, "delete", "delete a user, with its permissions and its connections", "NAME")
     finish(command, request("delete_user", "name"))
-    add_limits(kinds, "user", ("connections", "channels"))
+    add_limits(kinds, "user", {"connections": COUNTED, "channels": COUNTED})
     command = add_command(kinds, "list", "list the users")
     finish(command, lambda arguments: print_list(arguments, "users"), json=True)
 
@@ -57,11 +59,11 @@ def add_users(commands: Any) -> None:
     finish(command, _list_permissions, json=True)
 
 
-def add_limits(kinds: Any, owner: str, limited: tuple[str, ...]) -> None:
-    """Add the commands for a user or a vhost."""
+def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
+    """Add the commands for a user or a vhost. Shapes: `limited` has the help of each limit."""
 
     def set_limits(arguments: argparse.Namespace) -> int:
-        given = {f"max-{one}": getattr(arguments, f"max_{one}") for one in limited}
+        given = {f"max-{one}": getattr(arguments, f"max_{one}".replace("-", "_")) for one in limited}
         limits = {name: value for name, value in given.items() if value is not None}
         if not limits:
             raise BadUsage(f"nothing to change: give {' or '.join(f'--{name}' for name in given)}")
@@ -71,8 +73,8 @@ def add_limits(kinds: Any, owner: str, limited: tuple[str, ...]) -> None:
     command = add_command(
         kinds, "set-limits", f"limit connections and the like of a {owner}; what exists stays", "NAME"
     )
-    for one in limited:
-        add_value(command, f"--max-{one}", "N", f"at most N {one}; 0 allows none, -1 any number", type=int)
+    for one, told in limited.items():
+        add_value(command, f"--max-{one}", "N", told.format(one), type=int)
     finish(command, set_limits)
     command = add_command(kinds, "clear-limits", f"remove the limits of a {owner}", "NAME")
     finish(command, request(f"clear_{owner}_limits", "name"))

@@ -8,7 +8,7 @@ from typing import Any
 from broker.cli.control_client import ask_for, request
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
-from broker.cli.users import add_limits
+from broker.cli.users import COUNTED, add_limits
 from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_vhosts"]
@@ -25,7 +25,8 @@ def add_vhosts(commands: Any) -> None:
     finish(command, request("add_vhost", "name", "description", "default_queue_type"))
     command = add_command(kinds, "delete", "delete a vhost with everything in it, and close its connections", "NAME")
     finish(command, request("delete_vhost", "name"))
-    add_limits(kinds, "vhost", ("connections", "queues"))
+    blocked = "close a connection that an alarm has blocked for N seconds; 0 nacks publishes, -1 lets it wait"
+    add_limits(kinds, "vhost", {"connections": COUNTED, "queues": COUNTED, "blocked-seconds": blocked})
     command = add_command(kinds, "list", "list the vhosts")
     finish(command, lambda arguments: print_list(arguments, "vhosts"), json=True)
 

@@ -34,7 +34,7 @@ class ConnectionLost(CallRefused):
 
 
 class ClientEvents:
-    """What a connection tells its owner; each does nothing by default.
+    """The notifications of a connection to its owner; by default each does nothing.
 
     Shapes: `peer` is what error texts call the broker, `cancelled` the reason of an end by basic.cancel.
     """

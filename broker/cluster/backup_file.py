@@ -74,7 +74,7 @@ class BackupReader:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         if stream.read(len(MAGIC)) != MAGIC:
-            raise BackupRefused("it is no backup of a cluster, or one of another format")
+            raise BackupRefused("it is not a backup of a cluster, or one of another format")
         self.position = len(MAGIC)
 
     def next(self) -> tuple[bytes, bytes]:

@@ -1,8 +1,8 @@
 """The caller: commits one batch after another, and confirms their publishes and transactions.
 
-Only the answer to a call confirms, and it says what full queues refused: no queue of a node decides that.
-While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB,
-or for 2 ms. Settlements alone wait for up to 50 ms.
+A publish is confirmed only by the answer to its call. The answer also says what full queues refused: no node decides
+that by itself. While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until
+it has 64 KiB, or for 2 ms. Settlements alone wait for up to 50 ms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Caller", "SharedCommitter"]
 
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
-LOAD_MESSAGES: Final = 16  # after a call with as many messages the next batch waits until it is filled
+LOAD_MESSAGES: Final = 16  # after a call with at least this many messages the next batch waits until it is full
 LAZY_S: Final = 0.05
 
 
@@ -37,7 +37,7 @@ class Caller:
     """Commits the batches of all vhosts of a node, one at a time.
 
     Units: ``calls`` counts the calls that were answered.
-    Invariant: a publisher or a transaction is confirmed after every batch that has work of it is committed.
+    Invariant: a publisher or a transaction is confirmed after all batches with its work are committed.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Caller:
         returned: Callable[[list[Returned]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` hears of free messages: slot number, streams and chunk. `fail` hears what ended a call: a
-        defect, or that the epoch has ended.
+        """`freed` is called with free messages: slot number, streams and chunk. `fail` is called with the error that
+        ended a call: a defect, or the end of the epoch.
 
-        `returned` takes the messages that a refused transaction had settled.
+        `returned` is called with the messages that a refused transaction had settled.
         """
         self._streams = streams
         self._database = database
@@ -74,7 +74,7 @@ class Caller:
         self.tally = CommitTally()
 
     def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
-        """Call `unused` with the producers of which numbers were not used after all: their messages were refused."""
+        """Call `unused` with producers whose sequence numbers stay unused because their messages were refused."""
         self._unused = unused
 
     @property
@@ -133,7 +133,7 @@ class Caller:
         self._fail_waiters(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
-        """Cancel the call that runs; its result is not known."""
+        """Cancel the running call; its result is unknown."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -154,7 +154,7 @@ class Caller:
                 batch.synchronize()  # a transaction or a purge
         drains = self._take_drains()
         call = batch.close()
-        if call is None:  # everything was settled since
+        if call is None:  # everything has been settled since
             self._streams.call_ended()
             self._confirm(batch.confirms, drains)
             self._streams.schedule()
@@ -172,7 +172,7 @@ class Caller:
             self._streams.call_ended()
 
     async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
-        """Commit a batch, without the atomic work that full queues refuse, and without what would always be refused."""
+        """Commit a batch, without atomic work that full queues refuse and work that could never be accepted."""
         began_s, size_bytes = self._loop.time(), batch.size_bytes
         left: SharedCall | None = call
         settled: list[Returned] = []
@@ -206,7 +206,7 @@ class Caller:
             self._returned([one for one in settled if one.slot.number])
 
     def _committed(self, batch: GatheringBatch, call: SharedCall, committed: CommittedCall) -> None:
-        """Take the answer to a call."""
+        """Handle the answer to a call."""
         batch.committed(committed.number)
         if not batch.synchronous:
             self._streams.unsaved.add(batch.settlements(), self._loop.time())
@@ -235,7 +235,7 @@ class Caller:
                     stream.dead_letter_unleased(message, "maxlen")
 
     def _tell(self, left_out: LeftOut) -> None:
-        """Tell publishers what full queues refused; the confirms that follow are nacks for it."""
+        """Tell publishers what full queues refused; their confirms become nacks."""
         for confirmable, number in left_out.origins:
             confirmable.refuse(number)
         if left_out.producers:
@@ -266,14 +266,14 @@ class Caller:
         return drains
 
     def _start_timer(self, wait_s: float) -> None:
-        """Look again after a while, or sooner if a look is due sooner."""
+        """Schedule the next check after a while, unless an earlier one is due."""
         due = self._loop.time() + wait_s
         if self._timer is not None:
             if self._timer_due <= due:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_later(wait_s, self._ring)
-        self._timer_due = due  # uvloop's handle of a very short timer does not know it
+        self._timer_due = due  # uvloop's handle of a very short timer does not have it
 
     def _ring(self) -> None:
         self._timer = None
@@ -282,7 +282,7 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled: a client's have been delivered."""
+    """Return the messages that a refused transaction had settled; a client's count as delivered."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)
@@ -343,5 +343,5 @@ class SharedCommitter:
         self._failure = failure
 
     def close(self) -> None:
-        """Confirm nothing any more, because the vhost is deleted."""
+        """Stop confirming, because the vhost is deleted."""
         self.abort(self._failure or ValueError("the vhost was deleted"))

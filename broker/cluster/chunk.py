@@ -51,11 +51,11 @@ _I64: Final = "q"  # the mailbox of a node has a negative number
 
 
 class DamagedChunk(Exception):
-    """Bytes that are no whole chunk, or one that a newer broker wrote; the text says what is wrong."""
+    """Bytes that are not whole chunk, or one that a newer broker wrote; the text says what is wrong."""
 
 
 class Kind:
-    """What the messages of a run have in common.
+    """The common fields of a run of messages.
 
     Shapes: ``route`` as a log record has it, ``header`` the payload of the content header frame.
     Units: ``expires_ms`` is the moment at which the message expires by itself, ``due_ms`` that at which a delayed one

@@ -1,6 +1,6 @@
 """The registry of the consumers of shared queues in PostgreSQL: their number on each node, and the active node.
 
-A consumer is registered before it starts, so that an exclusive one is alone on all nodes. It is removed after it left.
+A consumer is registered before it starts, so that an exclusive one is alone on all nodes, and removed after it left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RegisteredQueue(Hashable, Protocol):
         """Deliver, or ask for messages."""
 
     def abandoned(self) -> None:
-        """Take the news that the last consumer of all nodes has left, and that it was one of this node."""
+        """Handle that the last consumer of all nodes has left, and that it was one of this node."""
 
 
 class ConsumerRegistry:
@@ -64,7 +64,7 @@ class ConsumerRegistry:
         self._tasks = Tasks(fail)
 
     def start(self) -> None:
-        """Begin to work for a new epoch."""
+        """Start for a new epoch."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
@@ -85,7 +85,7 @@ class ConsumerRegistry:
     ) -> None:
         """Register one consumer, which can take `room` messages.
 
-        Tell `answered` whether it may start, or why PostgreSQL refuses for ever; it must start before that returns.
+        Call `answered` with whether it may start, or why PostgreSQL refuses for good; it must start within that call.
         """
         self._arriving.append((queue, exclusive, room, answered))
         self._work.set()
@@ -154,7 +154,7 @@ class ConsumerRegistry:
         if not rows[0]["total"] and not queue.consumer_count:
             queue.abandoned()
         elif rows[0]["active_node"] not in (None, self._database.node):
-            with suppress(Unreachable):  # a lost hint costs a second
+            with suppress(Unreachable):  # a lost hint costs one second
                 await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
 
     async def _adopt_orphans(self) -> None:
@@ -168,7 +168,7 @@ class ConsumerRegistry:
                 queue.abandoned()
         if streams:
             await patiently(lambda: self._database.acting("lease", "orphans_done", streams))
-            self.look_for_orphans()  # one statement returns a part of them
+            self.look_for_orphans()  # one statement returns only part of them
 
     async def _look(self) -> None:
         """Find out which node has the single active consumer, for queues whose consumers here wait."""

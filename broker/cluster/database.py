@@ -37,7 +37,7 @@ _log = get_logger()
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_MAX_S: Final = 1.0
 ANSWER_S: Final = 5.0  # a call that is not answered for so long may wait for a lock, or for a standby
-# No message needs them now; who calls them tells of an error.
+# No message needs them now; their callers report errors.
 TENDING: Final = frozenset({"advance_clock", "forget", "turn_ring"})
 # NOTIFY holds a lock of all nodes until its commit is done, so that commit does not wait for the disk.
 _NOTIFY: Final = """
@@ -104,7 +104,7 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """Why PostgreSQL cannot serve this node now, in one line; empty if it can."""
+        """The reason why PostgreSQL cannot serve this node now, in one line; empty if it can."""
         if not self.link.is_up:
             return "the database of the cluster cannot be reached"
         if reason := self.failing.reason:
@@ -406,7 +406,7 @@ class Database:
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
         self.failing.succeeded("commit")
         number, ring, refused = rows[0].values()
-        if number <= before:  # it was given before, in a history that the database has no more
+        if number <= before:  # it was assigned before, in a history that the database has lost
             self._note_older(epoch)
             raise WentBack(WENT_BACK)
         self._newest = sequence

@@ -19,7 +19,7 @@ class Demand:
         at which the next lease begins to look; ``asked`` is how many messages are being asked for, and ``step`` the
         most that are asked for at once. ``peer_wants`` is for how many more ticks another node needs messages;
         ``notified`` is set once other nodes know that this one does. ``remaining`` is how many free messages there were
-        beside the last one that was fetched for basic.get. ``has_room`` is set while the database knows, of a queue
+        besides the last one that was fetched for basic.get. ``has_room`` is set while the database knows, of a queue
         with limits, that consumers here have room. ``looks`` is set while the next lease looks at everything, whatever
         the bound: a hint may have been lost.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
@@ -85,7 +85,7 @@ class Demand:
             self._candidate = number
 
     def look(self) -> None:
-        """Let the next lease look at everything. The bound stays: beside a transaction that is open elsewhere it takes
+        """Let the next lease look at everything. The bound stays: besides a transaction that is open elsewhere it takes
         many leases to raise it, and each of them would read all rows that were deleted since.
         """
         self.free = self.backlog = self.looks = True
@@ -108,7 +108,7 @@ class Demand:
     def answered(self, count: int, *, more: bool, gathers: bool, has_room: bool = False) -> None:
         """Take the answer: how many messages came, and whether others are free.
 
-        Shapes: `gathers` says that others will be free with the next commit of this node, which tells of them.
+        Shapes: `gathers` says that others become free with the next commit of this node, which announces them.
         """
         if count:
             self.notified = False
@@ -159,7 +159,7 @@ class Demand:
             self.peer_wants -= 1
 
     def note_remaining(self, count: int) -> None:
-        """Note how many free messages there are beside the one that is being fetched."""
+        """Note how many free messages there are besides the one that is being fetched."""
         self.remaining = count
 
     def has_no_room(self) -> None:

@@ -30,7 +30,7 @@ __all__ = [
 TRANSIENT: Final = ("40", "53", "55", "57", "08")
 """Classes of SQLSTATE in which a connection that cannot be opened may be opened later."""
 PASSING: Final = ("40", "55", "57")
-"""A deadlock, a lock, a statement that was cancelled: the next attempt may well succeed."""
+"""A deadlock, a lock, a cancelled statement: the next attempt may succeed."""
 CERTAIN: Final = ("22", "23", "54", "XX001", "XX002")
 """A value, a constraint, a size, a page that is damaged: the next attempt will fail, too."""
 REFUSED: Final = "SQ004"
@@ -40,11 +40,11 @@ POOLER: Final = (
     "pooler in session mode"
 )
 LOST_STATEMENT: Final = ("26000", "42P05")
-"""States of SQL for a prepared statement that this session has not, or has already: it is another client's."""
+"""SQL states of a prepared statement that is missing or exists already: the session is shared with another client."""
 NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
 NO_TLS: Final = "rejected SSL upgrade"
 
-warnings.filterwarnings("error", "password file")  # of the driver, which then would be refused for want of a password
+warnings.filterwarnings("error", "password file")  # of the driver: it would be refused for lack of a password
 
 
 class ClusterError(Exception):
@@ -68,7 +68,7 @@ class DatabaseFails(Unreachable):
 
 
 class StatementRefused(Unreachable):
-    """PostgreSQL refused a statement for what it contains or needs: nothing was committed, and nothing ever will be."""
+    """PostgreSQL refused a statement for its contents or needs: nothing was committed, nor will a retry succeed."""
 
 
 class Conflict(ClusterError):
@@ -76,7 +76,7 @@ class Conflict(ClusterError):
 
 
 class CommitRefused(ClusterError):
-    """A call that is taken completely or not at all has messages for full queues: `rows` names them. SQLSTATE SQ004."""
+    """An all-or-nothing call has messages for full queues, which `rows` names. SQLSTATE SQ004."""
 
     def __init__(self, text: str, rows: str) -> None:
         super().__init__(text)
@@ -97,7 +97,7 @@ OWN: Final[dict[str, type[ClusterError]]] = {
     "SQ003": Conflict,
     "SQ005": WentBack,
 }
-"""What the functions of the schema raise themselves."""
+"""The errors that the schema's own functions raise."""
 
 
 def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
@@ -107,11 +107,11 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
     if state in LOST_STATEMENT:
         return DatabaseRefused(f"{target.shown}: {POOLER}")
     if any(words in text for words in NOT_AN_OPTION):
-        return DatabaseRefused(f"{text}: leave this option out of the URL, its driver does not know it")
+        return DatabaseRefused(f"{text}: remove this option from the URL; the driver does not support it")
     if isinstance(error, asyncpg.PostgresError) and not state.startswith(TRANSIENT):
         return DatabaseRefused(text)
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return Unreachable(f"{target.shown}: this server takes no writes")
+        return Unreachable(f"{target.shown}: this server does not accept writes")
     if isinstance(error, ssl.SSLCertVerificationError) or NO_TLS in text:
         return DatabaseRefused(text)
     if isinstance(error, FileNotFoundError) and "ssl" in target.options:
@@ -128,7 +128,7 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
 def failure_of(text: str, error: Exception) -> ClusterError | None:
     """Return the error for a statement that failed; None if the connections can no longer be used.
 
-    `text` is what the error says. Whatever it is, it ends a call and never the broker.
+    `text` is the error's message. Any such error ends a call, never the broker.
     """
     if not isinstance(error, asyncpg.PostgresError):
         return None

@@ -1,6 +1,6 @@
 """Hints that nodes send each other by NOTIFY.
 
-A lost hint costs at most a second, because every node also looks by itself.
+A lost hint costs at most a second, because every node also checks by itself.
 
 Format of a payload: kind, number, then the streams, separated by spaces. PostgreSQL takes fewer than 8,000 bytes, so
 one hint may need several payloads.
@@ -61,7 +61,7 @@ class Hint(NamedTuple):
 
     @classmethod
     def from_payload(cls, payload: str) -> Hint | None:
-        """Return the hint of a payload, None for one that this version does not know."""
+        """Return the hint of a payload, None for one unknown to this version."""
         kind, *numbers = payload.split(" ")
         try:
             number, *streams = (int(text) for text in numbers)
@@ -71,10 +71,10 @@ class Hint(NamedTuple):
 
 
 class HintTeller:
-    """Tells the other nodes what is free and what is wanted. The next statement sends what is noted meanwhile.
+    """Tells the other nodes what is free and what is wanted; the next statement sends what was gathered meanwhile.
 
     A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
-    let all nodes commit one after the other.
+    let all nodes commit one after another.
     """
 
     def __init__(self, notify: Callable[[Hint], Awaitable[None]], tasks: Tasks) -> None:
@@ -85,7 +85,7 @@ class HintTeller:
         self._tells = False
 
     def free(self, number: int, streams: Sequence[int]) -> None:
-        """Tell that a slot has free messages of streams."""
+        """Announce that a slot has free messages of streams."""
         for stream in streams:
             lowest = self._free.get(stream)
             if lowest is None or number < lowest:
@@ -93,7 +93,7 @@ class HintTeller:
         self._start()
 
     def wanted(self, stream: int) -> None:
-        """Tell that this node finds nothing free in a stream."""
+        """Announce that this node finds nothing free in a stream."""
         self._wanted[stream] = None
         self._start()
 
@@ -117,6 +117,6 @@ class HintTeller:
                     wanted, self._wanted = self._wanted, {}
                     await self._notify(Hint(WANTED, 0, sorted(wanted)))
         except Unreachable:
-            pass  # a lost hint costs a second
+            pass  # a lost hint costs one second
         finally:
             self._tells = False

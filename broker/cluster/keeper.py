@@ -31,20 +31,20 @@ from broker.tasks import Tasks, WakeUp
 __all__ = ["Keeper", "SharedDelay"]
 
 TURN_S: Final = 0.05  # between two turns
-LOOK_S: Final = 1.0  # between two looks at everything
+LOOK_S: Final = 1.0  # between two checks of all streams
 NEVER_MS: Final = 1 << 62
 DUE: Final = "due"
 EXCESS: Final = "excess"
 ROW: Final = ("stream", "number", "ring", "count", "bits", "seen", "counts")
 
 Indexed = tuple[int, "Message"]
-Rest = tuple[LeasedRow, bitarray, int]  # messages that go back, and when their row is due again
+Rest = tuple[LeasedRow, bitarray, int]  # messages to return, and when their row is due again
 
 
 class Keeper:
     """Keeps the streams that no other node keeps.
 
-    Cost: a statement per second, and at most one per 50 ms while messages come that may expire, or may be too many.
+    Cost: a statement per second, and at most one per 50 ms while messages arrive that may expire or exceed a limit.
     Units: ``turns`` counts those statements.
     Invariant: what a turn leased is settled by a batch, or returned, before the next turn begins.
     """

@@ -39,7 +39,7 @@ class Arrivals:
         self.rows: list[LeasedRow] = []
 
     def begin(self, rows: Sequence[LeasedRow]) -> None:
-        """Take what a lease answered."""
+        """Take the rows of a lease."""
         self.rows = [row for row in rows if row.number is not None]
 
     async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
@@ -83,7 +83,7 @@ class Arrivals:
         return len(indexes)
 
     def forget(self) -> None:
-        """Forget the rows: others have them now."""
+        """Forget the rows: other nodes have them now."""
         self.rows = []
 
 
@@ -95,10 +95,10 @@ def reconciled(
 ) -> list[Returned]:
     """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
 
-    What goes back is marked as delivered before, because it may have been. What this node settled, and a crash of
-    the database undid, is settled again. Of what was to go back, `returning` keeps what has not gone.
-    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
-        back already.
+    Returned messages are marked as redelivered, because they may have been delivered. Settlements that a crash of the
+    database undid are repeated. `returning` keeps the messages that still have to go back.
+    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` those being
+        returned.
     Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
         that this node does not know by number; those stay.
     """

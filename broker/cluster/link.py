@@ -247,7 +247,7 @@ async def patiently(work: Callable[[], Awaitable[_T]], *, gives_up: bool = False
     """Return what the work returns, and try it again while PostgreSQL cannot be reached, or fails.
 
     The work must be such that to do it twice does no harm.
-    Raises: Fenced; StatementRefused, if it `gives_up` what would be refused for ever.
+    Raises: Fenced; StatementRefused, if it `gives_up` what would be refused forever.
     """
     pause_s = PAUSE_S
     while True:
@@ -295,7 +295,7 @@ class FailingCalls:
 
     @property
     def reason(self) -> str:
-        """What PostgreSQL said last of what it cannot carry out now; empty if it can, or refuses single calls only."""
+        """PostgreSQL's last error if it can carry out nothing now; empty if it can, or refuses only single calls."""
         now_s = self._clock()
         fresh = [one for one in self._failures.values() if now_s - one.at_s <= FRESH_S and not one.is_certain]
         return max(fresh, key=lambda one: one.at_s).reason if fresh else ""

@@ -1,4 +1,4 @@
-"""Mailboxes: direct replies between clients of different nodes, and what nodes ask each other.
+"""Mailboxes: direct replies between clients of different nodes, and questions between nodes.
 
 Each node has a mailbox stream, which only it reads; its number is minus the node's epoch. Its messages are transient,
 and lost if PostgreSQL crashes. The name of a reply consumer says to which epoch of which node it belongs.
@@ -33,8 +33,8 @@ _log = get_logger()
 
 ANSWERS_MAX: Final = 1000  # that one lease takes
 LOOK_S: Final = 1.0
-QUESTION: Final = "slotmq.question."  # and epoch and number of the asker; the name of a reply consumer is another
-ANSWER: Final = "slotmq.answer."  # and the number, and the epoch of who answers
+QUESTION: Final = "slotmq.question."  # followed by epoch and number of the asker; names of reply consumers differ
+ANSWER: Final = "slotmq.answer."  # followed by the number, and the epoch of the answering node
 ANSWERS_S: Final = 2.0  # a node that does not answer within this time is left out
 
 Question: TypeAlias = "Mapping[str, Any]"
@@ -69,7 +69,7 @@ class SharedReplies(ReplyConsumers):
         mailbox.vhosts[vhost] = self
 
     def new_name(self, new_name: Callable[[str], str]) -> str:
-        """Return a name that no client can guess, and that leads other nodes here."""
+        """Return an unguessable name that leads other nodes here."""
         return new_name(f"{REPLY_PREFIX}{self._mailbox.epoch}.")
 
     def find(self, name: str) -> ReplyTarget | None:
@@ -84,7 +84,7 @@ class SharedReplies(ReplyConsumers):
 
 
 class Mailbox:
-    """Posts answers to the mailboxes of other nodes, and delivers what comes into the one of this node.
+    """Posts answers to the mailboxes of other nodes, and delivers the messages in this node's own.
 
     Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
     """
@@ -111,7 +111,7 @@ class Mailbox:
         self._expects: Callable[[], bool] = lambda: False
 
     def listen(self, listener: Callable[[str, bytes], bool], expects: Callable[[], bool]) -> None:
-        """Let `listener` take what is for the node itself; `expects` tells whether it waits for something."""
+        """Pass messages for the node itself to `listener`; `expects` tells whether it waits for any."""
         self._listener = listener
         self._expects = expects
 
@@ -129,12 +129,12 @@ class Mailbox:
         return [epoch for epoch in self._members if epoch != self.epoch]
 
     def members_seen(self, epochs: set[int]) -> None:
-        """Take the epochs of all members as a beat showed them, which may be older than a hint of a join."""
+        """Set the epochs of all members as a beat showed them, which may be older than a hint of a join."""
         self._members = epochs | self._joined
         self._joined = set()
 
     def start(self) -> None:
-        """Begin for a new epoch."""
+        """Start for a new epoch."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
@@ -142,7 +142,7 @@ class Mailbox:
         await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
-        """Look when answers have come, and know a node before it asks something: its first beat may come later."""
+        """Look for answers after a hint, and note a node that asks before its first beat was seen."""
         if hint.kind == JOINED:
             self._joined.add(hint.number)
             self._members.add(hint.number)
@@ -167,7 +167,7 @@ class Mailbox:
                     pass
 
     async def _take(self) -> bool:
-        """Deliver the answers that are there, and return whether there may be more."""
+        """Deliver the waiting answers, and return whether there may be more."""
         rows = await self._database.lease([-self.epoch], [ANSWERS_MAX], [0])
         found = [row for row in rows if row.number is not None]
         if not found:
@@ -197,13 +197,13 @@ class Mailbox:
 
 
 class Questions:
-    """Asks the other nodes what only they know, such as what their clients hold, and answers them.
+    """Asks the other nodes for facts that only they have, such as messages held by their clients, and answers them.
 
     Shapes: questions and answers are JSON.
     """
 
     def __init__(self, mailbox: Mailbox, fail: Callable[[BaseException], None]) -> None:
-        """`fail` hears of a defect."""
+        """`fail` is notified of a defect."""
         self._mailbox = mailbox
         self._tasks = Tasks(fail)
         self._answerer: Answerer | None = None
@@ -212,11 +212,11 @@ class Questions:
         mailbox.listen(self._heard, lambda: bool(self._asked))
 
     def answer_by(self, answerer: Answerer) -> None:
-        """Answer what other nodes ask, from now on."""
+        """Answer the questions of other nodes from now on."""
         self._answerer = answerer
 
     async def ask(self, question: Question) -> list[Any]:
-        """Return what the other nodes answer, in no order; one that is silent or refuses is left out."""
+        """Return the answers of the other nodes, in no order; one that is silent or refuses is left out."""
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
         waiting = {epoch: loop.create_future() for epoch in self._mailbox.others()}
@@ -233,7 +233,7 @@ class Questions:
         return [answer for future in done if (answer := future.result()) is not None]
 
     async def stop(self) -> None:
-        """Answer nothing any more: the epoch has ended, or the node leaves."""
+        """Stop answering: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
 
     def _heard(self, key: str, body: bytes) -> bool:

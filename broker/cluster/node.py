@@ -212,7 +212,7 @@ class ClusterNode:
         await self.database.close()
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out a node that an operator knows to be dead. Return False if it lives, or is no member.
+        """Count out a node that an operator knows to be dead. Return False if it lives, or is not a member.
 
         Raises: BrokerError.
         """
@@ -358,7 +358,7 @@ class ClusterNode:
     def give_up(self, error: BaseException) -> None:
         """End the epoch because of a defect in a part of the node, which joins again. Too many of them end the broker.
 
-        Its clients get 320, and what it held goes to others. That its epoch has ended is no defect.
+        Its clients get 320, and what it held goes to others. That its epoch has ended is not a defect.
         """
         if isinstance(error, Fenced):
             return

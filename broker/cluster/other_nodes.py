@@ -32,8 +32,8 @@ GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two looks does n
 class Observer:
     """The beats of other nodes, as this node has seen them.
 
-    Invariant: a node is dead only if its last beat, as seen, was sent longer ago than its lease. Whoever counts it out
-        compares the number of its beats again under a lock, so that a node that came back meanwhile stays.
+    Invariant: a node is dead only if its last beat, as seen, was sent longer ago than its lease. A node that declares
+        it dead compares the number of its beats again under a lock, so a node that came back meanwhile stays.
     """
 
     __slots__ = ("_lease_s", "_looked_s", "_nodes")
@@ -128,7 +128,7 @@ class OtherNodes:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out a node unless it beats within two of its intervals. Return False if it does, or is no member.
+        """Count out a node unless it beats within two of its intervals. Return False if it does, or is not a member.
 
         Raises: Fenced; Unreachable; DatabaseRefused.
         """

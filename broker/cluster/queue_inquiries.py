@@ -20,15 +20,14 @@ from broker.tasks import Tasks
 __all__ = ["QueueInquiries", "UnusedQueues"]
 
 
-TELL_S: Final = 0.1  # between two statements that tell of uses
+TELL_S: Final = 0.1  # between two statements that report uses
 LATE_MS: Final = 200  # a queue ends so much later than it could: what other nodes know is told by then
 
 
 class QueueInquiries:
-    """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses for ever.
+    """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses forever.
 
-    Shapes: ``elsewhere`` has for each stream the messages that other nodes have and have not handed out, as their last
-        beats told.
+    Shapes: ``elsewhere`` has for each stream the messages that other nodes have not handed out, by their last beats.
     """
 
     def __init__(

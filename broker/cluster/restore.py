@@ -1,7 +1,7 @@
 """Restores a backup of a cluster: the schema gets the contents of the backup and begins a new history.
 
-All nodes of the backup have left then: what they held is free, and marked as delivered before. No number is given
-again that the schema has given, so a node that still believes in what was there before is no member of it.
+All nodes of the backup have left then: the messages that they held are free and marked as redelivered. No number that
+the schema has assigned is assigned again, so a node that still relies on the former contents is not a member.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["restore"]
 
-LEASE_MS: Final = 3000  # of a member that has not told its own
-PATIENCE: Final = 4 / 3  # leases without a beat, and a member is dead; the others need a sixth more than one
+LEASE_MS: Final = 3000  # of a member that has not reported its own
+PATIENCE: Final = 4 / 3  # leases without a beat until a member is dead; other nodes wait 7/6
 LOOK_S: Final = 0.05
 GAPS: Final = {"number_of_call": 1_000_000, "stream_number": 1024 * 1024, "arrival_of_consumer": 1}
-# After a restore these are of nodes that are gone, or begin anew.
+# After a restore these belong to former nodes, or start over.
 _FINISH: Final = """
 DELETE FROM batch;
 DELETE FROM definitions_follower;
@@ -70,7 +70,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
 async def _wait_for_death(connection: asyncpg.Connection, schema: str) -> Beats:
     """Return the beats of all members, after waiting for longer than their leases to see that none of them beats.
 
-    Raises: BackupRefused for one that beats.
+    Raises: BackupRefused when a member beats.
     """
     if not any(table.name == "beat" for table in await tables_of(connection, schema)):
         return {}
@@ -135,7 +135,7 @@ async def _load(connection: asyncpg.Connection, schema: str, reader: BackupReade
         ((kind, content),) = following
     end: dict[str, Any] = json.loads(content) if kind == END else {}
     if end.get("rows") != count:
-        raise BackupRefused(f"the backup is damaged: it has {count:,} rows, which is not what its end says")
+        raise BackupRefused(f"the backup is damaged: it has {count:,} rows, which differs from the count at its end")
     return {"tables": end["tables"], "rows": count}
 
 

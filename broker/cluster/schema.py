@@ -28,7 +28,7 @@ SESSION_SETTINGS: Final = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-"""Settings of every connection that calls the functions, beside `search_path`."""
+"""Settings of every connection that calls the functions, besides `search_path`."""
 
 _FIRST: Final = ("tables.sql", "bits.sql", "limits.sql")
 # What a function takes or returns may have changed, and CREATE OR REPLACE would make a second one of its name.

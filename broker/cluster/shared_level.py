@@ -323,7 +323,7 @@ class SharedLevel(Level):
         self._streams.touch(self)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages wherever they stand."""
+        """Settle ready messages anywhere in the queue."""
         self._mark(slot, indexes)
         self.manager.lose(slot, indexes)
 
@@ -340,8 +340,8 @@ class SharedLevel(Level):
     def surrender(self, count: int) -> list[Returned]:
         """Give up the last `count` ready messages, and return them.
 
-        What gathers for the next call becomes free with it; what is in the call that runs stays, and with it what is
-        ahead of it.
+        Messages that wait for the next call become free with it; those in the running call stay, with those ahead of
+        them.
         """
         returned: list[Returned] = []
         for slot in reversed(list(self.manager.slots.values())):

@@ -1,6 +1,6 @@
 """The ready messages of a queue that several brokers share, as an operator sees them.
 
-A look leases nothing, so it disturbs no consumer. A move looks too, and leases only what is to be moved. Each message
+Peeking leases nothing, so it disturbs no consumer. A move peeks too, and leases only the messages to move. Each message
 enters its new queues and is settled in the old one as a transaction.
 """
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMessages"]
 
-LOOK_MESSAGES: Final = 256  # at most in one look
-LOOK_BYTES: Final = 4 << 20  # a look ends with the slot that reaches this
+LOOK_MESSAGES: Final = 256  # at most in one peek
+LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this
 MOVE_COPIES: Final = 256  # copies for queues in one call; each takes a few microseconds of the loop
 
 
 class Seen(NamedTuple):
-    """A free message that a look has found."""
+    """A free message that a peek has found."""
 
     row: LeasedRow
     bit: int
@@ -55,8 +55,8 @@ class Seen(NamedTuple):
 class SharedMessages(LocalMessages):
     """The messages of one queue that no node has, and those that this node has.
 
-    A walk visits those that no node had when it began, the highest priority first. What a node holds for its consumers
-    is passed over, as a move of a single broker passes over what consumers took.
+    A walk visits those that no node had when it began, the highest priority first. Messages that a node holds for its
+    consumers are skipped, as a standalone broker skips those that consumers hold.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class SharedMessages(LocalMessages):
         return []
 
     def _load(self, row: LeasedRow, chunks: dict[int, Chunk | DamagedChunk]) -> list[Seen]:
-        """Return the messages of a row; none when they cannot be read, of which a node with consumers tells."""
+        """Return the messages of a row; none when they cannot be read, which a node with consumers reports."""
         indexes = list(row.bits.search(1))
         try:
             messages = self._loader.load(chunks[row.number or 0], row.stream, indexes, row.count)
@@ -156,7 +156,7 @@ class SharedMessages(LocalMessages):
                 await self._carry(move, level, chosen)
 
     def _choose(self, move: Move, seen: Sequence[Seen]) -> list[Seen]:
-        """Return those messages that are to be moved now, and count the others that the walk passes by."""
+        """Return the messages to move now, and count the others that the walk skips."""
         chosen: list[Seen] = []
         copies = 0
         now_ms = self.vhost.ports.clock.now_ms
@@ -200,7 +200,7 @@ class SharedMessages(LocalMessages):
                 move.count(landed.outcome_of(one))
 
     def _check_epoch(self) -> None:
-        """Go on as the epoch in which the walk began only: what that held is other nodes' now. Raises: Fenced."""
+        """Refuse to continue in another epoch than that of the walk. Raises: Fenced."""
         if self._database.epoch != self._epoch:
             raise Fenced("the epoch in which the command began has ended")
 
@@ -218,8 +218,8 @@ class SharedMessages(LocalMessages):
 class _Landed:
     """Messages of a move that entered their new queues, each with its settlement in the old one as a transaction.
 
-    It is the Refusable of these transactions, which waits for nothing: PostgreSQL takes each completely, or refuses it
-    because a queue is full, and then its settlement is returned.
+    It is the Refusable of these transactions: PostgreSQL accepts each completely, or refuses it because a queue is
+    full, and then its settlement is returned.
     Shapes: ``numbers`` are the numbers of the transactions, by the place of their message.
     """
 
@@ -235,7 +235,7 @@ class _Landed:
         self.waiting = False
 
     def land(self, seen: Seen, landing: Landing | None) -> None:
-        """Give a message to its new queues, and settle it in the old one. Nothing else runs meanwhile."""
+        """Add a message to its new queues, and settle it in the old one. Nothing else runs meanwhile."""
         outcome = None
         if landing is not None:
             number, bit = seen.place

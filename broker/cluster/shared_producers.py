@@ -55,7 +55,7 @@ class SharedProducers(Producers):
         claims.vhosts[self._vhost_name] = self
 
     def require(self, name: str, user_name: str) -> None:
-        """Let the caller use a producer that this node has. Raises: Postponed while it has to be claimed."""
+        """Let the caller use a producer that this node has. Raises: Postponed while it must be claimed."""
         if name not in self._by_name:
             raise Claim(self.claims, self, name, user_name)
 

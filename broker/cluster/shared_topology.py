@@ -38,7 +38,7 @@ _log = get_logger()
 
 DELAYED: Final = "x-delayed-message"
 STREAM_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
-CALLS_S: Final = 0.005  # between looks whether the calls of a moment have ended
+CALLS_S: Final = 0.005  # between checks whether earlier calls have ended
 Limits = dict[str, Any]  # the arguments of set_stream by name
 
 
@@ -81,14 +81,14 @@ class SharedTopology:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     def opened(self, vhost: Vhost) -> None:
-        """Apply to a new vhost what the log has for it, and keep it up to date from now on."""
+        """Apply the log's changes to a new vhost, and keep it up to date from now on."""
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
         self._dropped.clear()  # the nodes that appended the changes sweep these streams
 
     def closed(self, name: str) -> None:
-        """Leave a vhost alone, because it goes offline or is being deleted."""
+        """Stop applying changes to a vhost, because it goes offline or is being deleted."""
         vhost = self._vhosts.pop(name, None)
         if vhost is not None:
             self._unopened[name] = [[change] for change in self._all_changes(vhost)]
@@ -108,7 +108,7 @@ class SharedTopology:
             self.log.propose(changes, done, unused=unused, refused=refused)
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> TopologyChange:
-        """Return a change of a vhost as the log has it: with its owner, and with the limit that holds here."""
+        """Return a change of a vhost in the form of the log: with its owner, and with the limit that applies here."""
         named = change_of(change, vhost=vhost, durable=durable)
         named.limit_by(self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits())
         if owner is not None and isinstance(named, QueueDeclared):
@@ -138,7 +138,7 @@ class SharedTopology:
         return Extra(dropped, limits)
 
     async def replace_limits(self, name: str) -> None:
-        """Tell PostgreSQL the limits of all queues of a vhost; call it when every node has applied its policies.
+        """Store the limits of all queues of a vhost in PostgreSQL; call it when every node has applied its policies.
 
         Raises: Unreachable; Fenced.
         """
@@ -181,7 +181,7 @@ class SharedTopology:
                 had_effect = change.apply(vhost, self._find_owner)
             finally:
                 self.is_applying = False
-            if not had_effect:  # nothing has the numbers of these queues
+            if not had_effect:  # nothing uses the numbers of these queues
                 self._dropped += [stream for left_out in changes[place:] for stream in left_out.streams]
                 break
             if isinstance(change, QueueDeclared) and change.owner and self._owners.has_ended(change.owner, epoch):
@@ -201,7 +201,7 @@ class SharedTopology:
         return self._owners.find(name, self._database.epoch)
 
     def note_dropped(self, vhost: str, name: str) -> None:
-        """Note the streams of a queue that is deleted by a change which is being applied."""
+        """Note the streams of a queue that the current change deletes."""
         self._dropped += self._streams(self._vhosts[vhost], name)
 
     def _streams(self, vhost: Vhost, name: str, number: int | None = None) -> Sequence[int]:
@@ -228,7 +228,7 @@ class SharedTopology:
         """Delete everything in memory: the log is read from its beginning, as its node is not a member."""
         self._unopened.clear()
         self._owners.clear()
-        self._numbers = range(0)  # a database that went back in time may give them again
+        self._numbers = range(0)  # a database that went back in time may assign them again
         for vhost in self._vhosts.values():
             self._apply_to(vhost, [VhostForgotten(vhost=vhost.name)])
         self._dropped.clear()
@@ -236,7 +236,7 @@ class SharedTopology:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[list[TopologyChange]]:
-        """Return the changes that make everything, and that may be iterated in a thread."""
+        """Return an iterator of the changes that make the whole topology; a thread may iterate it."""
         pieces = [self._all_changes(vhost) for vhost in self._vhosts.values()]
         kept = [changes for unopened in self._unopened.values() for changes in unopened]
         return chain(kept, ([change] for piece in pieces for change in piece))
@@ -249,7 +249,7 @@ class SharedTopology:
     # -- cleaning up --------------------------------------------------------------------------------------------------
 
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
-        """Delete the exclusive queues of connections whose node is no member any more. Raises: Unreachable."""
+        """Delete the exclusive queues of connections whose node is not a member any more. Raises: Unreachable."""
         self._owners.forget_ended()
         found = [
             (vhost, owner)
@@ -284,7 +284,7 @@ class SharedTopology:
 
 
 class Proposed(Postponed):
-    """A change that every node has to apply before the method runs again, and finds it done."""
+    """A change that every node has to apply before the method runs again and finds it applied."""
 
     def __init__(self, topology: SharedTopology, change: TopologyChange) -> None:
         super().__init__()
@@ -292,13 +292,13 @@ class Proposed(Postponed):
         self._changes = [change]
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Propose the change, and those that were taken along."""
+        """Propose the change, and those added by `take_along`."""
 
         def refused(reason: str) -> None:
             if len(self._changes) == 1:
                 self.refusal = reason
                 then()
-            else:  # another one may be the reason, whose method will propose it by itself
+            else:  # another change may have postponed it; its own method proposes that one
                 del self._changes[1:]
                 self.begin(then)
 
@@ -339,7 +339,7 @@ class SharedJournal:
 async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits]) -> None:
     """Replace the limits of all queues of a vhost, and count their messages afresh. Raises: Unreachable; Fenced.
 
-    A call that began before does not count what it brings, so they are counted again when all of those have ended.
+    A running call does not count the messages that it adds, so they are counted again when such calls have ended.
     """
     await database.acting("upkeep", "replace_limits", as_text(vhost), limits)
     if not limits:
@@ -351,7 +351,7 @@ async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits
 
 
 def _limits(vhost: str, streams: Sequence[int], rules: QueueRules) -> list[Limits]:
-    """Return what PostgreSQL has to know of the streams of a queue, if it has limits or a single active consumer."""
+    """Return what PostgreSQL must know about the streams of a queue with limits or a single active consumer."""
     if not (rules.limited or rules.single_active):
         return []
     return [

@@ -3,8 +3,7 @@
 A node counts its lease from when it *sent* the last beat that was answered. An observer sees a beat at the earliest
 when it was sent, and waits for the lease and a margin; so the node stops before anybody takes over.
 
-Units: seconds of a clock that is never set and that counts while the machine sleeps (CLOCK_BOOTTIME). The caller passes
-the time in.
+Units: seconds of a clock that is never set and counts while the machine sleeps (CLOCK_BOOTTIME), from the caller.
 """
 
 from __future__ import annotations

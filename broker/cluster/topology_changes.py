@@ -61,8 +61,7 @@ FindOwner = Callable[[ForeignOwner], object]
 class TopologyChange:
     """A change of one vhost.
 
-    Shapes: fields are named by their keys in JSON. ``limit`` is how many queues, exchanges or bindings the vhost may
-        have.
+    Shapes: fields are named by their keys in JSON. ``limit`` is the most queues, exchanges or bindings of the vhost.
     """
 
     kind: ClassVar[str]

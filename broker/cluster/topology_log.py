@@ -35,7 +35,7 @@ RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones.
+    """The facts of an append for PostgreSQL: the streams of deleted queues, and the limits of new ones.
 
     Shapes: `limits` has the arguments of set_stream by name.
     """
@@ -208,7 +208,7 @@ class TopologyLog:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Append changes and call `done` when every member has applied them; never while the node is no member.
+        """Append changes and call `done` when every member has applied them; never while the node is not a member.
 
         If PostgreSQL refuses what they contain, `refused` is called with the reason.
 
@@ -316,7 +316,7 @@ class TopologyLog:
             self.applied = version
         self._to_report.set()
 
-    # -- beside that --------------------------------------------------------------------------------------------------
+    # -- other changes ------------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
         """Report what is applied, once every batch that was routed before is committed."""

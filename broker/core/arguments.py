@@ -22,7 +22,7 @@ def queue_type(arguments: Mapping[str, Any]) -> str:
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
     """Return the exchange that an argument of a declare names, None when it is not there.
 
-    Raises: 406 when it is no text.
+    Raises: 406 when it is not text.
     """
     if name not in arguments:
         return None

@@ -1,10 +1,10 @@
-"""A regular expression that somebody typed in: of a permission, a policy. It cannot take the broker's time.
+"""A regular expression that an operator wrote for a permission or a policy, with a bound on its search time.
 
-Such a pattern may be exponential, so a search has a time bound. What counts is the time that the search itself
-computes, for nobody may lose a right because the machine is busy with something else. A name that runs out of it is
-searched by RE2, in linear time, where that is installed (the extra `re2`) and knows the pattern: it has no lookahead,
-for example. Otherwise the name is undecided, and the caller decides on the safe side. Each name has its own bound: no
-name that somebody chose changes what is told of another. Names that are written out, and `.*`, need no bound.
+Such a pattern may be exponential, so a search has a time bound. Only the computing time of the search counts, so that
+no user loses a right because the machine is busy. A name that exceeds the bound is searched by RE2, in linear time,
+where it is installed (the extra `re2`) and supports the pattern: it has no lookahead, for example. Otherwise the name
+is undecided, and the caller decides on the safe side. Each name has its own bound, so a hostile name does not change
+the answer for another. Names that are written out, and `.*`, need no bound.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from broker.event_log import get_logger
 __all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
 
 PATTERN_MAX_CHARACTERS: Final = 1024
-UNROLLED_MAX: Final = 20_000  # a repetition of a fixed count is written out when compiled, the inner within the outer
+UNROLLED_MAX: Final = 20_000  # a repetition of a fixed count is expanded when compiled, the inner within the outer
 SEARCH_MAX_MS: Final = 2  # a name of 255 octets takes some microseconds
-TRIES_MAX: Final = 2  # what a virtual machine stood still is counted as computed: it does not do so twice in a row
-LINEAR_MAX_BYTES: Final = 1 << 20  # what RE2 keeps of a pattern; beyond, it computes again and stays linear
+TRIES_MAX: Final = 2  # a pause of the virtual machine counts as computing time, but rarely happens twice in a row
+LINEAR_MAX_BYTES: Final = 1 << 20  # RE2's cache for a pattern; beyond it RE2 computes again and stays linear
 
 REPETITION: Final = re.compile(r"\{\s*([0-9]*)\s*(?:,\s*[0-9]*\s*)?\}")
 CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL)
 COUNT_END: Final = 1 << 32  # the compiler refuses it
-# Letters one by one, and anything at the end: nothing to try twice. Groups could be, with all that each may stand for.
+# Single characters, and anything at the end: no backtracking. Groups could backtrack.
 PLAIN: Final = re.compile(r"\^?(?:[\w /:@#%&,;=~!<>'\"-]|\\[^\w\s]|\.(?!\*))*(?:\.\*)?\$?", re.ASCII)
-# What the two engines read differently: digits and letters of Unicode after a backslash, braces that are no count.
+# What the two engines read differently: Unicode digits and letters after a backslash, braces that are not a count.
 AMBIGUOUS: Final = re.compile(r"\\[0-9pPv]|\{(?![0-9]+(?:,[0-9]*)?\})")
 
 _log = get_logger()
@@ -38,8 +38,8 @@ _log = get_logger()
 class BoundedPattern:
     """Searches names as RabbitMQ's re:run does: unanchored, in ASCII terms, `.` stops at a line's end.
 
-    Units: ``slow`` is how many names it ran out of time for.
-    Raises: ValueError with the reason, for a text that is too long or no regular expression.
+    Units: ``slow`` counts the names whose search ran out of time.
+    Raises: ValueError with the reason, for a text that is too long or not a regular expression.
     """
 
     __slots__ = ("_compiled", "_linear", "_plain", "slow", "text")
@@ -60,14 +60,14 @@ class BoundedPattern:
         self._compiled: Any = re.compile(text, re.ASCII) if self._plain else bounded(text)
 
     def search(self, name: str) -> bool:
-        """Return whether the pattern matches somewhere in the name, False also when that cannot be told.
+        """Return whether the pattern matches somewhere in the name; False when the time ran out.
 
-        Cost: what `told` costs.
+        Cost: that of `told`.
         """
         return self.told(name) is True
 
     def told(self, name: str) -> bool | None:
-        """Tell the same, and None where the time did not suffice: nobody should keep that as an answer.
+        """Answer as `search` does, but None when the time ran out, which is not an answer to cache.
 
         Cost: TRIES_MAX times SEARCH_MAX_MS of computing; twice that when other threads compute too.
         """
@@ -80,15 +80,15 @@ class BoundedPattern:
         while tries < TRIES_MAX:
             begun_s = thread_time()
             try:
-                # Other threads do not run meanwhile, for the limit is on what all of them compute.
+                # Other threads do not run meanwhile, because the limit covers the computing time of all threads.
                 return self._compiled.search(name, timeout=limit_s, concurrent=False) is not None
             except TimeoutError:
                 if thread_time() - begun_s >= SEARCH_MAX_MS / 1000:
                     tries += 1
                 else:
-                    limit_s *= 2  # threads that need no leave to run had a part of it
+                    limit_s *= 2  # threads that run without the GIL used part of it
         self.slow += 1
-        if self.slow == 1:  # once: whoever can make it slow can do so for every name
+        if self.slow == 1:  # once: a client that can make it slow can do so for every name
             self._linear = linear(self._compiled.pattern)
             decided = self._linear is not None
             _log.warning(
@@ -99,7 +99,7 @@ class BoundedPattern:
         return None
 
     def _is_same_in_both(self, name: str) -> bool:
-        """Return whether RE2 reads the name as `regex` does: no line ends and spaces, no letters' cases of Unicode."""
+        """Return whether RE2 reads the name as `regex` does: without line ends, spaces and Unicode case rules."""
         return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ def bounded(text: str) -> Any:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks on what the syntax may mean one day are for programmers
+            warnings.simplefilter("ignore")  # warnings about future syntax are for programmers
             return regex.compile(text, regex.ASCII, cache_pattern=False)
     except (regex.error, RecursionError, OverflowError) as error:
         reason = getattr(error, "msg", None) or "nested too deeply"
@@ -139,9 +139,9 @@ def linear(text: str) -> Any:
 
 
 def unrolled(text: str) -> int:
-    """Return how long a pattern is with its repetitions written out, by their least counts.
+    """Return the length of a pattern with its repetitions expanded to their least counts.
 
-    A guess that need not parse what the compiler parses better: it only has to be large for what is large.
+    A guess that need not parse what the compiler parses better: it only needs to be large where the true cost is large.
     """
     groups: list[int] = [0]
     last = at = 0

@@ -28,7 +28,7 @@ from broker.core.topology.exchanges import Exchanges
 
 __all__ = ["Firehose", "Passage", "Watcher"]
 
-NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properties that are no texts, and their octets
+NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properties that are not texts, and their octets
 NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it is not ours
 SIGNED: Final = Struct(">i")
 SIGNED_MAX: Final = (1 << 31) - 1
@@ -89,8 +89,8 @@ def _nobody(_firehose: Firehose | None) -> None:
 class Firehose:
     """Copies the messages of a vhost while it is switched on or watched.
 
-    Invariant: ``active`` while it is ``publishing`` or watched; ``switched`` hears of each change, so that deliveries
-        are copied. Messages of the trace exchange itself are not copied.
+    Invariant: ``active`` while it is ``publishing`` or watched; ``switched`` is called at each change, so that
+        deliveries are copied. Messages of the trace exchange itself are not copied.
     Cost: nothing while it is not active; then each publish takes the slow path, and each copy is one more message.
     """
 
@@ -144,12 +144,12 @@ class Firehose:
         self._changed()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell a watcher of each message from now on."""
+        """Notify a watcher of each message from now on."""
         self._watchers.append(watcher)
         self._changed()
 
     def forget(self, watcher: Watcher) -> None:
-        """Tell a watcher of no further message."""
+        """Stop notifying a watcher."""
         self._watchers.remove(watcher)
         self._changed()
 

@@ -1,4 +1,4 @@
-"""A table of limits as in RabbitMQ's definitions, such as `{"max-connections": 10}`; a negative value is no limit."""
+"""Limits in the form of RabbitMQ's definitions, such as `{"max-connections": 10}`; a negative value means none."""
 
 from __future__ import annotations
 

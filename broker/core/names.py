@@ -1,4 +1,4 @@
-"""Rules for the names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
+"""The rules for names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 RESERVED: Final = "amq."
 TRACE: Final = "amq.rabbitmq.trace"
 INTEREST: Final = "amq.slotmq.interest"  # made where an overlay runs
-PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them
+PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added separately
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),
     ("amq.topic", "topic"),
@@ -29,7 +29,7 @@ def strip_name(name: str) -> str:
 
 
 def is_short_text(value: Any) -> bool:
-    """Return whether a value is text that fits in a short string, as names and routing keys have to."""
+    """Return whether a value is text that fits in a short string, as names and routing keys must."""
     try:
         return isinstance(value, str) and len(value.encode()) <= SHORT_STRING_MAX_BYTES
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can encode

@@ -1,6 +1,6 @@
 """A method that has to wait for an answer from elsewhere before it may have any effect.
 
-A broker that stands alone postpones nothing. In a cluster a method may first have to be decided by all nodes, or needs
+A standalone broker postpones nothing. In a cluster a method may first need a decision of all nodes, or needs
 messages or figures that another node has.
 """
 
@@ -15,11 +15,11 @@ __all__ = ["Postponed", "carry_out"]
 
 
 class Postponed(Exception):
-    """Says that a method has had no effect yet, and runs once more when an answer is there.
+    """Says that a method has had no effect yet, and runs once more when an answer has arrived.
 
     A subclass asks for one kind of answer and keeps it, so that the next run of the method finds it among the
     postponements of its connection.
-    Shapes: ``refusal`` says why there will be no answer, whatever is tried.
+    Shapes: ``refusal`` says why there will never be an answer.
     """
 
     refusal = ""
@@ -30,11 +30,11 @@ class Postponed(Exception):
             raise ChannelError(406, f"the cluster's database refuses this: {self.refusal}")
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask, and call `then` once when the answer is there, in a later step of the loop."""
+        """Ask, and call `then` once when the answer has arrived, in a later step of the loop."""
         raise NotImplementedError
 
     def take_along(self, other: Postponed) -> bool:
-        """Ask for what another postponement needs too, and return whether that can be asked together.
+        """Ask for the answer of another postponement too, and return whether both can be asked together.
 
         The other one belongs to a method of the same connection that comes next.
         """
@@ -42,10 +42,10 @@ class Postponed(Exception):
 
 
 def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
-    """Carry out something that is no method, again after each postponement, and call `done` after the last run.
+    """Carry out something that is not a method, again after each postponement, and call `done` after the last run.
 
-    What is refused is left undone.
-    Invariant: as with a method, a run that is postponed had no effect, and a later run finds what is left to do.
+    Refused work is left undone.
+    Invariant: as with a method, a postponed run had no effect, and a later run finds the remaining work.
     """
     try:
         act()

@@ -1,4 +1,4 @@
-"""The credit of publishers: input gives way while consumers with room wait for messages that are ready."""
+"""The credit of publishers: input is limited while consumers with room wait for ready messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PIECE_ENTRIES", "SHARE_ENTRIES", "CreditShare", "PublishCredit"]
 SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
 LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries
-AWAITED_PART: Final = 2  # the same while only acks are awaited: the consumers, not the workers, set the pace
+AWAITED_PART: Final = 2  # ... and while only acks are awaited: the consumers, not the workers, set the pace
 LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
 
 
@@ -29,8 +29,8 @@ class PublishCredit:
     consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
     A queue whose consumers have no room lags only while it is awaited: they take much, and will soon have room again.
     Shapes: ``waiting`` are the publishers that have used up their part, and ``lagging`` those of queues that lag.
-    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message has entered a queue
-        that lags.
+    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message entered a lagging
+        queue.
     """
 
     __slots__ = ("_schedule", "lagged", "lagging", "serial", "waiting")
@@ -58,7 +58,7 @@ class PublishCredit:
 
         `behind` is whether queues are left that can be served further, `crowded` whether they are more than a turn
         serves; then all publishers wait for them. `awaited` is whether queues will soon be served further, or else a
-        turn without them follows. While none waits, to count the turn in ``serial`` is enough.
+        turn without them follows. While none waits, counting the turn in ``serial`` is enough.
         """
         self.serial += 1
         least = max(LEAST_ENTRIES, delivered // LEAST_PART)
@@ -84,7 +84,7 @@ class PublishCredit:
 
 
 class CreditShare:
-    """What one connection may still publish in this turn.
+    """The credit of one connection for publishes in this turn.
 
     Units: ``left`` is in queue entries, and holds for the turn with number ``serial``. With ``lagging`` the connection
         was last held because of a queue that lags, and does not get a new share in each turn.
@@ -100,7 +100,7 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return how many entries are left for a publish or a run of publishes; it makes one in any case.
+        """Return how many entries are left for a publish or a run of publishes, which makes at least one.
 
         While ``serial`` is that of the credit, the answer is ``left``.
         """
@@ -112,7 +112,7 @@ class CreditShare:
     def end(self, left: int, lagged: int) -> None:
         """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to.
 
-        `lagged` is that of the credit before the publish: nothing need be ended when it has not changed and `left` is
+        `lagged` is that of the credit before the publish: nothing is left to do when it has not changed and `left` is
         noted.
         """
         self.left = left

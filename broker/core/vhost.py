@@ -5,7 +5,7 @@ Knows no connections, frames or permissions; the sessions call the parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
@@ -55,9 +55,11 @@ class Vhost:
 
     Invariant: `journal` decides each change of an exchange, queue or binding once, in order, before the answer.
     Units: ``connections`` is how many connections have opened the vhost.
+    Shapes: ``refusal`` tells a client why its publish is refused; it is empty while the vhost takes publishes.
     """
 
     __slots__ = (
+        "_alarm",
         "_generate",
         "accept_link",
         "answers",
@@ -77,6 +79,7 @@ class Vhost:
         "producers",
         "publish_caches",
         "queues",
+        "refusal",
         "replies",
         "router",
         "share",
@@ -121,6 +124,8 @@ class Vhost:
         self.tally = VhostTally()
         self.default_queue_type: str | None = None  # classic or quorum; for declares that name no type
         self._generate = generate
+        self._alarm = ""
+        self.refusal = ""
         self.limits = limits = limits or VhostLimits()
         self.policies = Policies(self._begin_sweep)
         self.sweep = PolicySweep(
@@ -165,6 +170,23 @@ class Vhost:
         """Set the type of queues that clients declare without one."""
         self.default_queue_type = default
 
+    def take_limits(self, table: Mapping[str, int]) -> None:
+        """Take the vhost's own limits from a table, in place of those that it had."""
+        self.limits.take_table(table)
+        self._decide_refusal()
+
+    def take_alarm(self, reason: str) -> None:
+        """Take why an alarm blocks publishers; an empty reason ends it."""
+        self._alarm = reason
+        self._decide_refusal()
+
+    def _decide_refusal(self) -> None:
+        """Refuse publishes during an alarm if none may be blocked. Dropped caches resolve each publish again."""
+        refuses = self._alarm != "" and self.limits.blocked_max_s == 0
+        if refuses or self.refusal:
+            self.publish_caches.drop_all()
+        self.refusal = f"{self._alarm}: the message was not accepted, publish it again later" if refuses else ""
+
     def accept_links(self, accept: LinkAcceptor) -> None:
         """Accept links of other brokers of the overlay."""
         self.accept_link = accept
@@ -192,8 +214,8 @@ class Vhost:
     def restored(self) -> None:
         """Take up the work once topology and messages are restored.
 
-        Whether a message on disk expires is known only when it is read: the head of each queue is, one queue after the
-        other.
+        Whether a message on disk expires is known only when it is read: so the heads of all queues are read one after
+        another.
         """
         self.delays.restored()
         now_ms = self.ports.clock.now_ms

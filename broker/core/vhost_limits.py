@@ -1,4 +1,4 @@
-"""The limits of a vhost: its exchanges, queues, bindings and connections, and which kinds of queues."""
+"""The limits of a vhost: exchanges, queues, bindings, connections, kinds of queues, and how long an alarm may block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from broker.core.auth.user_limits import CONNECTIONS
 from broker.core.limit_table import checked_limits, limit_in
 from broker.core.resource import Resource
 
-__all__ = ["VhostLimits", "vhost_limits_table"]
+__all__ = ["BLOCKED_S", "VhostLimits", "vhost_limits_table"]
 
 QUEUES: Final = "max-queues"
+BLOCKED_S: Final = "max-blocked-seconds"
 
 
 @dataclass(slots=True)
@@ -21,8 +22,10 @@ class VhostLimits:
     """The limits of one vhost. They hold for declares and binds, not for what is stored already.
 
     The exchanges and queues that the broker makes itself are not counted.
-    Shapes: ``own_queues_max`` and ``connections_max`` were set by an operator for this vhost, None for no limit; the
-        others are settings, for every vhost.
+    Shapes: ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` were set by an operator for this vhost, None
+        for no limit; the others are settings, for every vhost.
+    Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it; with 0 the
+        broker blocks none and refuses each publish.
     """
 
     exchanges_max: int = 100_000
@@ -31,12 +34,14 @@ class VhostLimits:
     transient_shared_queues: bool = True
     own_queues_max: int | None = None
     connections_max: int | None = None
+    blocked_max_s: int | None = None
 
     def take(self, limits: VhostLimits) -> None:
         """Take the limits of another vhost."""
         self.take_settings(limits)
         self.own_queues_max = limits.own_queues_max
         self.connections_max = limits.connections_max
+        self.blocked_max_s = limits.blocked_max_s
 
     def take_settings(self, limits: VhostLimits) -> None:
         """Take the limits of changed settings and keep the vhost's own."""
@@ -49,6 +54,7 @@ class VhostLimits:
         """Take the vhost's own limits from a table, in place of those that it had."""
         self.own_queues_max = limit_in(table, QUEUES)
         self.connections_max = limit_in(table, CONNECTIONS)
+        self.blocked_max_s = limit_in(table, BLOCKED_S)
 
     def check_connections(self, vhost: str, user: str, count: int) -> None:
         """Refuse one more connection than may be. Raises: 530, with RabbitMQ's text."""
@@ -94,7 +100,7 @@ class VhostLimits:
 
 def vhost_limits_table(table: Any) -> dict[str, int]:
     """Return a vhost's own limits as definitions have them. Raises: ValueError with the reason."""
-    return checked_limits(table, (CONNECTIONS, QUEUES))
+    return checked_limits(table, (CONNECTIONS, QUEUES, BLOCKED_S))
 
 
 def _reached(what: str, vhost: str, limit: int) -> ChannelError:

@@ -1,4 +1,4 @@
-"""The queues whose consumers take much and will soon have room again: acks, or slots from disk, are on their way."""
+"""The queues with fast consumers that will soon have room again: acks, or slots from disk, are pending."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from broker.core.queue.queue import Queue
 
 __all__ = ["BRISK_MESSAGES", "PATIENCE_MS", "AwaitedQueues"]
 
-BRISK_MESSAGES: Final = 256  # in a turn, for a queue to be awaited; and in each wait, for the next one
+BRISK_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
 PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
 
 
 class _Course:
-    """What the consumers of a queue take, and how short the queue was since they take much.
+    """The demand of a queue's consumers, and the shortest length of the queue since it became high.
 
     Units: messages; ``taken`` counts those delivered since the present wait began.
     """
@@ -32,14 +32,15 @@ class AwaitedQueues:
     """Notes the queues that grow although their consumers take many messages.
 
     A consumer that has used up its prefetch has no room, and its acks arrive while publishes are handled. Publishers
-    that do not wait for them add more than is delivered, although the consumers keep up. Slow ones are not awaited.
-    Shapes: ``_courses`` has the queues whose consumers take much; ``left`` has those of them that lag.
+    that do not wait for these acks add more than is delivered, although the consumers keep up. Slow ones are not
+    awaited.
+    Shapes: ``_courses`` has the queues whose consumers take much; ``left`` has the lagging ones.
     """
 
     __slots__ = ("_clock", "_courses", "_deadlines", "_schedule", "left")
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
-        """Call `schedule` when a queue is awaited no longer: a turn of the workers has to follow."""
+        """Call `schedule` when a queue is no longer awaited: a turn of the workers has to follow."""
         self._deadlines = deadlines
         self._clock = clock
         self._schedule = schedule

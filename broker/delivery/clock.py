@@ -1,5 +1,4 @@
-"""The broker's clock: it only moves forward, at the pace of real time, across corrections of the system clock and
-restarts.
+"""The broker's clock: it only moves forward, at the pace of real time, across clock corrections and restarts.
 
 Expiry and delays rely on it. When somebody sets the system clock while the broker runs, this clock does not follow, and
 differs from then on. The data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that
@@ -38,7 +37,7 @@ class SteadyClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far this clock is ahead of the system clock."""
+        """The milliseconds by which this clock is ahead of the system clock."""
         return round((self() - self._system_s()) * 1000)
 
     def resume(self, ahead_ms: int, seen_ms: int) -> None:

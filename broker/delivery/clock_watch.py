@@ -54,7 +54,7 @@ class ClockWatch:
         return self._ahead_ms
 
     def start(self, turn: Turn, positions: Callable[[], list[int]]) -> None:
-        """Tell the turn from now on how far the clock is ahead.
+        """Pass the clock's lead to the turn from now on.
 
         `positions` returns the position of each vhost's log.
         """

@@ -45,8 +45,7 @@ QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one
 class CommitTally:
     """A histogram of the durations of commits, from the start of the write to the confirms.
 
-    Shapes: ``counts`` has one number for each of COMMIT_BOUNDS_S, the longest duration that it counts, and one for the
-        rest.
+    Shapes: ``counts`` has one number for each of COMMIT_BOUNDS_S, its longest duration, and one for the rest.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` that of what was written.
     Cost: one step for each commit, whatever the number of messages.
     """

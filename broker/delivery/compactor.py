@@ -1,8 +1,8 @@
 """The compactor: free log segments that a few old messages pin, by copying those messages to the tail of the log.
 
 It works between two checkpoints, in the same task, one segment at a time. `broker.store.compaction` has the order of
-the steps. Each step that takes the loop is cut into slices, between which the loop turns. A segment from which
-consumers are reading is left alone: it will be free soon, and a copy of its rest would be written in vain.
+the steps. Each step on the loop is cut into slices, between which the loop turns. A segment from which
+consumers are reading is left alone: it will be free soon, and copying its rest would be wasted work.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Compactor"]
 
-SLOTS: Final = 400  # looked at, or taken out of a segment, between two turns of the loop
+SLOTS: Final = 400  # examined, or removed from a segment, between two turns of the loop
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
 DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied
 MESSAGES: Final = (
-    100  # relocated between two turns; where they are no neighbours, each has a write of its own, some 20 us
+    100  # relocated between two turns; where they are not neighbours, each has a write of its own, some 20 us
 )
 
 _log = get_logger()
@@ -67,7 +67,7 @@ class Compactor:
         self._below_ratio = settings.compact_below_ratio
 
     async def run(self) -> None:
-        """Relocate the emptiest segment below the ratio that nobody empties; the next checkpoint removes its file.
+        """Relocate the emptiest segment below the ratio that is not being read; the next checkpoint removes its file.
 
         Raises: StoreFailed.
         """
@@ -96,16 +96,16 @@ class Compactor:
             return
 
     def _settled(self) -> list[int]:
-        """Return the segments worth a try that have kept nearly all of their slots since the last look."""
+        """Return the candidate segments that have kept nearly all of their slots since the last check."""
         live = self._store.log.live
         seen, self._seen = self._seen, dict(live)
         part = DRAINING_PART
         return [one for one in self._store.compactable() if one in seen and live[one] * part > seen[one] * (part - 1)]
 
     async def _holders(self, segment: int) -> tuple[list[Holder], list[SlotReference]]:
-        """Return the slots that keep a segment, and what each may need of it.
+        """Return the slots that keep a segment, and the messages of each that may need it.
 
-        Invariant: no further slot comes to need it.
+        Invariant: no other slot will ever need it.
         """
         holders: list[Holder] = []
         references: list[SlotReference] = []
@@ -140,7 +140,7 @@ class Compactor:
                 message.recorded(move.position, move.size)
 
     async def _release(self, segment: int, holders: list[Holder]) -> None:
-        """Take the segment out of the slots: none of their messages lies there any more."""
+        """Remove the segment from the slots: none of their messages is there any longer."""
         for done, (_, slot) in enumerate(holders, 1):
             if slot.tenure is not Tenure.DELETED:
                 slot.segments.discard(segment)

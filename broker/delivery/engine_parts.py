@@ -1,4 +1,4 @@
-"""The parts that the engine of a broker which stands alone and that of a node of a cluster have of different kinds."""
+"""The parts that the engine of a standalone broker and that of a node of a cluster have of different kinds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class EngineParts(Protocol):
 
 
 class LocalParts:
-    """The parts of a broker that stands alone: its log has the messages and the topology."""
+    """The parts of a standalone broker: its log has the messages and the topology."""
 
     lasting = True
     delay = Delay

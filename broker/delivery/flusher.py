@@ -20,7 +20,7 @@ from broker.slots.slot import Slot, single
 __all__ = ["deliver", "rooms_of", "spread"]
 
 _END: Final = b"\xce"
-_CONSTANT_BYTES: Final = 33  # of a delivery in three frames, beside exchange, key, consumer tag, header and body
+_CONSTANT_BYTES: Final = 33  # of a delivery in three frames, without exchange, key, consumer tag, header and body
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
 _BATCH_MIN: Final = 16  # fewer messages are appended one by one, unless other queues have them too
 _SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept for the next queue
@@ -29,10 +29,10 @@ _SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept fo
 class _Batch:
     """Small messages that one queue has just delivered, and that other queues may deliver next.
 
-    Shapes: ``middles`` has for each message what stands between delivery tag and body, ``frames`` all that follows the
-        delivery tag; these are made when a second queue delivers the batch.
+    Shapes: ``middles`` has for each message the octets between delivery tag and body, ``frames`` all octets after the
+        delivery tag; ``frames`` is made when a second queue delivers the batch.
     Units: ``suffix_bytes`` is the length of each message's exchange and key, ``size_bytes`` what the deliveries count.
-    Invariant: nothing but ``frames`` changes.
+    Invariant: only ``frames`` changes.
     """
 
     __slots__ = ("channel", "frame_max", "frames", "messages", "middles", "size_bytes", "suffix_bytes")
@@ -55,7 +55,7 @@ class _Batch:
         self.frames: list[bytes] = []
 
     def encode(self) -> list[bytes]:
-        """Return the frames, which are made at the first call."""
+        """Return the frames, made at the first call."""
         if not self.frames:
             frames = []
             for place, message in enumerate(self.messages):
@@ -95,7 +95,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
     Cost: a few pieces per message, appended for many messages at once, and joined once per loop turn; large bodies are
-        not copied. Queues that deliver the same messages one after the other share what is equal in their frames.
+        not copied. Queues that deliver the same messages one after another share the equal parts of their frames.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.
     """
     session = consumer.session
@@ -186,7 +186,7 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
 def _append_small(
     consumer: Consumer, messages: list[Message | None], start: int, tag: int, octets: list[bytes], high_water: int
 ) -> int:
-    """Append the deliveries of small messages from a place on, and return how many.
+    """Append the deliveries of small messages from an index on, and return how many.
 
     It ends before a message that does not have one small body frame, or whose exchange and key have another length,
     and at high water.
@@ -258,8 +258,8 @@ def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[
 def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
     """Deal messages out evenly while consumers have room, and return each consumer's share.
 
-    Each consumer gets one message in turn. Of a full batch, it gets its share in one piece, which costs less to deliver
-    and to acknowledge.
+    Each consumer gets one message in turn. With a full batch each gets its share in one piece, which costs less to
+    deliver and to acknowledge.
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """
     open_places = [place for place, room in enumerate(rooms) if room]

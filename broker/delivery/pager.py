@@ -33,7 +33,7 @@ BUFFERED_COST: Final = 30  # of one that opens none, and writes a few entries in
 SPILL_COST: Final = (
     8  # a message without a record is encoded and written; 1,000 of them are more than a short turn reads
 )
-SPILL_BYTES: Final = 128  # so many cost as much as a message; a turn writes a mebibyte
+SPILL_BYTES: Final = 128  # cost as much as a message; a turn writes a mebibyte
 RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
 IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
 LOOKS_MIN: Final = 2000  # slots examined per tick, about a millisecond

@@ -1,4 +1,4 @@
-"""The slot reader: read paged-out slots back, on the loop from the page cache, in a thread from the disk."""
+"""The slot reader: read paged-out slots back, on the loop from the page cache or in a thread from the disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = get_logger()
 
 _SETTLED: Final = bitarray("1")
 
-READ_COST: Final = 40  # a read without leaving the loop takes as long as the delivery of so many messages
+READ_COST: Final = 40  # a read without leaving the loop takes as long as the delivery of this many messages
 
 T = TypeVar("T")
 
@@ -34,9 +34,9 @@ T = TypeVar("T")
 class SlotReader:
     """The reader of one vhost. Requests for a slot that is being read share one read.
 
-    Units: ``reads`` counts slots; ``spent`` is what reads on the loop took, in deliveries of a message.
+    Units: ``reads`` counts slots; ``spent`` is the cost of reads on the loop, in deliveries of a message.
     Invariant: a slot is loaded only if it still exists; messages settled meanwhile stay settled. A turn follows each
-        read: it logs and delivers what the read led to, such as expiries and dead letters.
+        read: it logs and delivers the results of the read, such as expiries and dead letters.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SlotReader:
 
     @property
     def busy(self) -> bool:
-        """Whether a read is under way."""
+        """Whether a read is in progress."""
         return bool(self._reading)
 
     def read(self, level: Level, slot: Slot, then: Callable[[], None]) -> None:
@@ -102,7 +102,7 @@ class SlotReader:
         return bool(found)
 
     def read_ahead(self, level: Level, slot: Slot) -> None:
-        """Start reading the following slot, when the disk is needed for it: the worker needs it next."""
+        """Start reading the next slot if it needs the disk: the worker delivers it next."""
         if not self._from_disk:
             return
         following = level.manager.after(slot)
@@ -112,7 +112,7 @@ class SlotReader:
             self.read(level, following, lambda: None)
 
     def measure(self, level: Level, slot: Slot) -> None:
-        """Read the body sizes of a slot that lies on disk, and pass them to the level's slot manager."""
+        """Read the body sizes of a slot that is on disk, and pass them to the level's slot manager."""
         wanted = list(slot.acks.unsettled(0, slot.length))
         segments = tuple(slot.segments)
         self._submit(
@@ -168,7 +168,7 @@ class SlotReader:
         )
 
     async def finish(self) -> None:
-        """Return when the reads that are under way now have ended."""
+        """Return when the reads in progress have ended."""
         if self._reading:
             await asyncio.wait(self._reading)
 

@@ -43,7 +43,7 @@ class Outlet(OutputTaker):
 
     @abstractmethod
     def greet(self) -> None:
-        """Write the output of a handshake: it tells nothing of messages, so a turn need not act for it."""
+        """Write the output of a handshake, which concerns no messages, so no turn is needed."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -64,7 +64,7 @@ class TurnEngine:
 
     @abstractmethod
     def turn(self) -> int:
-        """Do the due work of the vhost, and return how many bytes of records wait to be written, at least about."""
+        """Do the due work of the vhost, and return approximately how many bytes of records wait to be written."""
 
     @abstractmethod
     def page_out(self) -> None:
@@ -72,14 +72,13 @@ class TurnEngine:
 
 
 class Turn(Clock):
-    """Runs when it was scheduled, once for all that a loop step brings, or at the end of a lone read.
+    """Runs when scheduled, once for all events of a loop step, or at the end of a lone read.
 
     Invariant: ``scheduled`` is set from scheduling until the turn runs, or from the start of a lone read. An outlet
         that is touched while the engines work is flushed by the same turn.
     Units: ``now_ms`` is the broker's clock when the present turn was scheduled, which is exact enough for a
-        record's timestamp; ``ahead_ms`` is how far that is ahead of the system's clock. ``left_bytes`` is what is left
-        of the input that all connections may have handled between two turns; those that need more wait and are resumed
-        in order.
+        record's timestamp; ``ahead_ms`` is its lead over the system's clock. ``left_bytes`` is the rest of the input
+        budget of all connections between two turns; connections that need more wait and are resumed in order.
     """
 
     def __init__(
@@ -125,9 +124,9 @@ class Turn(Clock):
     def begin_read(self) -> bool:
         """Begin a small read, and return whether its end has to run the turn; otherwise a turn is scheduled. HOT.
 
-        The loop does not tell how many sockets are ready. So one turn in sixteen is scheduled, and counts the reads
-        that it was for: where it was one, the next ones are probably alone too. Where there were more, they share
-        turns, and what is written to one consumer is written once.
+        The loop does not report how many sockets are ready. So one turn in sixteen is scheduled, and counts its reads:
+        after a single one, the next reads are probably alone too. Several reads share turns, and output to one consumer
+        is written once.
         """
         if self.scheduled:
             self._reads += 1
@@ -146,11 +145,11 @@ class Turn(Clock):
         self.now_ms = int(self._wall_clock_s() * 1000)
 
     def set_ahead(self, ahead_ms: int) -> None:
-        """Note how far the broker's clock is ahead of the system's."""
+        """Set the lead of the broker's clock over the system's."""
         self.ahead_ms = ahead_ms
 
     def check_backlog_by(self, check: Callable[[], bool], over_bytes: int) -> None:
-        """Call `check` in the turns that leave so much unwritten, and in each turn after one for which it is true."""
+        """Call `check` in turns that leave this much unwritten, and after each turn for which it returned true."""
         self._check_backlog = check
         self._backlog_bytes = over_bytes
 
@@ -160,11 +159,11 @@ class Turn(Clock):
         return self._may_act is None or self._may_act()
 
     def act_while(self, may_act: Callable[[], bool]) -> None:
-        """Work and write only while `may_act` returns True; when it does again, a turn has to be scheduled."""
+        """Work and write only while `may_act` returns True; when it does again, a turn must be scheduled."""
         self._may_act = may_act
 
     def set_clock(self, wall_clock_s: Callable[[], float]) -> None:
-        """Take another clock: the nodes of a cluster go by that of their database."""
+        """Use another clock: the nodes of a cluster use their database's."""
         self._wall_clock_s = wall_clock_s
 
     def stop(self) -> None:
@@ -178,12 +177,12 @@ class Turn(Clock):
             self.schedule()
 
     def page_out_later(self, engine: TurnEngine) -> None:
-        """Have an engine page out after this turn has written its output: no delivery waits for files."""
+        """Schedule an engine to page out after this turn's output is written, so that no delivery waits for files."""
         if engine not in self._paging:
             self._paging.append(engine)
 
     def shorten(self) -> None:
-        """Halve the share of input after this turn, which had much other work: the next one may have too."""
+        """Halve the share of input after this turn, which had much other work, as the next one may."""
         self._short = True
 
     def piece_bytes(self) -> int:
@@ -235,7 +234,7 @@ class Turn(Clock):
             self._fail(error)
 
     def _resume(self) -> None:
-        """Resume outlets that wait for a share, as far as it goes; the others come first in the next turn."""
+        """Resume outlets that wait for a share, while it lasts; the others come first in the next turn."""
         paused, self._paused = self._paused, []
         self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
         for place, outlet in enumerate(paused):

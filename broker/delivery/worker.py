@@ -121,7 +121,7 @@ class Worker(QueueWorker["Queue"]):
             more = not self._serve_lone(queue) and self._serve(queue)
         except StoreFailed:
             raise
-        except Exception:  # noqa: BLE001 - a defect here is no error of the client that publishes or asks
+        except Exception:  # noqa: BLE001 - a defect here is not an error of the client that publishes or asks
             _log.exception("queue.failed", queue=queue.name)
             more = True
         if more:

@@ -42,5 +42,5 @@ def warn(check: str, found: str, advice: str) -> Diagnosis:
 
 
 def bad(check: str, found: str, advice: str) -> Diagnosis:
-    """Return a finding that has to be changed."""
+    """Return a finding that must be changed."""
     return Diagnosis(check, Verdict.BAD, found, advice)

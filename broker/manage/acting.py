@@ -1,9 +1,9 @@
 """Acting as the caller of a request, over an AMQP connection within the process.
 
-So what a user may do to queues, exchanges, bindings and messages over HTTP is what the user may do over AMQP, with the
-same limits, counters and texts. The operations of the same names are no second way to it: they are for an operator,
-who has no session, and acts on the exclusive queues of any connection. Where the API has what AMQP has not, such as a
-move, it carries out the operation. Source: RabbitMQ's management plugin, rabbit_mgmt_util:with_channel.
+So a user may do the same to queues, exchanges, bindings and messages over HTTP as over AMQP, with the same limits,
+counters and texts. The operations of the same names are for an operator, who has no session, and acts on the exclusive
+queues of any connection. The API uses an operation only for what AMQP lacks, such as a move. Source: RabbitMQ's
+management plugin, rabbit_mgmt_util:with_channel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Acting(ClientEvents):
     """A connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
 
     def __init__(self, name: str, vhost: str, alarms: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
-        """`alarms` returns those that are raised."""
+        """`alarms` returns the raised alarms."""
         self._alarms = alarms
         self.connection = ClientLink(ClientConnection(vhost, None, properties={"connection_name": name}), self)
         self._returned = False
@@ -84,12 +84,12 @@ class Acting(ClientEvents):
         self.connection.cast(CHANNEL, method)
 
     def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
-        """Take the confirm of the publish."""
+        """Handle the confirm of the publish."""
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(accepted)
 
     def returned(self, message: Received) -> None:
-        """Take note that the publish was not routed."""
+        """Note that the publish was not routed."""
         self._returned = True
 
 
@@ -97,7 +97,7 @@ class Acting(ClientEvents):
 async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
     """Yield a connection to a vhost as the caller; what was done is on disk when the block ends.
 
-    Raises: HttpRefused in place of what the broker refuses, and 503 if it does not answer in time.
+    Raises: HttpRefused for refusals of the broker, and 503 if it does not answer in time.
     """
     name = f"http {call.client.peer.name}"
     client = Acting(name, vhost, lambda: call.broker.facts()["alarms"])

@@ -68,7 +68,7 @@ LACKS: Final = {
     Needs.MONITORING: "Not monitor user",
     Needs.ADMINISTRATOR: "Not administrator user",
 }
-"""Why a user is refused who lacks a tag. Source: rabbit_web_dispatch_access_control."""
+"""The reason for refusing a user without the tag. Source: rabbit_web_dispatch_access_control."""
 
 _log = get_logger()
 

@@ -1,4 +1,4 @@
-"""The client of a request, as the API sees it; and which user gives way when a limit is reached."""
+"""The client of a request, as the API sees it, and the choice of the user to disconnect when a limit is reached."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ApiClient:
     """A connected client.
 
     Shapes: `gone` tells, in any thread, whether the connection has ended; `last` whether the present answer is the
-    last one; an `endless` answer is broken off when the broker stops; `fault` is why the rest of a body cannot be read.
-    `admit` counts its request as one of a user who has logged in, and raises HttpRefused if there is no place for it.
+    last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the rest of a body cannot
+    be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when the limit is reached.
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
@@ -49,23 +49,23 @@ class ApiClient:
         self._answering: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Let the running task answer this client: it is cancelled when the client has gone."""
+        """Register the running task as this client's: it is cancelled when the client disconnects."""
         self._answering = asyncio.current_task()
 
     def end(self) -> None:
-        """Cancel what is done for this client, which has gone."""
+        """Cancel the task that answers this client, which has disconnected."""
         if self._answering is not None:
             self._answering.cancel()
             self._answering = None
         self.admit = _unlimited  # it leads back to the connection
 
     def done(self) -> None:
-        """Say that the answer is complete."""
+        """Mark the answer as complete."""
         self._answering = None
         self.endless = False
 
 
 def payer(holders: Iterable[T], newcomer: T) -> T:
-    """Return the user who holds the most. The newcomer counts with one more, and gives way to equals."""
+    """Return the user who holds the most. The newcomer counts as holding one more, and loses a tie."""
     counts = Counter([*holders, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

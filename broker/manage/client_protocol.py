@@ -1,8 +1,8 @@
 """One client's connection: uvicorn's HTTP/1.1 protocol with this broker's limits.
 
-uvicorn parses requests and runs the application. This adds: a deadline for the head of a request, which begins when
-the one before is answered; a limit for a head; answers in JSON to what is no request; half-closed clients; and an end
-that does not cut off the last answer.
+uvicorn parses requests and runs the application. This adds: a deadline for the head of a request, which begins when the
+previous request is answered; a limit for the size of a head; JSON answers to malformed requests; half-closed clients;
+and a close that does not cut off the last answer.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
 PIECE_BYTES: Final = 256 << 10
-UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that come after their answers, on one connection
+UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that arrive after their answers, on one connection
 
 _log = get_logger()
-_silent = logging.getLogger("slotmq.uvicorn")  # what goes wrong is an answer, or an event of this broker
+_silent = logging.getLogger("slotmq.uvicorn")  # errors become an answer, or an event of this broker
 _silent.disabled = True
 
 
 class LingeringTransport(asyncio.Transport):
     """Passes everything on to the transport of a connection, but ends its own side only when it closes.
 
-    It then waits for a moment until the client has closed too, and discards what still comes: if a socket with unread
+    It then waits a moment until the client has closed too, and discards what still arrives: when a socket with unread
     input is closed, the kernel discards output that the client has not read yet.
     """
 
@@ -63,19 +63,19 @@ class LingeringTransport(asyncio.Transport):
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._transport.resume_reading()
 
     def is_closing(self) -> bool:
-        """Return whether the end has begun."""
+        """Return whether the connection is being closed."""
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
-        """Send what is left, and end."""
+        """Send the remaining output, then close."""
         if self.is_closing():
             return
         self._closing = True
@@ -87,40 +87,40 @@ class LingeringTransport(asyncio.Transport):
             self._transport.close()
 
     def close_idle(self) -> None:
-        """End a connection on which nothing is asked and nothing is left to send."""
+        """Close a connection that has no request and no output left."""
         if self._transport.get_write_buffer_size():
             self.close()
         else:
             self._transport.abort()
 
     def abort(self) -> None:
-        """End now."""
+        """Close at once."""
         self._transport.abort()
 
     def discard(self, size_bytes: int) -> None:
-        """Count what comes during the end."""
+        """Count and discard input that arrives during the close."""
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             self._transport.abort()
 
     def forget(self) -> None:
-        """Wait no longer: the connection has ended."""
+        """Stop waiting: the connection has ended."""
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
 
 
 class Places(Protocol):
-    """What bounds the clients of a port."""
+    """The limits of a port on its clients."""
 
     def enter(self, client: ClientProtocol, descriptor: int) -> None:
         """Take a new client, or abort it."""
 
     def admit(self, client: ClientProtocol, user: str) -> None:
-        """Count the request of a user who has logged in. Raises: HttpRefused if there is no place for it."""
+        """Count the request of a user who has logged in. Raises: HttpRefused when the limit is reached."""
 
     def release(self, client: ClientProtocol) -> None:
-        """Take note that a request was answered."""
+        """Count a request as answered."""
 
     def leave(self, client: ClientProtocol) -> None:
         """Forget a client whose connection has ended."""
@@ -139,7 +139,7 @@ class ClientProtocol(H11Protocol):
         timeout_s: float,
         places: Places,
     ) -> None:
-        """Serve a client that takes its place among those of `places`."""
+        """Serve a client that counts against `places`."""
         super().__init__(config, state, {})
         self.logger = _silent
         self.access_log = False
@@ -164,7 +164,7 @@ class ClientProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what is done for this client."""
+        """Release what this client used."""
         self._stop_waiting()
         self._end.forget()
         self.client_end.end()
@@ -172,7 +172,7 @@ class ClientProtocol(H11Protocol):
         self._places.leave(self)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer the last request of a client that has ended its side."""
+        """Answer the last request of a client that has closed its side."""
         if self._end.is_closing() or not self._answering or self.cycle.more_body or self.scheme == "https":
             return False
         self.last()
@@ -180,22 +180,22 @@ class ClientProtocol(H11Protocol):
 
     @property
     def _answering(self) -> bool:
-        """Whether the application works on a request."""
+        """Whether the application is handling a request."""
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that it always has one
         return cycle is not None and not cycle.response_complete
 
     @property
     def network(self) -> str:
-        """The network that it comes from."""
+        """The client's network."""
         return self.client_end.peer.network
 
     @property
     def delays(self) -> bool:
-        """Whether its answer waits for the client: for the rest of the body, or for somebody who reads."""
+        """Whether the answer waits for the client: to send the rest of the body, or to read."""
         return self._answering and (self.cycle.more_body or self.flow.write_paused)
 
     def last(self) -> None:
-        """Take no further request: end now, or after the answer that is being made."""
+        """Accept no further request: close now, or after the current answer."""
         self.client_end.last = True
         if self._answering:
             self.cycle.keep_alive = False
@@ -205,13 +205,13 @@ class ClientProtocol(H11Protocol):
             self._end.close_idle()
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection at once."""
         self._end.abort()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sent."""
+        """Handle received bytes."""
         if self._end.is_closing() or self.client_end.fault is not None:
             self._end.discard(len(data))
             return
@@ -224,25 +224,27 @@ class ClientProtocol(H11Protocol):
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
+        """Continue with the next request."""
         super().on_response_complete()
         self._places.release(self)
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer to what is no request, and to a head that is too long."""
+        """Answer a malformed request, or a head that is too long."""
         error = sys.exception()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         if status == 431:
             limit_bytes = self.config.h11_max_incomplete_event_size
             self._refuse(HttpRefused(431, f"a header has at most {limit_bytes} bytes"))
         else:
-            self._refuse(HttpRefused(status if status == 501 else 400, f"no HTTP request: {str(error or msg)[:200]}"))
+            self._refuse(
+                HttpRefused(status if status == 501 else 400, f"not an HTTP request: {str(error or msg)[:200]}")
+            )
 
     def _refuse(self, refused: HttpRefused) -> None:
         """Answer instead of the application, and close.
 
-        An application that works on the request has its answer, or is told when it reads the body.
+        An application that is handling the request learns of this when it reads the body.
         """
         self._stop_waiting()
         self._unset_keepalive_if_required()
@@ -264,11 +266,11 @@ class ClientProtocol(H11Protocol):
     # -- the deadline -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Let the deadline run while no application waits: for a head, and for the rest of a body that nobody reads."""
+        """Run the deadline while no application waits: for a head, and for the rest of a body that nobody reads."""
         if self._answering or self._end.is_closing():
             self._stop_waiting()
         elif self.conn.trailing_data[0].startswith(AMQP):
-            self._refuse(HttpRefused(400, "no HTTP request: AMQP has another port"))
+            self._refuse(HttpRefused(400, "not an HTTP request: AMQP has another port"))
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self._timeout_s, self._late)
 

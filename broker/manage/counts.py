@@ -62,7 +62,7 @@ NO_PROCESS: Final[Mapping[str, Any]] = {
     "reductions": 0,
     "reductions_details": STILL,
 }
-"""What RabbitMQ says of the Erlang process of a queue, a channel or a connection; tools expect the fields."""
+"""RabbitMQ's figures of the Erlang process of a queue, a channel or a connection; tools expect the fields."""
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 QUEUE_NUMBERS: Final = (*QUEUE_STATS, *LENGTHS)
 QUEUE_COUNTERS: Final = len(QUEUE_STATS)
@@ -111,7 +111,7 @@ message_numbers: Final[Callable[[MessageCounts], tuple[int, ...]]] = attrgetter(
 def with_rates(
     names: Sequence[str], counts: Sequence[int], rates: Sequence[float] | None, suffix: str = "_details"
 ) -> dict[str, Any]:
-    """Return each counter by its name, and its rate in a table beside it; without rates all are 0.
+    """Return each counter by its name, and its rate in a table next to it; without rates all are 0.
 
     Units: rates are per second.
     """

@@ -11,13 +11,13 @@ from weakref import WeakKeyDictionary  # of event loops
 
 __all__ = ["OBJECTS_AT_ONCE", "in_pieces", "pause"]
 
-OBJECTS_AT_ONCE: Final = 200  # objects that are looked at between two turns of the loop: less than a millisecond
+OBJECTS_AT_ONCE: Final = 200  # objects handled between two turns of the loop: less than a millisecond
 
 T = TypeVar("T")
 
 
 class Turns:
-    """Resumes those who pause in the order in which they came, one in each turn of the loop."""
+    """Resumes paused callers in order, one in each turn of the loop."""
 
     __slots__ = ("__weakref__", "_waiting")
 
@@ -34,7 +34,7 @@ class Turns:
         await turn
 
     def _resume(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Resume the first who waits, and the next one in the next turn."""
+        """Resume the first waiter, and the next one in the next turn."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.cancelled():
@@ -48,7 +48,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDict
 
 
 async def pause() -> None:
-    """Let the loop do other work, and go on when it is this caller's turn."""
+    """Let the loop do other work, and continue when it is this caller's turn."""
     loop = asyncio.get_running_loop()
     turns = _turns.get(loop)
     if turns is None:

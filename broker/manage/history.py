@@ -102,7 +102,7 @@ class History:
 
 
 class SampleRange:
-    """Which samples a caller wants: how many, and how far apart."""
+    """The samples that a caller wants: how many, and how far apart."""
 
     __slots__ = ("count", "step_ms")
 

@@ -35,8 +35,9 @@ _log = get_logger()
 class ManageListener:
     """Serves the clients of one port.
 
-    A client is a stranger until a request of it was admitted after a login, and again after the answer. Strangers take
-    places from each other and not from users, whatever they send or leave unread: the network with most of them pays.
+    A client is a stranger until one of its requests is admitted after a login, and again after the answer. Strangers
+    take places from each other and not from users, whatever they send or leave unread: the network with the most
+    strangers pays.
     Invariant: there are at most `connections_max` strangers, and as many others.
     """
 
@@ -47,7 +48,7 @@ class ManageListener:
         host: str,
         tls: TlsContext | None,
     ) -> None:
-        """`host` is what the sockets are bound to, as the settings say it; `tls` is None without TLS."""
+        """`host` is the address of the sockets as in the settings; `tls` is None without TLS."""
         self._app = app
         self._host = host
         self._tls = tls
@@ -77,7 +78,7 @@ class ManageListener:
         return len(self._clients)
 
     async def start(self, bound: list[socket.socket]) -> None:
-        """Begin to listen on bound sockets, and set `port`. Raises: CannotListen."""
+        """Start listening on bound sockets, and set `port`. Raises: CannotListen."""
         self._bound = bound
         self.port = bound[0].getsockname()[1]
         self._servers = await self._listen()
@@ -124,7 +125,7 @@ class ManageListener:
             client.last()
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until all clients have their answers, and break off those that take too long."""
+        """Wait until all clients have their answers, and cut off those that take too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
@@ -136,7 +137,7 @@ class ManageListener:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
-        """Abort every connection that is left."""
+        """Abort the remaining connections."""
         for server in self._servers:
             if isinstance(server, TlsServer):
                 server.abort()
@@ -166,7 +167,7 @@ class ManageListener:
     # -- the places of clients ----------------------------------------------------------------------------------------
 
     def enter(self, client: ClientProtocol, descriptor: int) -> None:
-        """Take a new client, for which another one may have to go."""
+        """Admit a new client, for which another one may be disconnected."""
         self._clients[client] = None
         self._empty.clear()
         few = descriptor >= self._descriptors_max
@@ -179,8 +180,8 @@ class ManageListener:
     def admit(self, client: ClientProtocol, user: str) -> None:
         """Count the request of a user who has logged in.
 
-        If there are too many, the user and network with most of them pay: an answer that waits for its client is broken
-        off, or any other if this is not the one who asks. Raises: HttpRefused (503).
+        If there are too many, the user and network with the most requests pay: an answer that waits for its client is
+        cut off, or any other unless it is the caller's own. Raises: HttpRefused (503).
         """
         own = (user, client.network)
         if len(self._answered) >= self._limits.connections_max:
@@ -194,7 +195,7 @@ class ManageListener:
         self._answered[client] = own
 
     def release(self, client: ClientProtocol) -> None:
-        """Take a client back among the others: its request was answered."""
+        """Count a client as a stranger again: its request was answered."""
         if self._answered.pop(client, None) is not None:
             self._strangers.add(client, client.network)
             self._make_room()
@@ -208,7 +209,7 @@ class ManageListener:
             self._empty.set()
 
     def _make_room(self, *, few: bool = False) -> None:
-        """Let the oldest client of the busiest network go, if there are too many, or `few` descriptors."""
+        """Disconnect the oldest client of the busiest network, if there are too many, or `few` descriptors."""
         if few or len(self._strangers) > self._limits.connections_max:
             client = self._strangers.take()
             if client is not None:

@@ -22,7 +22,7 @@ __all__ = ["Columns", "Listing", "NameFilter", "PageQuery", "listed", "row_answe
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"
-EXPRESSION_MAX_S: Final = 0.25  # for all names of a list; a usual expression has looked at 100,000 by then
+EXPRESSION_MAX_S: Final = 0.25  # for all names of a list; a usual expression has searched 100,000 by then
 PIECE_S: Final = 0.0005  # of an expression, between two turns of the loop
 INVALID: Final = "Pagination parameters are invalid"
 ROWS_AT_ONCE: Final = 10  # whole rows that are made and encoded between two turns of the loop: a third of a millisecond
@@ -33,9 +33,9 @@ Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, None 
 
 
 class NameFilter:
-    """Finds names: those that a text is a part of, or that a regular expression matches, whatever their case.
+    """Finds the names that contain a text or match a regular expression, ignoring case.
 
-    Raises: HttpRefused 400 for what is no regular expression.
+    Raises: HttpRefused 400 for what is not a regular expression.
     Units: ``spent_s`` is how long the expression has computed, for all names together.
     """
 
@@ -50,11 +50,11 @@ class NameFilter:
                 self._pattern = BoundedPattern(f"(?i){text}", written=text)
             except ValueError as error:
                 raise bad_request(
-                    f"Pagination parameters are invalid: name is no regular expression: {error}"
+                    f"Pagination parameters are invalid: name is not a regular expression: {error}"
                 ) from None
 
     def finds(self, name: str) -> bool:
-        """Return whether the name is one of those. Raises: HttpRefused 400 for an expression that takes too long."""
+        """Return whether the name is found. Raises: HttpRefused 400 for an expression that takes too long."""
         if self._pattern is None:
             return self._part in name.lower()
         begun_s = thread_time()
@@ -89,7 +89,7 @@ class PageQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> PageQuery:
-        """Return what the query of a request says. Raises: HttpRefused 400 in RabbitMQ's words."""
+        """Return the parameters in the query of a request. Raises: HttpRefused 400 in RabbitMQ's words."""
         page, page_rows = _integer(query, "page"), _integer(query, "page_size")
         if page is None and query.get("pagination") == TRUE:
             page = 1
@@ -111,7 +111,7 @@ class PageQuery:
         )
 
     def page_count(self, rows: int) -> int:
-        """Return how many pages a number of rows fills. Raises: HttpRefused 400 when `page` is after the last."""
+        """Return the number of pages for a number of rows. Raises: HttpRefused 400 when `page` is after the last."""
         pages = max(1, -(-rows // self.page_rows))
         if self.page is not None and self.page > pages:
             raise HttpRefused(
@@ -133,7 +133,7 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """What is listed, and how it becomes rows.
+    """The objects of a list, and how they become rows.
 
     Shapes: `names` returns the names that a filter looks at; `order` returns the text that the objects are usually
         sorted by, None for objects that stay in their order. `whole` makes the row that is sent, `brief` a cheaper one
@@ -180,7 +180,7 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
 
 
 async def _filtered(found: Sequence[T], listing: Listing[T], names: NameFilter) -> list[T]:
-    """Return the objects one of whose names is asked for. Raises: HttpRefused 400."""
+    """Return the objects with a name that the filter finds. Raises: HttpRefused 400."""
     kept = []
     async for one in in_pieces(found):
         if any(map(names.finds, listing.names(one))):
@@ -191,7 +191,7 @@ async def _filtered(found: Sequence[T], listing: Listing[T], names: NameFilter) 
 
 
 def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
-    """Return what makes the rows that are sent: of the chosen columns, from brief rows if these suffice."""
+    """Return the function that makes the sent rows: of the chosen columns, from brief rows if these suffice."""
     columns = asked.columns
     if columns is None:
         return listing.whole
@@ -215,7 +215,7 @@ async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, st
 
 
 async def _by_column(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return the objects in the order of a column, and in their usual order within it; each is looked at once."""
+    """Return the objects in the order of a column, and in their usual order within it; each is read once."""
     order, path, brief = listing.order, asked.sort, listing.brief
     is_brief = brief is not None and path[0] in listing.brief_columns
     make = brief if brief is not None and is_brief else listing.whole
@@ -270,7 +270,7 @@ class Columns:
             tree, *rest = self._tree, *dotted.strip().split(".")
             for word in rest[:-1]:
                 inner = tree.setdefault(word, {})
-                if inner is None:  # the whole value is wanted already
+                if inner is None:  # the whole value is already wanted
                     break
                 tree = inner
             else:
@@ -302,7 +302,7 @@ def value_at(row: Row, path: Sequence[str]) -> Any:
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Return what sorts values of all types: what is missing as 0, numbers, then texts, then tables and lists.
+    """Return a sort key for values of all types: missing ones as 0, numbers, then texts, then tables and lists.
 
     Source: rabbit_mgmt_util sorts in Erlang's order of terms.
     """

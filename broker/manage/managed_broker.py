@@ -52,7 +52,7 @@ class ManagedBroker(OperatedBroker):
 
     @property
     def node_name(self) -> str:
-        """The node's name in its cluster; for a broker that stands alone, a name and a host as RabbitMQ has them."""
+        """The node's name in its cluster; for a standalone broker, a name and a host as RabbitMQ has them."""
         return self.settings().cluster.node or f"slotmq@{_host()}"
 
     def is_named(self, name: str) -> bool:

@@ -1,8 +1,8 @@
 """Checks of Origin and Host, so that pages of other sites cannot act through a user's browser.
 
-A browser sends stored passwords and cookies with requests of foreign pages, too. A request that changes something must
-therefore come from the broker's own page. A foreign site can also resolve its name to the address of this machine (DNS
-rebinding), and the browser then takes the broker for that site; so the Host of a request must be a known name.
+A browser also sends stored passwords and cookies with requests made by foreign pages. A request that changes something
+must therefore come from the broker's own page. A foreign site can also resolve its name to the address of this machine
+(DNS rebinding), and the browser then takes the broker for that site; so the Host of a request must be a known name.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ LOCAL: Final = "localhost"
 
 
 def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
-    """Refuse a name of a request from this machine that may be another site's. Raises: HttpRefused (421).
+    """Refuse a host name that may be another site's in a request from this machine. Raises: HttpRefused (421).
 
-    `hosts` are the names of the settings. An address is no name that a site could have.
+    `hosts` are the names of the settings. An address cannot be the name of a site.
     """
     if not is_loopback(peer.address):
         return
     name = host_and_port(headers)[0]
     if name and not (is_own_name(name) or name in {host.lower() for host in hosts} or is_address(name)):
-        raise HttpRefused(421, f"no name of this machine: {name[:255]}; add it to http.hosts if it is one")
+        raise HttpRefused(421, f"not a name of this machine: {name[:255]}; if it is one, add it to http.hosts")
 
 
 def check_change(headers: Headers, *, by_cookie: bool) -> None:
-    """Refuse a change that another site's page asks a browser for. Raises: HttpRefused (403)."""
+    """Refuse a change that another site's page makes through a browser. Raises: HttpRefused (403)."""
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
         raise HttpRefused(403, "a page of another site may not change anything here")
@@ -49,7 +49,7 @@ def check_change(headers: Headers, *, by_cookie: bool) -> None:
 
 
 def check_page(headers: Headers) -> None:
-    """Accept what only the broker's own page sends. Raises: HttpRefused (403)."""
+    """Accept a request only from the broker's own page. Raises: HttpRefused (403)."""
     if headers.get("x-requested-with") != PAGE or "origin" not in headers:
         raise HttpRefused(403, f"a change with a session needs the headers Origin and X-Requested-With: {PAGE}")
 

@@ -96,8 +96,7 @@ def not_authorised(reason: str) -> HttpRefused:
 def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     """Return the refusal for what the broker raised, None for a defect.
 
-    Under /api it is RabbitMQ's; elsewhere a missing permission is 403, and what the broker refuses as things stand is a
-    conflict.
+    Under /api it is RabbitMQ's; elsewhere a missing permission is 403, and a refusal of the broker is a conflict.
     """
     if isinstance(error, HttpRefused):
         return error

@@ -1,1 +1,1 @@
-"""Moves queues with their messages from another AMQP broker to this one: a program beside the daemon."""
+"""Moves queues with their messages from another AMQP broker to this one: a program separate from the daemon."""

@@ -21,7 +21,7 @@ OWN: Final = "slotmq-migrate."
 
 
 def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]:
-    """Return what GET /api/definitions answers. *Blocking.* Raises: MigrationFault."""
+    """Return the answer of GET /api/definitions. *Blocking.* Raises: MigrationFault."""
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
         raise MigrationFault("--from-api takes an http:// or https:// URL")

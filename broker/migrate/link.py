@@ -88,7 +88,7 @@ class MigrationLink(ClientEvents):
 
     @property
     def product(self) -> str:
-        """What the broker calls itself, with its version."""
+        """The broker's product name and version."""
         told = self._client.server_properties
         return " ".join(str(told[name]) for name in ("product", "version") if name in told)
 

@@ -27,7 +27,7 @@ class QueuePlace:
 
 
 class MigrationOutcome:
-    """What became of one queue: `fault` says why it could not be drained, empty if it was."""
+    """The outcome of one queue: `fault` says why it could not be drained, empty if it was."""
 
     def __init__(self) -> None:
         self.tallies: list[DrainTally] = []

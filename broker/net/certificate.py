@@ -1,4 +1,4 @@
-"""Certificates in PEM: when they end."""
+"""The expiry dates of PEM certificates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["expiries"]
 END: Final = "-----END CERTIFICATE-----"
 BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 SEQUENCE: Final = 0x30
-VERSION: Final = 0xA0  # of the certificate, which may be left out
+VERSION: Final = 0xA0  # the optional version field
 UTC_TIME: Final = 0x17  # two digits of the year; the other form has four
 LONG: Final = 0x80  # the length is in the octets that follow
 FIELDS_BEFORE_VALIDITY: Final = 3  # serial number, signature algorithm, issuer
 
 
 def expiries(path: str) -> list[datetime]:
-    """Return when each certificate of a PEM file ends. *Blocking*: reads the file.
+    """Return when each certificate of a PEM file expires. *Blocking*: reads the file.
 
     Raises: ValueError for a file without a certificate, or with one that cannot be read; OSError.
     """
@@ -32,7 +32,7 @@ def expiries(path: str) -> list[datetime]:
 
 
 def _expiry(der: bytes) -> datetime:
-    """Return the end of a certificate. Source: RFC 5280, 4.1: Certificate, TBSCertificate, Validity."""
+    """Return when a certificate expires. Source: RFC 5280, 4.1: Certificate, TBSCertificate, Validity."""
     try:
         _tag, certificate, _end = _element(der, 0)
         _tag, body, _end = _element(certificate, 0)

@@ -105,7 +105,7 @@ class ControlSocket:
 
 
 class AnswerWriter(Protocol):
-    """Where a conversation's answers go: a StreamWriter, or the body of an HTTP answer."""
+    """The sink of a conversation's answers: a StreamWriter, or the body of an HTTP answer."""
 
     def write(self, data: bytes) -> None:
         """Send bytes later."""

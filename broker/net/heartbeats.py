@@ -9,12 +9,12 @@ from typing import Final
 
 __all__ = ["BRISK_MAX_S", "Heartbeats"]
 
-BRISK_MAX_S: Final = 10  # with an interval up to this, a check once a second would make a heartbeat late
+BRISK_MAX_S: Final = 10  # up to this interval, a check once a second would make a heartbeat late
 SILENT_INTERVALS: Final = 2  # after two silent intervals the client is gone
 
 
 class Heartbeats:
-    """Measures for how long nothing was sent to one client, and for how long nothing came from it.
+    """Measures how long nothing was sent to one client, and how long nothing was received from it.
 
     Units: the first in calls of `is_due`, the second in calls of `is_silent`, one a second.
     """
@@ -34,14 +34,14 @@ class Heartbeats:
             self.said(sent_bytes)
         else:
             self._unsaid += 1
-        return self._unsaid * 2 >= interval_calls - 1  # what was sent may be older than this call by one
+        return self._unsaid * 2 >= interval_calls - 1  # the last output may be older than this call by one
 
     def said(self, sent_bytes: int) -> None:
         """Note that something was just sent."""
         self._said_bytes, self._unsaid = sent_bytes, 0
 
     def is_silent(self, received_bytes: int, interval_s: int, *, reading: bool) -> bool:
-        """Count a second, and return whether the client is gone; one that is not read may have sent something."""
+        """Count a second, and return whether the client is gone; an unread client may have sent something."""
         if received_bytes != self._heard_bytes or not reading:
             self._heard_bytes, self.silent_s = received_bytes, 0
             return False

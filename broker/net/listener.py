@@ -1,4 +1,4 @@
-"""The listener: accepts sockets and makes a transport, a connection and a session for each."""
+"""The listener: accepts sockets and creates a transport, a connection and a session for each."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Listener:
         self._tls_servers: list[TlsServer] = []
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
-        # Bound once for all transports: they would hold 64 bytes for each of their own.
+        # Bound once for all transports: each would need 64 bytes for its own.
         self._make_machine = self._machine
         self._on_made = self._made
         self._on_lost = self._lost
@@ -109,7 +109,7 @@ class Listener:
         self._handshakes.set_timeout(settings.server.handshake_timeout_ms / 1000)
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
-        """Begin to listen on bound sockets, with TLS on the second.
+        """Start listening on bound sockets, with TLS on the second.
 
         `port` and `tls_port` are set, to 0 for a listener that does not exist.
         """
@@ -154,13 +154,13 @@ class Listener:
         return [transport.session for transport in self._throttle.blocked]
 
     def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
-        """Close the connections that match, on an operator's order. Source: RabbitMQ's reply code."""
+        """Close the matching connections for an operator. Source: RabbitMQ's reply code."""
         for session in self.sessions():
             if matches(session):
                 session.force_close(reason)
 
     def tell_failed(self, reason: str) -> None:
-        """Tell the clients that the broker has failed. No session is asked: the broker may do nothing any more."""
+        """Tell the clients that the broker has failed, without using the sessions, which may no longer act."""
         fault = ConnectionFault(541, reason)
         close = encode_method(0, commands.Connection.Close(fault.reply_code, fault.reply_text, 0, 0))
         for transport in list(self.transports):
@@ -178,7 +178,7 @@ class Listener:
         self._look_after([transport for transport in part if transport in self.transports])  # others have left since
 
     def tick(self) -> None:
-        """Check all connections at once, as the steps of one second do, but for heartbeats that cannot wait."""
+        """Check all connections at once, as the steps of one second do, except for heartbeats that cannot wait."""
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
@@ -199,7 +199,7 @@ class Listener:
                 transport.session.close_overdue(self._turn.now_ms, timeout_ms)
 
     def refuse_new(self) -> None:
-        """Accept no more sockets."""
+        """Stop accepting sockets."""
         self._stopping = True
         close_servers(self._servers)
         for server in self._tls_servers:
@@ -208,7 +208,7 @@ class Listener:
         self._tls_bound = []
 
     def stop_reading(self) -> None:
-        """Stop reading from all clients: only what was received so far will be finished."""
+        """Stop reading from all clients: only input received so far will be handled."""
         for transport in list(self.transports):
             transport.stop(Stop.STOPPING)
 
@@ -245,7 +245,7 @@ class Listener:
         self.abort()
 
     def abort(self) -> None:
-        """Abort every connection that is left."""
+        """Abort the remaining connections."""
         self._handshakes.stop()
         for server in self._tls_servers:
             server.abort()
@@ -324,7 +324,7 @@ class Listener:
     def _told(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
         """Log each error that is sent to a client."""
         if isinstance(error, Refused):
-            return  # the session has logged it, with the reason that the client is not told
+            return  # the session has logged it, with a reason that the client does not get
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
         session: Any = connection.session
         tell = _log.info if error.reply_code == FORCED else _log.warning  # no fault of the client

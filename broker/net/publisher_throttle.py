@@ -58,6 +58,10 @@ class Unwritten:
         return counted_bytes
 
 
+def _nobody(_reason: str) -> None:
+    """Tell no vhost of an alarm."""
+
+
 class PublisherThrottle:
     """Blocks publishers while an alarm is raised, and pauses those whose records fill the memory of what is unwritten.
 
@@ -76,8 +80,12 @@ class PublisherThrottle:
         alarms: Alarms[ThrottledConnection],
         pending_bytes: Callable[[], int],
         backlog_max_bytes: int = STORE_BACKLOG_MAX_BYTES,
+        *,
+        tell_vhosts: Callable[[str], None] = _nobody,
     ) -> None:
+        """`tell_vhosts` is called with the reason when an alarm was raised or cleared; it is empty without an alarm."""
         self._alarms = alarms
+        self._tell_vhosts = tell_vhosts
         self._pending_bytes = pending_bytes
         self._backlog_max_bytes = backlog_max_bytes
         self.counted_bytes = backlog_max_bytes // COUNTED_PART
@@ -94,6 +102,11 @@ class PublisherThrottle:
     def alarmed(self) -> bool:
         """Whether an alarm is active."""
         return bool(self._alarms.alarms)
+
+    @property
+    def reason(self) -> str:
+        """Why publishers are blocked, as connection.blocked says; empty without an alarm."""
+        return self._alarms.reason
 
     @property
     def blocked(self) -> frozenset[ThrottledConnection]:
@@ -135,10 +148,16 @@ class PublisherThrottle:
     def alarms_changed(self) -> None:
         """Block every publisher when an alarm was raised, and unblock them when none is left."""
         self.watching = self._counts or self.alarmed
+        self._tell_vhosts(self._alarms.reason)
         self._block(list(self._publishers))
         for transport in self._alarms.unblock():
-            _tell(transport, commands.Connection.Unblocked())
-            transport.go(Stop.ALARM)
+            self.unblock(transport)
+
+    def unblock(self, transport: ThrottledConnection) -> None:
+        """Read a blocked connection again, and tell the client; its vhost may refuse what it publishes."""
+        self._alarms.forget(transport)
+        _tell(transport, commands.Connection.Unblocked())
+        transport.go(Stop.ALARM)
 
     def forget(self, transport: ThrottledConnection) -> None:
         """Forget a closed connection."""
@@ -172,15 +191,18 @@ class PublisherThrottle:
                     transport.go(Stop.STORE)
 
     def _block(self, publishers: list[ThrottledConnection]) -> None:
-        """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""
-        for transport in self._alarms.block(publishers):
+        """Block publishers that are not blocked yet and tell them why, except in vhosts that refuse publishes.
+
+        Source: RabbitMQ, connection.blocked.
+        """
+        for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
             transport.session.tell_blocked(self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(self._alarms.reason))
             transport.stop(Stop.ALARM)
 
 
 def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:
-    """Tell a client that can be told; nothing follows connection.close."""
+    """Notify a client unless it is closing; nothing follows connection.close."""
     connection = transport.connection
     if connection.has_capability("connection.blocked") and not connection.closing:
         connection.send(0, method)

@@ -2,7 +2,7 @@
 
 It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection used up its
 share of the turn, waits for a read from disk, has too many unread answers, or publishes while publishers are blocked.
-Only a read tells the loop that a client has gone; of one that an alarm may block for hours `tick` finds it out.
+Only a read shows the loop that a client has disconnected; for a client that an alarm blocks for hours, `tick` checks.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used 
 DELAYED_MS: Final = 38
 """A client whose next octets arrive later than this after a read without an answer may have waited for our ACK."""
 LONGEST_DELAY_MS: Final = 60
-"""The kernel's 40 to 44 ms, a short round trip, and some patience: other pauses are not mistaken for it."""
+"""The kernel's 40 to 44 ms, a short round trip, and a margin: other pauses are not mistaken for it."""
 WAITS: Final = 1
-"""So many waits in a row let the broker acknowledge at once: for a client that paused by chance, it costs little."""
+"""This many waits in a row make the broker acknowledge at once; for a client that paused by chance, it costs little."""
 WAITS_MAX: Final = 48
-"""Twice as many are needed after each time that the client then waited all the same, up to this number."""
+"""Twice as many are needed after each time that the client waited in spite of it, up to this number."""
 PROMPT_ACKS: Final = 1000
-"""Reads that are acknowledged at once. Then the client has to be seen waiting again."""
-LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS tells only what POLLHUP and POLLERR do
+"""Reads that are acknowledged at once. Then the client must be seen waiting again."""
+LEFT: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS reports only POLLHUP and POLLERR
 _log = get_logger()
 
 
 def has_left(descriptor: int) -> bool:
-    """Return whether the peer of a socket has closed it or is lost, even if what it sent before is still unread."""
+    """Return whether the peer of a socket has closed it or is lost, even if input from it is still unread."""
     if descriptor < 0 or not hasattr(select, "poll"):
         return False
     poller = select.poll()
@@ -74,9 +74,9 @@ class PromptAck:
     ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
     publish without confirms. So the client waits that long in each connect, and in each publish followed by a get.
 
-    A small read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are once the
-    client was seen waiting: most publishes are not followed by anything, and Linux acknowledges every second full
-    segment of a large body by itself.
+    A small read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are
+    acknowledged once the client was seen waiting: most publishes are not followed by anything, and Linux acknowledges
+    every second full segment of a large body by itself.
     """
 
     __slots__ = ("_left", "_needed", "_quiet_ms", "_waits")
@@ -128,6 +128,7 @@ class Transport(Outlet):
     """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = (
+        "_blocked_s",
         "_brisk",
         "_closing_ticks",
         "_discarded_bytes",
@@ -187,6 +188,7 @@ class Transport(Outlet):
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
+        self._blocked_s = 0  # for how long an alarm has blocked the client
         self._unopened_sent = 0  # what was sent before the answer to connection.open
         self._unopened_s = 0  # for how long that answer has waited for a turn that acts
         self._finishing = False
@@ -201,7 +203,7 @@ class Transport(Outlet):
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Make the connection machine for an accepted socket."""
+        """Create the connection machine for an accepted socket."""
         self._socket = transport
         if not self.peer.inside:
             self.peer = peer_of(transport)
@@ -237,7 +239,7 @@ class Transport(Outlet):
         buffer = self._receive_buffer
         if buffer is not None:
             buffer.after_read(read_bytes, now_ms)
-        elif self._socket.get_extra_info("ssl_object") is None:  # large records through a small buffer take long
+        elif self._socket.get_extra_info("ssl_object") is None:  # large records are slow through a small buffer
             self._receive_buffer = ReceiveBuffer(self._socket.get_extra_info("socket"), now_ms)
         else:
             self._receive_buffer = ReceiveBuffer(None, now_ms)
@@ -251,7 +253,7 @@ class Transport(Outlet):
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """End the session: the client has disconnected, in order or not."""
+        """End the session: the client has disconnected, cleanly or not."""
         self._handshakes.end(self)
         self._brisk.pop(self, None)
         self.session.output_window.pause()
@@ -276,7 +278,7 @@ class Transport(Outlet):
     # -- the turn -----------------------------------------------------------------------------------------------------
 
     def output_waits(self) -> None:
-        """Have the output written in this turn or the next."""
+        """Schedule the output to be written in this turn or the next."""
         self._turn.touch(self)
 
     def flush(self) -> None:
@@ -311,8 +313,8 @@ class Transport(Outlet):
         """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
-        close-ok. A client that closes in order gets the time to do so first (`EOF_TICKS`): one that reads in a thread
-        of its own would take the end of the file for a failure while it still handles close-ok.
+        close-ok. A client that closes cleanly gets the time to do so first (`EOF_TICKS`): one that reads in its own
+        thread would mistake the end of the file for a failure while it still handles close-ok.
         """
         if not self._finishing:
             self._finishing = True
@@ -328,7 +330,7 @@ class Transport(Outlet):
                 self._end_output()
 
     def _end_output(self) -> None:
-        """Close the socket for what the broker sends. TLS has no half-closed socket: a client in order closes it."""
+        """Close the socket for what the broker sends. TLS has no half-closed socket: a correct client closes it."""
         if self._socket.can_write_eof():
             try:
                 self._socket.write_eof()
@@ -449,9 +451,11 @@ class Transport(Outlet):
             if self._unopened_s > OPEN_TICKS:
                 self.drop("this node waits for the database of its cluster: connect to another node, or later")
                 return
-        if self._stops & Stop.ALARM and not self._socket.is_closing() and has_left(self.descriptor):
-            self.go(Stop.ALARM)  # what it had sent is read, and then its end
-        if not (self.session.output_window.writable or self.session.output_window.drains):
+        if not self._stops & Stop.ALARM:
+            self._blocked_s = 0
+        elif not self._socket.is_closing() and self._tick_blocked():
+            return
+        if not self.session.output_window.writable:
             self._unread_s += 1
             if self._unread_s == slow_s:
                 self.session.tell_unread(slow_s, self._socket.get_write_buffer_size())
@@ -466,6 +470,20 @@ class Transport(Outlet):
             _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
             self._socket.abort()
 
+    def _tick_blocked(self) -> bool:
+        """Check whether a client that an alarm blocks is there, and return whether it was closed: its wait is over."""
+        limit_s = self.session.blocked_max_s
+        self._blocked_s += 1
+        if has_left(self.descriptor):
+            self.go(Stop.ALARM)  # what it had sent is read, and then its end
+        elif limit_s == 0:  # an operator has just lowered the limit to 0
+            self._throttle.unblock(self)
+        elif limit_s is not None and self._blocked_s >= limit_s:
+            self.session.tell_blocked_too_long(self._blocked_s)
+            self.drop(f"{self._throttle.reason}: publishing was blocked for {limit_s} s, publish again later", 406)
+            return True
+        return False
+
     def beat(self, calls_per_s: int) -> None:
         """Send a heartbeat if one is due; called `calls_per_s` times a second for a client with a short interval."""
         connection = self.connection
@@ -477,22 +495,19 @@ class Transport(Outlet):
         if heartbeats.is_due(connection.sent, interval_calls):
             if self._turn.may_run:
                 connection.send_heartbeat()
-            else:  # what the connection has to say waits, and the client has to know that the broker lives
+            else:  # the connection's output waits, and the client must know that the broker is alive
                 self._socket.write(HEARTBEAT)
             heartbeats.said(connection.sent)
 
-    def drop(self, reason: str) -> None:
-        """Close the connection with 320 at once, and send nothing of what waits to be written.
-
-        A turn need not act for that.
-        """
+    def drop(self, reason: str, code: int = 320) -> None:
+        """Close the connection at once, and discard the output that waits. It works without a turn."""
         self.connection.discard_output()
-        self.session.force_close(reason)
+        self.session.force_close(reason, code)
         self.flush()
         self._read_again()
 
     def tell_failed(self, close: bytes) -> None:
-        """Send `close`, a frame, and nothing of what waits to be written: the broker has failed."""
+        """Send the frame `close` and discard the output that waits: the broker has failed."""
         if self.is_open and not self._socket.is_closing():
             self._socket.write(close)
 
@@ -517,7 +532,7 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def leave(self) -> bool:
-        """Close the socket of a client that does not answer; False when there was something left to send to it.
+        """Close the socket of a client that does not answer; return False if output was left for it.
 
         The kernel keeps the unread output and the end of the file for the client. Call it for a client that has been
         silent: if it sends meanwhile, the kernel discards that output.

@@ -1,4 +1,4 @@
-"""Draining: clients finish what they hold, get nothing more, and are told to go, so that a deployment loses no work."""
+"""Draining: clients settle what they hold and get nothing more, so that a deployment loses no work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = get_logger()
 
 @parameters
 class Drain:
-    """What to drain: the clients of a name, the consumers of a queue, or without either all clients of this broker."""
+    """The target of a drain: the clients of a name, the consumers of a queue, or without either all clients."""
 
     connection: str | None = None
     queue: str | None = None
@@ -40,9 +40,9 @@ class Drain:
 async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
     """Let clients settle what they hold, then cancel their consumers; close them unless a queue was named.
 
-    Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on,
-    not even to a client that comes while all are drained. If who asked hangs up meanwhile, deliveries go on, unless
-    another drain is under way.
+    Messages that are unacked when the time is over go back to their queues. Nothing is delivered from the beginning on
+    but answers that clients wait for; who comes while all are drained is drained too. If the requester hangs up
+    meanwhile, deliveries go on, unless another drain is under way.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -59,23 +59,22 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
-    ended: set[SessionOfConnection] = set()
+    drained: set[SessionOfConnection] = set()
 
     def unacked() -> int:
         found = sessions()
         for session in found:
-            if session not in ended:
-                ended.add(session)
-                session.output_window.end()
+            if session not in drained:
+                drained.add(session)
+                session.drain()
         return sum([session.unacked for session in found])
 
     _log.info("clients.draining", conn=asked.connection, unacked=unacked())
     try:
         left = await _settled(unacked, asked.timeout_s, asker)
     except BaseException:  # who asked has hung up
-        for session in ended:
-            session.output_window.reopen()
-            session.wake_consumers()
+        for session in drained:
+            session.end_drain()
         raise
     found = sessions()
     cancelled = 0

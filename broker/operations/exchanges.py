@@ -1,4 +1,4 @@
-"""Exchanges and bindings: made and removed by an operator, by the rules for clients except rights."""
+"""Exchanges and bindings: operators create and remove them by the rules for clients, except rights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = get_logger()
 
 @parameters
 class DeclareExchange:
-    """What an exchange is declared with."""
+    """The properties with which an exchange is declared."""
 
     exchange: str
     vhost: str = "/"
@@ -42,7 +42,7 @@ class DeclareExchange:
 
 @parameters
 class DeleteExchange:
-    """Which exchange is deleted, and on which condition."""
+    """The exchange to delete, and the condition."""
 
     exchange: str
     vhost: str = "/"

@@ -39,8 +39,7 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
     """Run a move to its end and return why it ended early, an empty string if it did not. Its effects are on disk then.
 
     Shapes: `told` is called after each step, once it is on disk; it returns a reason to end the move there, or "".
-    Raises: StoreFailed when the broker has failed, or the vhost gone offline; BrokerError when a cluster's database is
-        away.
+    Raises: StoreFailed when the broker has failed, or the vhost is offline; BrokerError without a cluster's database.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
     messages = engine.messages(move.source)
@@ -60,7 +59,7 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
 
 @parameters
 class MoveMessages(OfQueue):
-    """Where messages go, and which: those that match all conditions, up to a limit."""
+    """The destination of a move, and its messages: those that match all conditions, up to a limit."""
 
     to: str
     match: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""One operation: its parameters, what right it takes, and the function that carries it out."""
+"""One operation: its parameters, the right that it needs, and the function that carries it out."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Operation(Generic[P]):
     """An operation, which the control socket and HTTP offer.
 
     Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation, None where it shows and
-        changes no message; `tag` is what a user of the command line over HTTP needs besides. At the socket nobody is
-        asked: its file is for the broker's own user of the machine. A node of a cluster refuses an operation that
-        `asks_database` while the database is away, and one with a reason `not_in_cluster` always.
+        changes no message; `tag` is needed in addition over HTTP. The socket asks for neither: only the broker's own
+        system user can open it. A node of a cluster refuses an operation that `asks_database` while the database is
+        away, and one with a reason `not_in_cluster` always.
     """
 
     run: Callable[[OperatedBroker, P, Asker], Any]
@@ -58,7 +58,7 @@ def verb_of(broker: OperatedBroker, operation: Operation[Any]) -> Verb:
 
 
 def refusing(verb: Verb) -> Verb:
-    """Return the verb with each refusal, and what keeps the store from its work, as one line."""
+    """Return the verb with refusals and errors of the store turned into one line."""
 
     async def answer(request: Request) -> Any:
         try:

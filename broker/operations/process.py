@@ -33,7 +33,7 @@ class Nothing:
 
 @parameters
 class Stop:
-    """How to stop: with `drain` clients may first settle what they hold."""
+    """The manner of a stop: with `drain` clients may first settle what they hold."""
 
     drain: bool = False
     drain_s: Annotated[int, Range(0, TIMEOUT_MAX_S)] = TIMEOUT_S
@@ -41,7 +41,7 @@ class Stop:
 
 @parameters
 class CloseConnection:
-    """A connection to close, and what its client is told."""
+    """A connection to close, and the reason that its client gets."""
 
     name: str
     reason: str = "Closed via command line"

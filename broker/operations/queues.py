@@ -39,7 +39,7 @@ SLOT_ROWS_MAX: Final = 10_000  # slots in one answer, which also has their total
 
 @parameters
 class DeclareQueue(OfQueue):
-    """What a queue is declared with."""
+    """The properties with which a queue is declared."""
 
     transient: bool = False
     auto_delete: bool = False

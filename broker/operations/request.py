@@ -23,13 +23,13 @@ class OperationRefused(Exception):
 
 
 class Asker:
-    """Who asks, as an operation sees it. This one is the broker's own user, who may do everything and hears nothing."""
+    """The requester of an operation. This base class is the broker itself: it may do everything."""
 
     user_name = ""
     """The name of a user who logged in, nothing for the broker's own."""
 
     def check_publish(self, vhost: Vhost) -> CheckPublish:
-        """Return what raises ChannelError for what the asker may not publish in a vhost."""
+        """Return a check that raises ChannelError for publishes that the asker may not make in a vhost."""
         return let_all
 
     def tell(self, progress: Mapping[str, Any]) -> None:
@@ -61,7 +61,7 @@ class Request:
         return self._fields.get(name) is not None
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Return an argument as it was sent, whatever it is, or the default when it was left out."""
+        """Return an argument of any type as it was sent, or the default when it was left out."""
         return self._fields.get(name, default)
 
     def text(self, name: str, default: Any = MISSING) -> str:
@@ -128,7 +128,7 @@ def parameters(kind: type[P]) -> type[P]:
 
 @parameters
 class OfQueue:
-    """The parameters of what concerns one queue."""
+    """The parameters of an operation on one queue."""
 
     queue: str
     vhost: str = "/"
@@ -153,7 +153,7 @@ def _readers(kind: type[Any]) -> tuple[tuple[str, Callable[[Request], Any]], ...
 
 
 def _reader(field: Field[Any], hint: Any) -> Callable[[Request], Any]:
-    """Return what reads one parameter by its type."""
+    """Return the reader of one parameter by its type."""
     name, default = field.name, field.default
     required = default is MISSING and field.default_factory is MISSING
     if get_origin(hint) is Annotated:

@@ -51,7 +51,7 @@ def check_tap(broker: OperatedBroker, user: User, vhost: str, tap: str, kind: Ki
 
 
 def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str | None) -> None:
-    """Let the user seal a tap, or all of a vhost or a name: each has to be one that the user may read.
+    """Let the user seal a tap, or all of a vhost or a name: each must be one that the user may read.
 
     Raises: ChannelError (403).
     """

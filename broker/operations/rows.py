@@ -1,7 +1,7 @@
 """Rows: one function per object, from which the control socket's listings, the API and the metrics take their fields.
 
-The names are those of RabbitMQ's API, which rabbitmqctl's columns share where they mean the same. Lists of 10,000
-queues are asked for, so each microsecond of a queue's row counts.
+The names are those of RabbitMQ's API, which rabbitmqctl's columns share where the meaning is equal. Clients list 10,000
+queues, so each microsecond of a queue's row counts.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ __all__ = [
 
 Row = dict[str, Any]
 BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]
-"""A binding as it is listed: vhost, name of the source, destination, key, arguments."""
+"""A listed binding: vhost, name of the source, destination, key, arguments."""
 ChannelOf = tuple["SessionOfConnection", int, "SessionOfChannel"]
-"""A channel as it is listed: its connection, its number, its session."""
-INTERNAL_USER: Final = "rmq-internal"  # who makes what no client made, in RabbitMQ's words
+"""A listed channel: its connection, its number, its session."""
+INTERNAL_USER: Final = "rmq-internal"  # RabbitMQ's name for the user of objects that no client made
 PROPERTIES: Final = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
     "expiration", "message_id", "timestamp", "message_type", "user_id", "app_id", "cluster_id",
@@ -98,12 +98,12 @@ def queue_row(node: str, vhost: Vhost, queue: Queue) -> Row:
 
 
 def queue_state(queue: Queue) -> str:
-    """Return whether a queue delivers, in a word."""
+    """Return the state of a queue in one word: whether it delivers."""
     return "paused" if queue.paused else "running"
 
 
 def queue_lengths(queue: Queue) -> Row:
-    """Return how many messages and consumers a queue has; in a cluster, as they were counted last on all nodes."""
+    """Return how many messages and consumers a queue has; in a cluster, as last counted on all nodes."""
     (ready, consumers), unacked = queue.counts(), queue.held()
     row: dict[str, Any] = {
         "messages": ready + unacked,
@@ -117,7 +117,7 @@ def queue_lengths(queue: Queue) -> Row:
 
 
 def active_tag(queue: Queue) -> str | None:
-    """Return the tag of the consumer that is active alone, None for a queue that delivers to all."""
+    """Return the tag of the single active consumer, None for a queue that delivers to all."""
     active = queue.consumers.active
     return None if active is None else active.tag
 
@@ -159,7 +159,7 @@ def binding_row(ends: BindingEnds, properties_key: str = "") -> Row:
 
 
 def bindings_of(vhost: Vhost) -> Iterator[BindingEnds]:
-    """Yield the bindings of a vhost. What changes between two of them may or may not be among them."""
+    """Yield the bindings of a vhost. A binding that changes meanwhile may or may not be among them."""
     for exchange in list(vhost.exchanges.values()):
         yield from bindings_from(vhost, exchange)
 
@@ -250,7 +250,7 @@ def _connection_state(session: SessionOfConnection, *, blocked: bool) -> str:
         return state.name.lower()
     if blocked:
         return "blocked"
-    if session.output_window.drains:
+    if session.draining:
         return "draining"
     return "running" if session.output_window.writable else "flow"
 
@@ -263,12 +263,12 @@ def channels_of(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelOf]:
 
 
 def channel_name(channel: ChannelOf) -> str:
-    """Return the name of a channel: that of its connection, and its number."""
+    """Return the name of a channel: its connection's name and its number."""
     return f"{channel[0].name} ({channel[1]})"
 
 
 def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
-    """Return the row of a channel; `stats` are its counters as they are to be shown."""
+    """Return the row of a channel; `stats` are its counters as shown."""
     session, number, inner = channel
     basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
     user = user_name(session)

@@ -73,7 +73,7 @@ class Cursor:
 
 @parameters
 class SetCursor(Cursor):
-    """Where a cursor goes; `user` is to whom it is given."""
+    """The new position of a cursor; `user` becomes its owner."""
 
     seal: Annotated[int | None, Range()] = None
     incarnation: str | None = None

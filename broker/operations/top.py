@@ -27,7 +27,7 @@ TOTALS: Final = ("publish", "deliver", "ack", "ready", "unacked", "consumers")
 
 @parameters
 class Top:
-    """Which queues are shown, in which order, and which part of them. Shapes: `filter` is a part of their names."""
+    """The queues to show, and their order. Shapes: `filter` is a part of their names."""
 
     by: str = SORTED_BY[0]
     filter: str = ""

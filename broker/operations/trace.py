@@ -45,7 +45,7 @@ class SetTracing:
 
 @parameters
 class Trace:
-    """Which messages are shown: globs, and a topic pattern for routing keys; and how much of each body."""
+    """The messages to show, by globs and a topic pattern for routing keys, and how much of each body."""
 
     vhost: str = "/"
     body_bytes: Annotated[int, Range(0, 1 << 20)] = 256

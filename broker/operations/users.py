@@ -39,7 +39,7 @@ class AddUser(Named):
 
 @parameters
 class SetUser(Named):
-    """What changes of a user."""
+    """The changes of a user."""
 
     password: str | None = None
     tags: list[str] | None = None

@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
-POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components that RabbitMQ keeps policies as
-OWN: Final = "slotmq-"  # the beginning of the components that only this broker has
+POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ keeps policies
+OWN: Final = "slotmq-"  # the prefix of components that only this broker has
 PRIORITY_MAX: Final = (1 << 31) - 1
 
 _log = get_logger()
@@ -129,7 +129,7 @@ def _add(administration: Administration, draft: Draft, name: str, facts: Mapping
 async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
     """Delete a vhost: from the definitions first, then close its connections and its store, and remove its files.
 
-    So a vhost that is half deleted at a crash does not come back. Raises: VhostProtected.
+    So a vhost that is half deleted at a crash does not reappear. Raises: VhostProtected.
     """
     administration, name = broker.administration, asked.name
 
@@ -198,7 +198,7 @@ async def put_policy(administration: Administration, vhost: str, policy: Policy,
 
 
 async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Asker) -> None:
-    """Delete a policy. Return when it is applied to no queue any more."""
+    """Delete a policy. Return when it no longer applies to any queue."""
     name, operator = asked.name, asked.operator
 
     def change(draft: Draft) -> None:
@@ -212,7 +212,7 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
 async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:
     """Set a parameter of a vhost, and return whether it is new.
 
-    A component that the broker does not use is stored and exported all the same; the log has a warning.
+    A component that the broker does not use is still stored and exported; the log has a warning.
     """
     if component in POLICIES:
         raise ValueError("policies may not be set using this method")

@@ -1,4 +1,4 @@
-"""The positions up to which leaves have acknowledged a stream, and streams whose acknowledgements stand still."""
+"""The positions up to which leaves have acknowledged a stream, and streams whose acknowledgements make no progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Acknowledgements:
 
 
 class LagWatch:
-    """Finds streams whose acks have stood still for `stall_ms`, and reports each again after every further `tip_ms`."""
+    """Reports streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
 
     __slots__ = ("_due", "_stall_ms", "_tip_ms")
 

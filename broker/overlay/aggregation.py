@@ -1,4 +1,4 @@
-"""Aggregation: what one tree node is told of all the patterns of a space that others want."""
+"""Aggregation: how the patterns wanted in a space are merged before they are announced to a tree node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from broker.routing.pattern import Pattern
 
 
 class Aggregation(Enum):
-    """How a broker merges subscriptions. Brokers that differ work together, as each set matches what its parts match.
+    """The way in which a broker merges subscriptions. Different settings work together: a merged set matches all that
+    its parts match.
 
     With NONE a leaf broker announces every change as one, with IDENTICAL only the first and last of equal patterns, and
     with COVERING only the patterns that no other covers.
@@ -84,11 +85,11 @@ class Announced:
         return (EVERYTHING.text,) if self._full_feed else [pattern.text for pattern in self._roots.roots]
 
     def add(self, pattern: Pattern) -> dict[str, bool]:
-        """Count a pattern once more, and return each announced text that has come (true) or gone (false)."""
+        """Count a pattern once more, and return each announced text that was added (true) or removed (false)."""
         return self._change(self._roots.add(pattern))
 
     def remove(self, pattern: Pattern) -> dict[str, bool]:
-        """Count a pattern once less, and return each announced text that has come (true) or gone (false)."""
+        """Count a pattern once less, and return each announced text that was added (true) or removed (false)."""
         return self._change(self._roots.remove(pattern))
 
     def _change(self, roots: RootDiff) -> dict[str, bool]:

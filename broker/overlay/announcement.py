@@ -21,7 +21,7 @@ REPEAT_MAX_MS: Final = 30_000
 
 
 class Announcement:
-    """What one neighbour broker still has to learn, and the updates to it that are under way.
+    """The changes that a neighbour broker still has to learn, and the updates to it that are in flight.
 
     Changes wait, merged, while a window of updates is under way: a pattern that comes and goes meanwhile is never sent.
     After a resync or on a new link everything is sent.
@@ -100,7 +100,7 @@ class Announcement:
     def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
         """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.
 
-        `update` has what the last part carries beside patterns. The waiting changes are empty afterwards.
+        `update` has what the last part carries besides patterns. The waiting changes are empty afterwards.
         """
         changes = [(conjunction, True) for conjunction in everything] if self.full else list(self._patterns.items())
         parts = [changes[at : at + PART_PATTERNS] for at in range(0, len(changes) or 1, PART_PATTERNS)]

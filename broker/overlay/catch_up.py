@@ -1,4 +1,4 @@
-"""A leaf that lags behind a stream: how much it is sent ahead of its questions, and what a neighbour keeps from it."""
+"""A leaf that lags behind a stream: how much it is sent ahead of its requests, and what a neighbour keeps from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_ACKS: Final = 10
 class CatchUp:
     """What the publishing leaf sends one leaf in answer to its questions: from a number on, up to a window of bytes.
 
-    Each question that goes on where the last one was answered moves the window. One that is repeated begins it anew.
+    A request that continues where the last one was answered moves the window; a repeated one restarts it.
     It is complete when it has everything that was sent to others: what follows reaches the leaf as it reaches them.
     """
 

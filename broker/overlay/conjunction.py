@@ -28,7 +28,7 @@ def conjunction(space: Space, kind: str, key: str) -> Conjunction:
 
 
 def pattern_of(text: str) -> Pattern:
-    """Return the text of a conjunction as a pattern; what is no pattern within the limits asks for everything."""
+    """Return the text of a conjunction as a pattern; what is not a pattern within the limits asks for everything."""
     try:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:

@@ -11,7 +11,7 @@ from broker.overlay.replica import Replica, ReplicaChange
 
 @dataclass(slots=True)
 class DirectionChange:
-    """The leaves with another virtual time, the spaces with other interested leaves, and which sets have changed."""
+    """The leaves with another virtual time, the spaces with other interested leaves, and the changed sets."""
 
     leaves: set[str] = field(default_factory=set)
     spaces: set[Space] = field(default_factory=set)
@@ -23,7 +23,7 @@ class Direction:
     """Merges the replicas of the brokers of one tree node.
 
     The time of a leaf is the latest of all replicas, because the union of their patterns contains those of the replica
-    that has it. Which spaces a leaf is interested in is a question to the replicas that have its latest time.
+    that has it. The replicas with a leaf's latest time know the spaces in which it is interested.
     """
 
     __slots__ = ("durable", "interested", "replicas", "times", "unreachable")
@@ -36,7 +36,7 @@ class Direction:
         self.unreachable: set[str] = set()
 
     def refresh(self, change: ReplicaChange) -> DirectionChange:
-        """Merge again what a change of one replica concerns. Cost: the leaves that changed, not all leaves."""
+        """Merge again what a change of one replica affects. Cost: the leaves that changed, not all leaves."""
         result = DirectionChange()
         replicas = self.replicas.values()
         for leaf in change.leaves:
@@ -63,14 +63,14 @@ class Direction:
         return result
 
     def review_reach(self, leaves: Iterable[str]) -> bool:
-        """Look again which of some leaves are unreachable, and return whether that has changed for any."""
+        """Check again which of some leaves are unreachable, and return whether that has changed for any."""
         changed = False
         if (
             not self.unreachable
             and len(self.replicas) == 1
             and all(replica.lost_ms is None and not replica.unreachable for replica in self.replicas.values())
         ):
-            return False  # each leaf is one of this replica, which reaches it
+            return False  # each leaf is one that this replica reaches
         for leaf in leaves:
             lost = leaf in self.times and not any(replica.reaches(leaf) for replica in self.replicas.values())
             if lost != (leaf in self.unreachable):

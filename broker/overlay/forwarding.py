@@ -1,4 +1,4 @@
-"""A stream at an inner broker: what goes on in each direction, and what is silent there."""
+"""A stream at an inner broker: the elements to forward in each direction, and the unwanted ranges."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _INSUFFICIENT: Final = 2
 
 
 class KnownInterest(Protocol):
-    """What forwarding asks of the broker's interest."""
+    """The interest of the broker, as forwarding asks for it."""
 
     version: int
 
     def wanting(self, space: Space, key: str) -> tuple[str, ...]:
-        """Return the neighbour nodes of which something known matches the key."""
+        """Return the neighbour nodes with a known pattern that matches the key."""
         ...
 
     def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
-        """Return what `wanting` returned for the keys that it was asked for, until something changes."""
+        """Return the cached results of `wanting` by key, which a change of the interest drops."""
         ...
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
@@ -39,7 +39,7 @@ class KnownInterest(Protocol):
 
 
 class ForwardingCounts:
-    """Counts of what forwarding decided, over all streams of a broker."""
+    """Counts of forwarding decisions, over all streams of a broker."""
 
     __slots__ = ("filtered", "flooded", "matched")
 
@@ -64,8 +64,8 @@ class UnwantedRange:
 class Forwarding:
     """One stream at one inner broker.
 
-    A direction is unconcerned with a vector that names no leaf behind it: such leaves learn of the stream by the vector
-    change that names them, which therefore always passes. A leaf that the broker does not know may be anywhere.
+    A vector that names no leaf behind a direction does not concern it: such leaves learn of the stream by the vector
+    change that names them, which therefore always passes. An unknown leaf may be anywhere.
 
     Invariant: a number is silent in a direction only if the broker received it and knew enough, or if nobody there is
     named in its vector.
@@ -92,12 +92,12 @@ class Forwarding:
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
-        self.is_idle = False  # set by whoever wants to know whether anything comes
+        self.is_idle = False  # set by a caller that checks later whether anything arrived
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
 
     def learn(self, run: StreamRun, node: str) -> None:
-        """Note what a run says of the stream, whomever it is for."""
+        """Note the facts of a run about its stream, whatever its target."""
         self.is_idle = False
         if not run.target:
             self.came_from = node
@@ -114,7 +114,7 @@ class Forwarding:
     def forward(
         self, run: StreamRun, node: str, interest: KnownInterest, counts: ForwardingCounts, now_ms: int
     ) -> list[StreamRun]:
-        """Return what goes on towards a node, in order; silence may stay behind.
+        """Return the runs to forward to a node, in order; an unwanted range may be kept for later.
 
         Cost: the elements of the run.
         """
@@ -150,12 +150,12 @@ class Forwarding:
         return self._stay_silent(run, node, now_ms) if concerned else []
 
     def flush(self, node: str) -> list[StreamRun]:
-        """Return the silence that was not announced towards a node, and forget it."""
+        """Return the unwanted range that was not announced to a node yet, and forget it."""
         silence = self.unwanted.pop(node, None)
         return [] if silence is None else [self._silent(silence)]
 
     def overdue(self, since_ms: int) -> list[str]:
-        """Return the nodes with a silence that began at a time or before."""
+        """Return the nodes with an unwanted range that began at a time or before."""
         return [node for node, silence in self.unwanted.items() if silence.since_ms <= since_ms]
 
     def concerns(self, node: str, interest: KnownInterest) -> bool:
@@ -163,26 +163,26 @@ class Forwarding:
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
 
     def is_flooded(self, nodes: Iterable[str], interest: KnownInterest) -> bool:
-        """Return whether what is known of any node but the one that the stream comes from is less than its vector."""
+        """Return whether the interest known of any other node than the stream's source is older than its vector."""
         vector_at = self.vector_at
         return any(
             node != self.came_from and self._verdict(node, vector_at, interest) == _INSUFFICIENT for node in nodes
         )
 
     def tip(self) -> StreamRun:
-        """Return a run that tells only how far the stream has got, as far as this broker knows."""
+        """Return a run that announces only the stream's position, as far as this broker knows."""
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
 
     def _wants(self, node: str, data: Data, interest: KnownInterest) -> bool:
-        """Return whether what is known of a direction matches a message by any of its keys."""
+        """Return whether a known pattern of a direction matches a message by any of its keys."""
         space = self.stream.space
         if node in interest.wanting(space, data.key):
             return True
         return any(node in interest.wanting(space, key) for key in data.copies)
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
-        """Return a run with what is kept; it takes along the silence right before it."""
+        """Return a run with the kept elements, including the unwanted range right before it."""
         silence = self.unwanted.pop(node, None)
         if silence is None:
             return [_run(run, run.first, kept)]
@@ -191,7 +191,7 @@ class Forwarding:
         return [self._silent(silence), _run(run, run.first, kept)]
 
     def _stay_silent(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
-        """Extend the silence by a run, and return the earlier silence if the run does not continue it."""
+        """Extend the unwanted range by a run, and return the earlier range if the run does not continue it."""
         silence = self.unwanted.get(node)
         if silence is not None and silence.last + 1 == run.first and silence.vector_at == run.vector_at:
             silence.last = run.last
@@ -209,7 +209,7 @@ class Forwarding:
             del self.vectors[min(n for n in self.vectors if n)]
 
     def _verdict(self, node: str, number: int, interest: KnownInterest) -> int:
-        """Return what is known of a direction, compared with the vector with a number. Cost: a look-up if cached."""
+        """Compare the known interest of a direction with the vector of a number. Cost: a look-up if cached."""
         if self._version != interest.version:
             self._verdicts.clear()
             self._version = interest.version

@@ -16,7 +16,7 @@ from broker.overlay.timing import Timing
 
 
 class Inner(LogicalBroker):
-    """One logical inner broker. All it knows is lost with its process, and is told again."""
+    """One logical inner broker. It keeps its state in memory only; after a restart its neighbours send it again."""
 
     __slots__ = ("_dirty", "_forget_ms", "_silent", "counts", "forwardings")
 
@@ -35,7 +35,7 @@ class Inner(LogicalBroker):
         return any(forwarding.is_flooded(nodes, self.interest) for forwarding in self.forwardings.values())
 
     def tick(self, now_ms: int) -> None:
-        """Announce silence that has waited long enough, and what has to be repeated."""
+        """Announce unwanted numbers that have waited long enough, and repeat what is due."""
         self._untold = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
@@ -57,7 +57,7 @@ class Inner(LogicalBroker):
         return output
 
     def _review(self, now_ms: int) -> None:
-        """Do nothing: each run asks for what is known then."""
+        """Do nothing: each run looks up the interest when it is forwarded."""
 
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
@@ -110,7 +110,7 @@ class Inner(LogicalBroker):
             self._tell(stream, peer)
 
     def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
-        """Say on a link how far a stream has got, if it came from elsewhere and somebody there may lack something."""
+        """Announce the position of a stream on a link to which a leaf belongs that may lack part of it."""
         node, forwarding = peer.node, self.forwardings.get(stream)
         if forwarding is None or not forwarding.reached or forwarding.came_from in {"", node}:
             return
@@ -124,14 +124,14 @@ class Inner(LogicalBroker):
             peer.send(tip, tip.vector, self._output)
 
     def _upstream(self, stream: StreamName) -> str | None:
-        """Return the tree node behind which the leaf is that publishes a stream."""
+        """Return the tree node that leads to the publishing leaf of a stream."""
         node = self.interest.direction(stream.leaf)
         if node is None and stream in self.forwardings:
             return self.forwardings[stream].came_from or None
         return node
 
     def _ack(self, output: list[Outgoing]) -> None:
-        """Send upstream what all interested leaves have. The updates that say which leaves these are come first."""
+        """Send upstream the position that all interested leaves have reached, after updates that name them."""
         for stream in self._dirty:
             up = self._upstream(stream)
             if up is None:
@@ -147,8 +147,8 @@ class Inner(LogicalBroker):
     def _forget_streams(self) -> None:
         """Forget streams that were idle since the last call and that nobody publishes, or that nobody wants.
 
-        Of a stream with several incarnations those that are idle have ended.
-        What comes of such a stream later begins with a vector, as after a start. Cost: the streams.
+        The idle incarnations of a stream have ended. A stream that resumes later begins with a vector, as after a
+        start. Cost: the streams.
         """
         busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
         for stream, forwarding in list(self.forwardings.items()):

@@ -153,7 +153,7 @@ class Interest(InterestScheme):
         return self._directions[node].replicas
 
     def forget(self, leaf: str) -> None:
-        """Withdraw a leaf that is away for good, where the broker that announced it is lost."""
+        """Withdraw a leaf that is gone for good, where the broker that announced it is lost."""
         for node in self._neighbours:
             for broker, replica in self._directions[node].replicas.items():
                 if replica.lost_ms is not None and leaf in replica.times:

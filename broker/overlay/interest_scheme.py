@@ -64,7 +64,7 @@ class InterestScheme:
 
     @abstractmethod
     def _begin(self) -> None:
-        """Prepare what the scheme keeps beside the tables."""
+        """Prepare what the scheme keeps besides the tables."""
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class InterestScheme:
         return () if table is None else table.wanting(key)
 
     def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
-        """Return what `wanting` returned for the keys that it was asked for, until something changes."""
+        """Return the cached results of `wanting` by key, which a change of the interest drops."""
         table = self._tables.get(space)
         return {} if table is None else table.answers
 
@@ -170,7 +170,7 @@ class InterestScheme:
         """Return V_b of the leaves behind a tree node that are interested in a space."""
 
     def spaces(self, node: str) -> list[Space]:
-        """Return the spaces of which a tree node wants something."""
+        """Return the spaces with a pattern that a tree node wants."""
         return sorted(space for space, table in self._tables.items() if table.patterns(node))
 
     @abstractmethod
@@ -183,15 +183,15 @@ class InterestScheme:
 
     @abstractmethod
     def announced(self, node: str, broker: str) -> int:
-        """Return the serial of what a broker was last told, 0 if it was not told everything yet."""
+        """Return the serial of the last announcement to a broker, 0 if it has not got everything yet."""
 
     @abstractmethod
     def applied(self, node: str, broker: str) -> int:
-        """Return the serial of what a broker told last, 0 if there is nothing."""
+        """Return the serial of a broker's last announcement, 0 if there is none."""
 
     @abstractmethod
     def reachable(self, node: str, broker: str) -> frozenset[str]:
-        """Return the leaves to which a way leads over a broker now."""
+        """Return the leaves that are reachable over a broker now."""
 
     def time(self, leaf: str) -> int:
         """Return V_b of a leaf, interested or not; 0 if it is behind no direction."""
@@ -221,12 +221,12 @@ class InterestScheme:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _reaches(self, node: str, leaf: str) -> bool:
-        """Return whether a way leads to a leaf over a tree node now, as far as the scheme knows."""
+        """Return whether a leaf is reachable over a tree node now, as far as the scheme knows."""
         return True
 
     @abstractmethod
     def forget(self, leaf: str) -> None:
-        """Withdraw a leaf that is away for good, where nobody announces it."""
+        """Withdraw a leaf that is gone for good, where no broker announces it."""
 
     def _locate(self, leaf: str, node: str) -> None:
         """Note behind which tree node a leaf is that one of them lists or does not.
@@ -263,5 +263,5 @@ class InterestScheme:
         return told
 
     def _announced_to(self, node: str) -> Iterable[Conjunction]:
-        """Return the patterns that a neighbour node is told."""
+        """Return the patterns that are announced to a neighbour node."""
         return (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))

@@ -154,7 +154,7 @@ class Leaf(LogicalBroker):
         asking = sum(sink.asks for sink in self.sinks.values())
         for stream, sink in list(self.sinks.items()):
             if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
-                self._drop_sink(stream)  # what came of it was late, and its publisher knows it no more
+                self._drop_sink(stream)  # its packets were late, and its publisher no longer knows it
                 continue
             floor = self._start_points.floor(sink.stream.space)
             nack = sink.nack(floor, now_ms, self._timing.window_bytes // max(1, asking))
@@ -434,7 +434,7 @@ class Leaf(LogicalBroker):
         return self.sources.get(stream.space) if stream.leaf == self._name else None
 
     def _review(self, now_ms: int) -> None:
-        """Review the streams whose interest has changed, and those that wait to hear of a leaf."""
+        """Review the streams whose interest has changed, and those that wait for news of a leaf."""
         touched = self.interest.take_touched()
         if self._waiting and self._reviewed != self.interest.version:
             touched |= self._waiting
@@ -493,7 +493,7 @@ class Leaf(LogicalBroker):
     def _tip(self, source: StreamSource) -> None:
         """Say how far a stream has got, unless all have it and know of the interest that its vector promises.
 
-        Who reads a virtual time of itself there that it never had goes on above it.
+        A leaf that reads a virtual time of its own there that it never had continues above it.
         """
         if source.needed_from() <= source.sent or source.stream.space in self._waiting:
             tip = source.tip()

@@ -21,7 +21,7 @@ _DATA_WITH_COPIES: Final = 3
 
 
 class DamagedPacket(ValueError):
-    """Bytes that are no packets of this version; the text says what is wrong."""
+    """Bytes that are not packets of this version; the text says what is wrong."""
 
 
 class PacketWriter:
@@ -124,7 +124,7 @@ class PacketReader:
         self._end = end
 
     def skip(self) -> None:
-        """Leave out the fields that are left."""
+        """Skip the remaining fields."""
         self._at = self._end
 
     def end(self) -> None:

@@ -113,14 +113,14 @@ class VectorChange:
 
 
 Element = Data | VectorChange
-"""What a number of a stream means."""
+"""The meaning of a stream's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The first packet in each direction of a link.
 
-    A session is a number that the sender never used before: serials begin anew with each. `subscriptions` says whether
+    A session is a number that the sender never used before: serials start over with each. `subscriptions` says whether
     patterns travel over the link; both ends have to agree. The sender takes no message of more than `message_bytes`,
     header and body together. `process` is a number that no other process has.
     """
@@ -160,7 +160,7 @@ class Update:
 
 
 class Contradiction(ValueError):
-    """What a broker announced cannot be true beside what others did; the text says why. The link to it has to end."""
+    """The announcement of a broker contradicts another one; the text says why. The link to it has to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,6 @@ class ReferencePacket:
 
 
 InterestPacket = Update | UpdateAck | Resync | ReferencePacket
-"""What brokers tell each other of the interest behind them."""
+"""The packets with which brokers announce the interest behind them."""
 
 Packet = Hello | InterestPacket | StreamRun | Nack | Ack

@@ -16,7 +16,7 @@ GRACE_MS = 20
 """How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
 
 STREAM_MS = 1_000
-"""How long answers that come one after the other may stop before the question is repeated."""
+"""How long answers that come one after another may stop before the question is repeated."""
 
 FIRST_WAIT_MS = 300
 LEAST_WAIT_MS = 100

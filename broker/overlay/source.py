@@ -23,7 +23,7 @@ class StreamSource:
 
     `vector` is V_m of whatever is published next: the later of what the leaf knows of the interest behind its neighbour
     and of what it promised before. Its entries never fall while their leaf stays in it. If it is not that of the last
-    vector change of the stream, a change has to be appended before the next message.
+    vector change of the stream, a change must be appended before the next message.
 
     The data folder may be a copy that is older than what others have. So a vector change goes before the first message
     of a process in any case, and with it the stream gets another incarnation. Who had an earlier one asks what follows.
@@ -91,7 +91,7 @@ class StreamSource:
 
     @property
     def begins(self) -> bool:
-        """Return whether a vector change has to be appended before the next message."""
+        """Return whether a vector change must be appended before the next message."""
         return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation
 
     @property

@@ -111,7 +111,7 @@ class Subscriptions:
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
         """Apply a batch: bindings with their conjunctions and whether they are durable, and bindings that are gone.
 
-        A binding in both was replaced, and starts anew.
+        A binding in both was replaced, and starts over.
         """
         batch = BindingBatch()
         was_durable = bool(self._durable)

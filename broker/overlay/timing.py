@@ -7,37 +7,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often, how late and how much."""
+    """The periods and limits of one broker of an overlay."""
 
     silence_ms: int = 100
-    """The longest time that an inner broker keeps a silence to itself."""
+    """The longest time that an inner broker delays the announcement of unwanted numbers."""
 
     ack_ms: int = 100
     stall_ms: int = 400
-    """How long acks may stand still before the publishing leaf sends the stream over another broker of the node, and
-    says on all links how far it has got."""
+    """How long acks may make no progress before the publishing leaf sends the stream through another broker of the
+    node, and announces its position on all links."""
 
     tip_ms: int = 1_000
-    """How often it says so again."""
+    """How often it repeats that announcement."""
 
     avoid_ms: int = 10_000
-    """How long it stays away from the brokers over which the acks stood still."""
+    """How long it avoids brokers through which acks made no progress."""
 
     vector_ms: int = 100
-    """The shortest time between two vector changes of a stream, so that many bindings at once cost few of them."""
+    """The shortest time between two vector changes of a stream, so that many new bindings share one change."""
 
     vector_idle_ms: int = 30_000
     """How long a vector change waits for a message."""
 
     forget_ms: int = 10_000
-    """How often an inner broker looks for streams that were idle since the last look and that nobody needs."""
+    """How often an inner broker forgets streams that were idle since the last check and that nobody needs."""
 
     run_bytes: int = 65_536
     window_bytes: int = 4_194_304
-    """The most that is on its way to a leaf in answer to its questions, all streams together."""
+    """The most bytes in flight to a leaf in answer to its requests, over all streams."""
 
     burst_runs: int = 16
     """The most runs of a stream between two polls of the output."""
 
     waiting_bytes: int = 16_777_216
-    """The most that all sinks of a leaf keep out of order."""
+    """The most bytes that all sinks of a leaf hold out of order."""

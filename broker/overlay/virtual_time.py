@@ -17,7 +17,7 @@ RESERVE: Final = 1024
 class VirtualTime:
     """The clock of one leaf broker. It never returns to a time that the leaf broker had before, through crashes too.
 
-    `bound` has to be persisted before anything that carries the current time leaves the broker. After a crash the clock
+    `bound` must be persisted before anything that carries the current time leaves the broker. After a crash the clock
     begins behind the persisted bound, by a distance that is random: the `incarnation`. So the times of two lives that
     begin with the same data folder, one of them an older copy, tell apart: a time above the persisted bound that this
     clock never had is another life's.

@@ -1,4 +1,4 @@
-"""Packets as bytes. A link carries them one after the other, whatever messages they are cut into.
+"""Packets as bytes. A link carries them one after another, whatever messages they are cut into.
 
 All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a list is its length (u32) and its entries.
 
@@ -11,7 +11,7 @@ All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a li
 
 A vector is a list of (text, u64), a space two texts, a conjunction a space and a text, a stream a text, a space and a
 u64, its incarnation. A flag is a u8, 0 or 1; an optional list has a flag in front.
-The hello begins with its version, so that brokers of other versions can say what they refuse.
+The hello begins with its version, so that brokers of other versions can name what they refuse.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from broker.overlay.packets import (
 __all__ = ["OTHER_PACKETS_BYTES", "VERSION", "PacketPieces", "decode", "encode"]
 
 VERSION: Final = 3
-"""What `Hello.version` says: brokers with different versions do not link."""
+"""The value of `Hello.version`: brokers with different versions do not link."""
 
 OTHER_PACKETS_BYTES: Final = 64 << 20
-"""What a packet may have beside one message: a run of other messages, or an update of a million leaves."""
+"""What a packet may have besides one message: a run of other messages, or an update of a million leaves."""
 
 _LENGTH_BYTES: Final = 4
 
@@ -46,20 +46,20 @@ _LENGTH_BYTES: Final = 4
 class PacketPieces:
     """Joins the messages of one direction of a link to whole packets.
 
-    Cost: each byte is copied twice at most, however many pieces a packet has.
+    Cost: each byte is copied at most twice, however many pieces a packet has.
     """
 
     __slots__ = ("_held_bytes", "_limit_bytes", "_needed_bytes", "_pieces")
 
     def __init__(self, message_bytes: int) -> None:
-        """`message_bytes` is the largest message of a stream that this end takes."""
+        """`message_bytes` is the largest message of a stream that this end accepts."""
         self._limit_bytes = message_bytes + OTHER_PACKETS_BYTES
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = 0
 
     def whole(self, piece: bytes) -> bytes:
-        """Take a piece, and return all packets that are complete now. Raises: DamagedPacket if one is too long."""
+        """Add a piece, and return all packets that are complete now. Raises: DamagedPacket if one is too long."""
         if self._pieces:
             self._pieces.append(piece)
             self._held_bytes += len(piece)
@@ -129,7 +129,7 @@ def _write_hello(writer: PacketWriter, hello: Hello) -> None:
 def _read_hello(reader: PacketReader) -> Hello:
     version, broker, tree_node, session = reader.number(), reader.text(), reader.text(), reader.number()
     leaf = reader.flag()
-    if version != VERSION:  # what follows is not known, and the link will be refused
+    if version != VERSION:  # the rest cannot be parsed, and the link will be refused
         reader.skip()
         return Hello(broker, tree_node, session, leaf, version)
     limits = reader.flag(), reader.number()
@@ -175,7 +175,7 @@ def _read_update_ack(reader: PacketReader) -> UpdateAck:
 
 
 def _write_resync(_writer: PacketWriter, _resync: Resync) -> None:
-    """Write nothing: the kind says it all."""
+    """Write nothing: the kind is all."""
 
 
 def _read_resync(_reader: PacketReader) -> Resync:

@@ -1,4 +1,4 @@
-"""Links that this process opens: one connection attempt after the other, with growing pauses."""
+"""Links that this process opens: one connection attempt after another, with growing pauses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no pr
 
 
 class DialledCarrier(ClientEvents):
-    """The connection of a link that this process opened; the other broker's first message says where to answer."""
+    """The connection of a link that this process opened; the other broker's first message names the reply address."""
 
     peer = "the other broker"
     cancelled = "the other broker ended the link"
@@ -64,7 +64,7 @@ class DialledCarrier(ClientEvents):
         self._late: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Consume the messages of the link; a link that does not begin in time ends."""
+        """Consume the messages of the link; close a link that does not begin in time."""
         self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
             await self.connection.open()
@@ -74,7 +74,7 @@ class DialledCarrier(ClientEvents):
             self.connection.fail(refused)
 
     def delivered(self, message: Received) -> None:
-        """Take a message; the first one begins the link."""
+        """Handle a message; the first one begins the link."""
         if self.link is not None:
             self.link.take(message.body)
         elif not self.connection.ended.done():
@@ -84,7 +84,7 @@ class DialledCarrier(ClientEvents):
             self.link = self._begin(self)
 
     def writable(self, *, is_writable: bool) -> None:
-        """Stop or allow runs: the other end does not read, or again."""
+        """Stop runs when the other end does not read, and allow them when it reads again."""
         self.has_room = is_writable
 
     def ended(self, _error: CallRefused) -> None:
@@ -131,11 +131,11 @@ class Dialler:
         self.needed.set()
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         self._tasks.start(self._run())
 
     def carries(self, link: OverlayLink) -> bool:
-        """Return whether a link is the one that this end opened."""
+        """Return whether this end opened the link."""
         return self._carrier is not None and self._carrier.link is link
 
     async def stop(self) -> None:
@@ -157,7 +157,7 @@ class Dialler:
                 _log.error("overlay.link_crashed", broker=self._own, peer=self._neighbour.broker, exc_info=error)
             facts: dict[str, Any] = {"broker": self._own, "peer": self._neighbour.broker, "reason": reason}
             if was_open:
-                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ends at once is refused for what it says
+                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ends at once was refused for its contents
                     pause_s = PAUSE_S
                 _log.warning("overlay.link_lost", **facts)
             elif self.needed.is_set():

@@ -72,7 +72,7 @@ class Commits:
 
 
 class LeafVhost:
-    """What the leaf has of one vhost."""
+    """The leaf's state of one vhost."""
 
     def __init__(self, engine: Engine, overlay: VhostOverlay) -> None:
         self.engine = engine
@@ -102,7 +102,7 @@ class LeafDriver:
     ) -> None:
         """`make_interest` makes the leaf's knowledge of interest, above a virtual time.
 
-        `takes_part` tells of a vhost and an exchange whether it is in the overlay.
+        `takes_part` returns whether an exchange of a vhost is in the overlay.
         """
         self.name = name
         self._node = node
@@ -185,7 +185,7 @@ class LeafDriver:
     def turn(self, now_ms: int) -> list[Outgoing]:
         """Pass on what has happened in the vhosts and in the logic, and return the packets to send."""
         for name, held in self.vhosts.items():
-            for exchange in held.overlay.take_opened():  # a new stream: nothing has to be found
+            for exchange in held.overlay.take_opened():  # a new stream has no history to look up
                 self._opened(held, exchange)
                 self.leaf.space_opened(Space(name, exchange), now_ms)
             self._commit_grown(name, held)
@@ -292,7 +292,7 @@ class LeafDriver:
     # -- bindings -----------------------------------------------------------------------------------------------------
 
     def _change_bindings(self, limit: int | None = None, *, at_start: bool = False) -> None:
-        """Tell the logic a batch of what the bindings want."""
+        """Pass a batch of wanted patterns to the logic."""
         came: list[tuple[str, Conjunction, bool]] = []
         gone, self._ended = self._ended, []
         for held in self.vhosts.values():

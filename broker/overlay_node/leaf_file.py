@@ -55,7 +55,7 @@ class LeafFile:
         self.path = folder / "overlay"
 
     def read(self) -> LeafNote:
-        """Return what the leaf noted; one of another name begins anew, above its time.
+        """Return what the leaf noted; one of another name starts over, above its time.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """

@@ -1,4 +1,4 @@
-"""The streams of the leaf of this process, in all vhosts: what the overlay's logic asks of their storage."""
+"""The streams of the leaf of this process, in all vhosts: the storage interface of the overlay's logic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LeafLog"]
 class LeafLog:
     """The StreamLog of the leaf.
 
-    A stream ends with its vhost. Its numbers are silent from then on, and nothing is kept for it.
+    A stream ends with its vhost: its numbers are unwanted from then on, and nothing is kept for it.
     """
 
     def __init__(self, appended: Callable[[Space], None]) -> None:
@@ -25,12 +25,12 @@ class LeafLog:
         self._ended: dict[Space, int] = {}
 
     def open(self, space: Space, stream: ExchangeLog) -> None:
-        """Take a stream whose vectors are known; all that it has is durable."""
+        """Open a stream whose vectors are known; all its elements are durable."""
         self._streams[space] = stream
         self._durable[space] = max(stream.last, self._ended.pop(space, 0))
 
     def close(self, space: Space) -> None:
-        """End a stream: its vhost goes."""
+        """End a stream: its vhost is deleted."""
         stream = self._streams.pop(space, None)
         if stream is not None:
             stream.before_next(None)
@@ -45,7 +45,7 @@ class LeafLog:
         if space in self._durable:
             self._durable[space] = max(self._durable[space], upto)
 
-    # -- what the logic asks ------------------------------------------------------------------------------------------
+    # -- calls of the logic ------------------------------------------------------------------------------------------
 
     def spaces(self) -> Iterable[Space]:
         """Return the spaces whose stream is open."""
@@ -56,12 +56,12 @@ class LeafLog:
         return self._durable[space] if space in self._durable else self._ended.get(space, 0)
 
     def trimmed(self, space: Space) -> int:
-        """Return the number up to which elements are gone."""
+        """Return the number up to which elements are trimmed."""
         stream = self._streams.get(space)
         return self._ended.get(space, 0) if stream is None else stream.trimmed
 
     def lost(self, space: Space) -> int:
-        """Return the number up to which elements may have gone before all leaves had them."""
+        """Return the number up to which elements may have been dropped before all leaves had them."""
         stream = self._streams.get(space)
         return 0 if stream is None else stream.lost_upto
 
@@ -101,7 +101,7 @@ class LeafLog:
             stream.trim(upto)
 
     def mark_lost(self, space: Space, upto: int) -> None:
-        """Note durably that elements up to a number go before all leaves had them."""
+        """Note durably that elements up to a number are dropped before all leaves had them."""
         stream = self._streams.get(space)
         if stream is not None:
             stream.mark_lost(upto)

@@ -89,7 +89,7 @@ class Links:
     def accept(self, arguments: Mapping[str, Any], accepted: AcceptedLink) -> OverlayLink:
         """Return this end of a link that a neighbour opens.
 
-        Raises: ChannelError 403 for a broker that is no neighbour, and for a second process of its name; 406 while a
+        Raises: ChannelError 403 for a broker that is not a neighbour, and for a second process of its name; 406 while a
             link is open that this end keeps.
         """
         peer, own = arguments.get(BROKER_ARGUMENT), arguments.get(PEER_ARGUMENT)

@@ -46,7 +46,7 @@ class LinkEvents(Protocol):
         """Note that both ends have said hello."""
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
-        """Take packets of an open link. Raises: Contradiction for what cannot be true beside what others said."""
+        """Take packets of an open link. Raises: Contradiction when they contradict what others announced."""
 
     def lost(self, link: OverlayLink) -> None:
         """Note that an open link has ended."""

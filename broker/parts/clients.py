@@ -1,4 +1,4 @@
-"""The clients of a broker: users and rights, alarms, and the listener that has all connections."""
+"""The clients of a broker: users and rights, alarms, and the listener with all connections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Clients(Part):
         self.listener: Listener
 
     async def open(self) -> None:
-        """Make what a client needs; users and rights are added with the definitions."""
+        """Create the parts that a client needs; users and rights are added with the definitions."""
         shared, vhosts = self._shared, self._data.vhosts
         settings = shared.settings
         self._passwords = PasswordThreads(asyncio.get_running_loop())
@@ -52,7 +52,7 @@ class Clients(Part):
         self.permissions = Permissions(users)
         self.usage = Usage(users)
         self.alarms = Alarms(watermarks(settings))
-        self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes)
+        self.throttle = PublisherThrottle(self.alarms, vhosts.pending_bytes, tell_vhosts=vhosts.take_alarm)
         shared.turn.check_backlog_by(self.throttle.turn, self.throttle.counted_bytes)
         self.logins = logins_of(settings.auth, users, self._passwords.check)
         self.listener = Listener(
@@ -75,7 +75,7 @@ class Clients(Part):
         self.alarm_watch.measure()
 
     async def stop(self, timeout_s: float) -> None:
-        """Finish what clients were promised, then close AMQP's and HTTP's connections side by side."""
+        """Send the confirms that clients are owed, then close AMQP and HTTP connections concurrently."""
         stopping = self._shared.stopping
         await self._data.drain(timeout_s)
         await asyncio.sleep(0)  # one turn writes the last confirms
@@ -85,7 +85,7 @@ class Clients(Part):
         )
 
     async def close(self) -> None:
-        """Abort every connection that is left."""
+        """Abort the remaining connections."""
         self.drop()
         self._passwords.close()
 

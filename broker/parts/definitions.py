@@ -36,18 +36,18 @@ class ClusterClients:
         return len(self._listener.transports)
 
     def block(self, reason: str) -> None:
-        """Block those that publish, and tell them why."""
+        """Block the publishers, and tell them the reason."""
         _log.warning("alarm.raised", **self._alarms.raise_outage(reason).fields())
         self._throttle.alarms_changed()
 
     def unblock(self) -> None:
-        """Let them publish again."""
+        """Unblock the publishers."""
         self._alarms.clear_outage()
         _log.info("alarm.cleared", kind=DATABASE)
         self._throttle.alarms_changed()
 
     def drop(self, reason: str) -> None:
-        """Close all connections with 320; what waits to be written to them is not: other nodes may have it by now."""
+        """Close all connections with 320 and discard unwritten output: other nodes may have its messages by now."""
         for transport in list(self._listener.transports):
             transport.drop(reason)
 

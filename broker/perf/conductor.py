@@ -282,7 +282,7 @@ class Ledger:
         outcome.failures += dict.fromkeys(figures["fault"] for figures in last if figures["fault"])
         blocked = next((text for figures in last if (text := figures.get("blocked_for"))), "")
         if blocked:
-            outcome.failures.append(f"the broker takes no messages (connection.blocked): {blocked}")
+            outcome.failures.append(f"the broker accepts no messages (connection.blocked): {blocked}")
         if outcome.seconds > self._shown_s + _LEAST_INTERVAL_S:
             self._show(outcome.seconds)
         elif outcome.intervals:

@@ -1,4 +1,4 @@
-"""Runs the generator's processes: starts them together, passes messages between them and the run, always ends them.
+"""Runs the generator's processes: starts them together, passes messages between them and the run, and always ends them.
 
 The first Ctrl-C asks a run to stop, the second aborts it.
 """

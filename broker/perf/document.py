@@ -12,7 +12,7 @@ from broker.perf.faults import BadDocument
 T = TypeVar("T")
 
 _SHOWN_LETTERS: Final = 40
-_MOST: Final = 1e300  # a larger number is no real measurement, and the next sum of it would be infinite
+_MOST: Final = 1e300  # a larger number is not a real measurement, and the next sum of it would be infinite
 _EXPECTED: Final[dict[type, tuple[tuple[type, ...], str]]] = {  # JSON types of a field's type, and their name
     dict: ((dict,), "an object"),
     tuple: ((list,), "a list"),
@@ -108,4 +108,4 @@ def _cut(text: str) -> str:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")

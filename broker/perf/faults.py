@@ -12,7 +12,7 @@ class Refusal(Fault):
 
 
 class BrokenStream(Fault):
-    """The received bytes are no valid sequence of AMQP frames, or differ from the announced frames."""
+    """The received bytes are not a valid sequence of AMQP frames, or differ from the announced frames."""
 
 
 class Stalled(Fault):
@@ -28,4 +28,4 @@ class BadOptions(Exception):
 
 
 class BadDocument(Exception):
-    """A document of the wrong form; the text is one line that says where."""
+    """A document of the wrong form; the text is one line that names the place."""

@@ -25,7 +25,7 @@ from broker.perf.topology import RunTopology
 from broker.perf.wire import PUBLISH_CHANNEL
 
 _CEILING_S: Final = 1.0
-_REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes long
+_REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes a while
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Stage:
 
 @contextmanager
 def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
-    """Create the topology of a run, and always remove it at exit.
+    """Create the topology of a run, and always remove it at the end.
 
     Raises: BadOptions for a --pid that does not exist, Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
     """

@@ -44,7 +44,7 @@ def rate(text: str) -> float:
     """Return the events per second of 0.5, 1000 or 10k; more than 0."""
     value = _read(text, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
     if not value:
-        raise ArgumentTypeError(f"{text!r} is no rate: leave it out for as fast as possible")
+        raise ArgumentTypeError(f"{text!r} is not a rate: leave it out for as fast as possible")
     return value
 
 

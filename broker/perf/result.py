@@ -105,7 +105,7 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The figures of the generator itself: a run that it limits tells nothing about the broker."""
+    """The figures of the generator itself: a run limited by it says nothing about the broker."""
 
     cpu_s: float = 0.0
     busy_share: float = 0.0

@@ -22,7 +22,7 @@ TURN_S: Final = 0.2
 class ScriptedRun:
     """The conversations of a run, and the resource usage since its start.
 
-    Invariant: `fault` is the first fault of any conversation, None before.
+    Invariant: `fault` is the first fault of any conversation, None without one.
     """
 
     def __init__(

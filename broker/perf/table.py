@@ -40,7 +40,7 @@ def _cell(row: Measure, at: int) -> str:
 
 
 def head(result: Result) -> str:
-    """Return one line that says what was measured."""
+    """Return one line that names the measured broker and scenario."""
     broker = result.broker
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     place = f"{plain(broker.product) or 'a broker'} at {plain(host)}:{broker.port}"

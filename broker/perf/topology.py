@@ -108,7 +108,7 @@ def addressing_of(options: argparse.Namespace) -> tuple[RunTopology, list[str], 
     queues = numbered(named, options.queues) if options.queues > 1 else [named]
     exchange = options.exchange if options.exchange is not None else own if options.keys else ""
     if options.predeclared and options.queue is None and (options.consumers or not exchange):
-        raise BadOptions("--predeclared takes a queue that is there: name it with -u")
+        raise BadOptions("--predeclared needs an existing queue: name it with -u")
     if not options.producers and options.queue is None:
         raise BadOptions("-x 0 consumes what others publish: name the queue with -u")
     if options.predeclared and options.queue is None:

@@ -36,7 +36,7 @@ CONFIRM_SELECT, CONFIRM_SELECT_OK = (85, 10), (85, 11)
 
 CONSUMER_TAG = "bench"
 PUBLISH_CHANNEL = 1
-CONSUME_CHANNEL = 2  # differs from the publisher's, so that a broker has to write every frame header anew
+CONSUME_CHANNEL = 2  # differs from the publisher's, so that a broker must write each frame header
 FRAME_HEAD = Struct(">BHI")
 METHOD_HEAD = Struct(">HH")
 CONTENT_HEAD = Struct(">HHQH")

@@ -75,7 +75,7 @@ class ServerRefused(PipelineFault):
 
 
 class LakeRefused(PipelineFault):
-    """A lake cannot do what was requested, or is no lake."""
+    """A lake cannot do what was requested, or is not a lake."""
 
 
 class TapTaken(LakeRefused):
@@ -126,7 +126,7 @@ def fault_in(error: BaseException) -> PipelineFault | None:
 def said_plainly() -> Iterator[None]:
     """Let a fault inside reach the user of Spark without the worker's stack trace before it.
 
-    Spark's worker formats the exception that it catches, so the stack trace has to be switched off before that.
+    Spark's worker formats the exception that it catches, so the stack trace must be switched off before that.
     """
     try:
         yield

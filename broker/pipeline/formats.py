@@ -127,7 +127,7 @@ class MessageFormat(SlotFormat):
 
     def _check_speculation(self) -> None:
         if self.speculates:
-            raise SinkRefused("the session has spark.speculation, whose second attempts would publish beside the first")
+            raise SinkRefused("the session has spark.speculation, whose concurrent second attempts would publish again")
 
 
 class SpeculatingMessageFormat(MessageFormat):

@@ -160,7 +160,7 @@ def _storage_option(text: str) -> tuple[str, str]:
     """Store an object store option as an environment variable, which the JVM and the workers inherit."""
     name, value = setting(text)
     if not name.upper().startswith(OPTIONS):
-        raise argparse.ArgumentTypeError(f"{name!r} is no option of an object store, such as aws_region")
+        raise argparse.ArgumentTypeError(f"{name!r} is not an option of an object store, such as aws_region")
     os.environ[name.upper()] = value
     return name, value
 

@@ -1,4 +1,4 @@
-"""Reads what users name: the options of Spark's formats in any case, paths of this machine, and times.
+"""Parses user input: the options of Spark's formats in any case, paths of this machine, and times.
 
 A time is 2026-11-20 or 2026-11-20T08:30, with a zone or in UTC, or 7d for seven days ago.
 """
@@ -20,9 +20,9 @@ from broker.pipeline.faults import LakeRefused, PipelineFault
 Instant = datetime | str | None
 
 OF_SPARK: Final = ("spark.", "__")
-OF_TABLE: Final = frozenset(("owner", "provider"))  # which Spark's catalog adds for every table
+OF_TABLE: Final = frozenset(("owner", "provider"))  # added by Spark's catalog for every table
 NO_TABLE: Final = (
-    "CREATE TABLE cannot be used, as Spark gives a Python source none of a table's options when it is read or written; "
+    "CREATE TABLE cannot be used, because Spark passes none of a table's options to a Python source; "
     "CREATE TEMPORARY VIEW v USING slotmq OPTIONS (...) can"
 )
 FLAGS: Final = {"true": True, "false": False}
@@ -57,11 +57,11 @@ class GivenOptions:
                 self._given[known[lower]] = value
             elif not lower.startswith(OF_SPARK):
                 close = get_close_matches(lower, known, 1)
-                hint = f"; do you mean {known[close[0]]}?" if close else f", but {', '.join(names)}"
+                hint = f"; did you mean {known[close[0]]}?" if close else f", but {', '.join(names)}"
                 raise refused(f"there is no option {name!r}{hint}")
 
     def text(self, name: str) -> str | None:
-        """Return an option as it is written, None if it is not given."""
+        """Return an option as text, None if it is not given."""
         return self._given.get(name)
 
     def flag(self, name: str) -> bool | None:
@@ -118,7 +118,7 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
         try:
             instant = datetime.fromisoformat(instant)
         except ValueError as error:
-            raise LakeRefused(f"{instant!r} is no time such as 2026-11-20, 2026-11-20T08:30:00Z or 7d") from error
+            raise LakeRefused(f"{instant!r} is not a time such as 2026-11-20, 2026-11-20T08:30:00Z or 7d") from error
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)

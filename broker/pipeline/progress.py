@@ -1,4 +1,4 @@
-"""The progress of a job on standard error: an updated line on a terminal, else a line now and then."""
+"""The progress of a job on standard error: on a terminal a line that is updated, otherwise a new line now and then."""
 
 from __future__ import annotations
 

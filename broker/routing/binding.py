@@ -10,9 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What leads from an exchange to a destination; destination, key and arguments identify it.
+    """A link from an exchange to a destination; destination, key and arguments identify it.
 
-    Source: RabbitMQ: two bindings that differ in their arguments alone are two bindings, for every exchange type.
+    Source: RabbitMQ: bindings that differ only in their arguments are two bindings, for every exchange type.
     """
 
     exchange: str
@@ -28,7 +28,7 @@ def make_binding(exchange: str, destination: Hashable, key: str, arguments: Mapp
 
 
 def binding_identity(key: str, arguments: Mapping[str, Any]) -> Hashable:
-    """Return what tells a binding from all others between the same exchange and destination."""
+    """Return the key and arguments that distinguish a binding from others between the same exchange and destination."""
     return (key, freeze_value(arguments)) if arguments else key
 
 

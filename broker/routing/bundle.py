@@ -11,7 +11,7 @@ from broker.routing.binding import Binding, make_binding
 
 
 class Source(Protocol):
-    """What bindings lead away from: an exchange."""
+    """The source of bindings: an exchange."""
 
     name: str
     deleted: bool
@@ -43,7 +43,7 @@ class Destination(Generic[AnySource]):
 
 
 class Bundle(Generic[AnySource]):
-    """Holds the bindings from one exchange to one destination in the order in which they were made.
+    """Holds the bindings from one exchange to one destination in the order of creation.
 
     Exchange and destination are stored once, and a binding without arguments is stored as its key alone, because one
     queue may have hundreds of thousands.
@@ -69,7 +69,7 @@ class Bundle(Generic[AnySource]):
         return identity in self._arguments
 
     def put(self, identity: Hashable, arguments: Mapping[str, Any]) -> None:
-        """Add a binding that is not there yet."""
+        """Add a new binding."""
         self._arguments[identity] = arguments
 
     def get(self, identity: Hashable) -> Mapping[str, Any] | None:

@@ -185,7 +185,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 
 
 class ResolvedPublish(Dependent):
-    """What a publish cache holds, under a key: it leaves the cache when its route ends.
+    """An entry of a publish cache, which leaves the cache when its route ends.
 
     Shapes: ``cache`` is None while none holds it.
     """

@@ -101,7 +101,7 @@ class CoverIndex:
         return self._count
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places beside the root and of words that patterns name."""
+        """Return the numbers of places besides the root and of words that patterns name."""
         places = 0
         pending = [self._root]
         while pending:

@@ -1,4 +1,4 @@
-"""Dialects of topic binding keys: what separates words, and which of them are wildcards.
+"""Dialects of topic binding keys: their word separators and wildcards.
 
 A dialect turns keys into words of one alphabet, in which the wildcards are `*` and `#`, so that one index and its
 engines serve all dialects.
@@ -20,7 +20,7 @@ from broker.routing.pattern import (
 
 
 class TopicDialect(Protocol):
-    """How a topic exchange reads binding keys and routing keys."""
+    """The dialect in which a topic exchange reads binding keys and routing keys."""
 
     @property
     def name(self) -> str:
@@ -28,7 +28,7 @@ class TopicDialect(Protocol):
 
     @property
     def star(self) -> str:
-        """Return how a binding key writes the wildcard for one word."""
+        """Return the wildcard for one word in binding keys."""
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key."""
@@ -61,9 +61,9 @@ class AmqpDialect:
 class MqttDialect:
     """MQTT's: slashes separate, `+` is one level, `#` is last and matches the level above it too.
 
-    An empty level is a level, and the empty key has one. A topic that begins with `$` is matched by no filter that
-    begins with a wildcard: patterns and keys get a first word that tells whether they begin with `$`. As a level of
-    MQTT holds no slash, a slash marks the levels that are wildcards only to the index.
+    An empty level is a level, and the empty key has one. No filter that begins with a wildcard matches a topic that
+    begins with `$`: patterns and keys get a first word that tells whether they begin with `$`. As a level of MQTT holds
+    no slash, a slash marks the levels that are wildcards only to the index.
 
     Source: MQTT 5.0, section 4.7.
     """
@@ -90,10 +90,10 @@ class MqttDialect:
         for position, level in enumerate(levels):
             if ("+" in level and level != "+") or (HASH in level and level != HASH):
                 raise BindingKeyError(
-                    f"binding key '{key}' is not a topic filter: a wildcard has to be a level of its own"
+                    f"binding key '{key}' is not a topic filter: a wildcard must be a level of its own"
                 )
             if level == HASH and position < len(levels) - 1:
-                raise BindingKeyError(f"binding key '{key}' is not a topic filter: '#' has to be the last level")
+                raise BindingKeyError(f"binding key '{key}' is not a topic filter: '#' must be the last level")
         words = ["$" if key.startswith("$") else "", *(STAR if level == "+" else _escape(level) for level in levels)]
         pattern = Pattern(key, tuple(words), literal=not ("+" in levels or HASH in levels))
         if limits is not None:

@@ -46,7 +46,7 @@ def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
         return default_engine(dialect)
     kind = ENGINES.get(name)
     if kind is None:
-        raise UnknownEngine(f"{name!r} is no topic engine; known are {', '.join((AUTO, *ENGINES))}")
+        raise UnknownEngine(f"{name!r} is not a topic engine; known are {', '.join((AUTO, *ENGINES))}")
     engine: TopicEngine[Any] = kind(dialect)
     return engine
 
@@ -61,4 +61,4 @@ def engine_name(engine: TopicEngine[Any]) -> str:
     for name, kind in ENGINES.items():
         if type(engine) is kind:
             return name
-    raise UnknownEngine(f"{type(engine).__name__} is no topic engine that has a name")
+    raise UnknownEngine(f"{type(engine).__name__} is not a topic engine that has a name")

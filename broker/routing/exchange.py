@@ -28,7 +28,7 @@ PATTERNS_AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ExchangeProperties:
-    """What an exchange is declared with beside its name and type."""
+    """The properties of an exchange besides its name and type."""
 
     durable: bool = False
     auto_delete: bool = False
@@ -266,7 +266,7 @@ class Exchange(Destination["Exchange"]):
     def forward(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
         """Change the patterns of the messages that the outlet takes. Cost: the patterns, and the routes they match.
 
-        Raises: BindingKeyError for what is no pattern, KeyError for a removed one that was not there.
+        Raises: BindingKeyError for what is not a pattern, KeyError for a removed one that was not there.
         """
         listeners = self.listeners
         patterns = [*added]

@@ -16,8 +16,7 @@ from broker.routing.topic_engine import TopicEngine
 class TopicIndex:
     """Maps binding keys to destinations, and a routing key to the destinations it reaches.
 
-    The engine has the destination of a key itself while one binding names the key, as one does for most keys; a
-    `Target` has those of several bindings.
+    While one binding names a key, as is usual, the engine holds its destination itself; a `Target` holds several.
 
     Cost: add and remove cost the words of their key, independent of the number of other bindings.
     """
@@ -45,7 +44,7 @@ class TopicIndex:
         return {**self._engine.counts(), "literals": len(self._literals), "wildcards": self._wildcards}
 
     def footprint_bytes(self, destination: type) -> int:
-        """Return the memory of the index without the destinations, which are of one type. Cost: the whole index."""
+        """Return the memory of the index without the destinations, which have one type. Cost: the whole index."""
         return footprint_bytes(self, closed=(Target,), without=destination)
 
     def parse(self, key: str) -> Pattern:
@@ -85,7 +84,7 @@ class TopicIndex:
         return True
 
     def _put(self, pattern: Pattern, target: Any) -> Any:
-        """Store what a key leads to and return None, or return what it leads to already."""
+        """Store the target of a key and return None, or return its present target."""
         if pattern.literal:
             known = self._literals.get(pattern.text)
             if known is None:

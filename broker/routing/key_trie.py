@@ -47,7 +47,7 @@ class KeyTrie:
         return self._count * KEY_BYTES + self._nodes * NODE_BYTES
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of keys, and of nodes beside the root."""
+        """Return the number of keys, and of nodes besides the root."""
         return {"keys": self._count, "nodes": self._nodes}
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The properties of a message that exchanges may look at."""
+"""The properties of a message that exchanges may read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class MessageFields(Protocol):
-    """The properties of one message that exchanges look at."""
+    """The properties of one message, as exchanges read them."""
 
     @property
     def headers(self) -> Mapping[str, Any]:

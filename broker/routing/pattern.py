@@ -10,7 +10,7 @@ HASH = "#"
 
 
 class BindingKeyError(ValueError):
-    """The binding key is no pattern of its dialect, or exceeds the limits on `#` or on words."""
+    """The binding key is not a pattern of its dialect, or exceeds the limits on `#` or on words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ CLASSIC: Final = "classic"
 
 
 class RandomExchange(Exchange):
-    """Routes each message to one of its destinations, each as likely as any other.
+    """Routes each message to one of its destinations, all equally likely.
 
-    Its draws are a sequence that begins with the name. Cost: O(destinations) for the first message after a change.
+    Its draws are a sequence seeded with its name. Cost: O(destinations) for the first message after a change.
     Source: RabbitMQ, rabbitmq_random_exchange.
     """
 
     type = "x-random"
     chooses = True
-    by_headers = True  # each message is matched for itself, though by no header
+    by_headers = True  # each message is matched by itself, though by no header
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__(name, properties)

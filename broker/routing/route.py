@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Dependent:
-    """What was made from a route and ends with it. Nothing that has ended refers to a destination."""
+    """An object made from a route, which ends with it. An ended one refers to no destination."""
 
     __slots__ = ()
 

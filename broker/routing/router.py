@@ -64,7 +64,7 @@ class Router:
         return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
 
     def dynamic(self, exchange: Exchange) -> bool:
-        """Return whether a message from this exchange can reach an exchange that looks at headers or properties."""
+        """Return whether a message from this exchange can reach an exchange that reads headers or properties."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
         return any(reached.by_headers for reached in self._reachable(exchange))
@@ -74,7 +74,7 @@ class Router:
     ) -> tuple[Any, ...]:
         """Return the queues of one message by its keys and its content.
 
-        Shapes: `more_keys` are those of CC and BCC: an alternate exchange is for messages none of whose keys matched.
+        Shapes: `more_keys` are those of CC and BCC; an alternate exchange gets messages none of whose keys matched.
         """
         keys = (key, *more_keys)
         return self._walk(exchange, lambda reached: reached.match(keys, fields))[0]
@@ -82,7 +82,7 @@ class Router:
     def follow(
         self, exchange: Exchange, destinations: tuple[Any, ...], keys: Sequence[str], fields: MessageFields
     ) -> tuple[Any, ...]:
-        """Return the queues of one message that an exchange leads to some destinations, whatever its bindings say."""
+        """Return the queues of one message that an exchange forwards to given destinations, whatever its bindings."""
         return self._walk(
             exchange, lambda reached: destinations if reached is exchange else reached.match(keys, fields)
         )[0]
@@ -112,7 +112,7 @@ class Router:
         return self._composites.offer((exchange.name, key), queues, parts)
 
     def _walk(self, exchange: Exchange, follow: Callable[[Exchange], tuple[Any, ...]]) -> tuple[tuple[Any, ...], bool]:
-        """Return the queues that are reached, each once, and whether no alternate exchange was missing."""
+        """Return the reached queues, each once, and whether all alternate exchanges exist."""
         queues: dict[Any, None] = {}
         reached = {exchange: None}
         pending = [exchange]

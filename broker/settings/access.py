@@ -12,7 +12,7 @@ __all__ = ["Auth", "Http", "HttpPort", "Metrics", "Tls"]
 
 
 class Auth(SettingsSection):
-    """Who can log in."""
+    """Users, passwords and logins."""
 
     users: dict[str, SecretStr] = Field(
         default={},
@@ -175,7 +175,7 @@ class Http(HttpPort):
     )
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names under which browsers on this machine reach the API, beside localhost and the name of the "
+        description="Names under which browsers on this machine reach the API, besides localhost and the name of the "
         "machine. Other names are refused there, because a foreign page could use them.",
         json_schema_extra={"reload": AT_ONCE},
     )

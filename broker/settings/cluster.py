@@ -22,7 +22,7 @@ class Cluster(SettingsSection):
 
     url: SecretStr = Field(
         default=SecretStr(""),
-        description="The database, as postgresql://user:password@host:port/database; empty means a broker by itself. "
+        description="The database, as postgresql://user:password@host:port/database; empty means a standalone broker. "
         "Needs the extra slotmq[cluster].",
     )
     url_file: str = Field(
@@ -32,7 +32,7 @@ class Cluster(SettingsSection):
     )
     node: str = Field(
         default="",
-        description="The name of this node. A broker does not start under the name of another node that runs.",
+        description="The name of this node. A broker does not start under the name of another running node.",
     )
     schema_name: str = Field(
         default="slotmq",

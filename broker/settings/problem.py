@@ -1,4 +1,4 @@
-"""Problems of settings in words, one line each: the key, and its range or the nearest known key."""
+"""Problems of settings as text, one line each: the key, and its range or the nearest known key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.settings.settings import PREFIX, Settings, limits, sections
 
 __all__ = ["nearest", "problem_lines"]
 
-Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # what it calls a key, and what it says
+Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # its name for a key, and its values
 Path = tuple[str | int, ...]
 
 WORDS: Final = {
@@ -25,7 +25,7 @@ WORDS: Final = {
     "path": "should be a path",
     "missing": "is missing",
 }
-"""What the types of pydantic's faults begin with, and what each means to an operator."""
+"""Prefixes of the types of pydantic's errors, with their meaning for an operator."""
 
 
 def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[str]:
@@ -37,7 +37,7 @@ def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[s
     found = []
     for path, said in by_path.items():
         if path in inner and all(fault["type"] in ("too_short", "missing") for fault in said):
-            continue  # an entry was left out for its own fault
+            continue  # an entry was skipped because of its own fault
         found.append(_line(path, said, layers))
     return found
 
@@ -48,13 +48,13 @@ def _line(path: Path, faults: Sequence[Any], layers: Sequence[Layer]) -> str:
         return f"{where}: unknown key{_meant(path)}"
     said = " or ".join(dict.fromkeys(_words(fault) for fault in faults)).replace(" or should be ", " or ")
     said = said.replace("' or true", "', true")
-    if not path:  # settings of two sections that do not go together; the words name them
+    if not path:  # settings of two sections that contradict each other; the text names them
         return said
     return f"{where}: {said}{_range(path)}"
 
 
 def _path(fault: Any) -> Path:
-    """Return where a fault is, without what pydantic adds: the alternatives of a type that has several."""
+    """Return the place of a fault without pydantic's additions: the alternatives of a union type."""
     path: Path = ()
     model: Any = Settings
     for part in fault["loc"]:
@@ -80,14 +80,14 @@ def _words(fault: Any) -> str:
     said = WORDS.get(kind) or ("" if "_too_" in kind else WORDS.get(kind.partition("_")[0], ""))
     if not said:
         start = next((one for one in ("Value error, ", "Input ", "String ") if fault["msg"].startswith(one)), "")
-        said = fault["msg"].removeprefix(start)  # our own words come after the first
+        said = fault["msg"].removeprefix(start)  # our own text follows the prefix
     return f"{said[0].lower()}{said[1:]}" if fault["loc"] else str(said)
 
 
 def _where(path: Path, layers: Sequence[Layer]) -> str:
-    """Return the key as the topmost layer calls it that has the key, or else most of its tables.
+    """Return the key's name in the topmost layer that has it, or else most of its tables.
 
-    A list is of one layer as a whole.
+    A list comes from one layer as a whole.
     """
     for length in range(_list_at(path), 0, -1):
         for name, layer in reversed(layers):
@@ -116,7 +116,7 @@ def _has(layer: Any, path: Path) -> bool:
 
 
 def _meant(path: Path) -> str:
-    """Return the question after the known key that was meant by an unknown one."""
+    """Return the question whether a known key was meant by an unknown one."""
     model: Any = Settings
     for part in path[:-1]:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
@@ -140,10 +140,10 @@ def _range(path: Path) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Return the question after the known name that was meant, nothing when none is near.
+    """Return the question whether a known name was meant, empty when none is near.
 
-    Where only the key is known, and several sections have it, the first of the file is meant: a port that nobody
-    qualifies is that of [server].
+    Where only the key is given, and several sections have it, the first of the file is meant: an unqualified port is
+    that of [server].
     """
     given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)
     names = {other.removeprefix(PREFIX): other for other in known}

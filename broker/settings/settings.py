@@ -38,7 +38,7 @@ PREFIX: Final = "SLOTMQ_"
 
 
 class Server(SettingsSection):
-    """Where the broker listens and where it stores its data."""
+    """The broker's address and data folder."""
 
     host: str = text("127.0.0.1", "The address to listen on; 0.0.0.0 means every IPv4 address, :: every address.")
     port: int = number(
@@ -89,7 +89,7 @@ class Server(SettingsSection):
 
 
 class Amqp(SettingsSection):
-    """What the broker negotiates with a client, and what a client may send."""
+    """The limits of a client: negotiated values and sizes."""
 
     product: Literal["SlotMQ", "RabbitMQ"] = Field(
         default="SlotMQ",
@@ -236,7 +236,7 @@ class Routing(SettingsSection):
 
 
 class Flow(SettingsSection):
-    """How the broker shares its time among clients."""
+    """The shares of the broker's time for clients and work."""
 
     read_budget_bytes: Size = number(
         128 * KiB,
@@ -269,7 +269,7 @@ class Flow(SettingsSection):
 
 
 class Log(SettingsSection):
-    """What the broker logs on standard error."""
+    """The log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The lowest level that is logged.", json_schema_extra={"reload": AT_ONCE}

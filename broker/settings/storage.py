@@ -25,7 +25,7 @@ class Slots(SettingsSection):
 
 
 class Store(SettingsSection):
-    """How messages are stored on disk."""
+    """The storage of messages on disk."""
 
     sync: bool = Field(
         default=True,

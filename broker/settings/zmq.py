@@ -29,7 +29,7 @@ class ZmqEndpoint(SettingsSection):
     )
     trailing_dot: bool = Field(
         default=True,
-        description="Whether the topic frame is the routing key with a dot behind it, so that the prefix a.b. means "
+        description="Whether the topic frame is the routing key followed by a dot, so that the prefix a.b. means "
         "a.b.#; without it, a prefix a.b also gets a.bc from ØMQ.",
     )
     properties: bool = Field(

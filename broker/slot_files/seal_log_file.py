@@ -1,8 +1,8 @@
 """The file of the seal log: each line is on disk before anything relies on it.
 
 A line is written and synced by itself. So a crash tears at most the last line; a bad line in front of a good one is
-damage, which stops the start. At each start, and when many lines are obsolete, the file is rewritten and renamed: then
-lines that a failed sync had left only in the page cache are on disk, too.
+damage, which stops the start. At each start, and when many lines are obsolete, the file is rewritten and renamed: so
+lines that a failed sync had left only in the page cache reach the disk, too.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class SealLog:
     ) -> SealLog:
         """Return the log of a folder, a new one if it has none; cut a torn last line.
 
-        Shapes: one that is `expected` exists, and if it does not, a new one is made with `quarantine` only.
-        Raises: CorruptFile when it is damaged, or missing where there are slot files; MissingData; NewerFormat;
-            StoreFailed.
+        Shapes: a log that is `expected` should exist; if it does not, a new one is made only with `quarantine`.
+        Raises: CorruptFile when damaged, or missing where there are slot files; MissingData; NewerFormat; StoreFailed.
         """
         path = folder / NAME
         if files.exists(path):
@@ -88,15 +87,15 @@ class SealLog:
         self._append("gap", gap.to_json())
 
     def release(self, released: Released) -> None:
-        """Append that slot files up to a seal are removed. Raises: StoreFailed."""
+        """Append the removal of slot files up to a seal. Raises: StoreFailed."""
         self._append("released", released.to_json())
 
     def set_cursor(self, cursor: Cursor) -> None:
-        """Append the place of a cursor, which may be new. Raises: StoreFailed."""
+        """Append the position of a cursor, which may be new. Raises: StoreFailed."""
         self._append("cursor", cursor.to_json())
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Append that a cursor is removed. Raises: StoreFailed."""
+        """Append the removal of a cursor. Raises: StoreFailed."""
         self._append("cursor_removed", {"name": name, "vhost": vhost, "tap": tap})
 
     def close(self) -> None:
@@ -118,7 +117,7 @@ class SealLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Replace the file with one that has only the live lines; it is on disk then, also without syncs."""
+        """Replace the file with one that has only the live lines; sync it even if syncs are off."""
         unfinished = self._folder / f"{NAME}.unfinished"
         self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
         file = self._files.open(unfinished, create=True)
@@ -142,7 +141,7 @@ class SealLog:
 
 
 def _write(file: File, at: int, lines: list[bytes]) -> int:
-    """Write the lines, empty the list, and return how many bytes they were."""
+    """Write the lines, empty the list, and return the number of bytes written."""
     block = b"".join(lines)
     lines.clear()
     file.write_at(at, block)
@@ -159,7 +158,7 @@ def _read(files: Files, path: Path) -> SealView:
     except BadSealLine as error:
         raise CorruptFile(path, f"{error}; nothing was changed: put a copy of it back") from error
     if not view.store:
-        raise CorruptFile(path, "it does not say whose it is; nothing was changed: put a copy of it back")
+        raise CorruptFile(path, "it does not name its store; nothing was changed: put a copy of it back")
     if good_bytes < len(block):
         _log.warning("seal_log.tail_cut", path=str(path), bytes=len(block) - good_bytes)
     return view

@@ -1,4 +1,4 @@
-"""The starts of the broker and their seals: they tell the histories of two copies of a data folder apart."""
+"""The starts of the broker and their seals: they distinguish the histories of two copies of a data folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class SealStarts:
     __slots__ = ("_starts",)
 
     def __init__(self) -> None:
-        self._starts: list[tuple[int, str]] = []  # with the first seal of each, rising
+        self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def begin(self, seal: int, incarnation: str) -> None:
-        """Note the start that wrote a seal, unless it wrote the previous one, too."""
+        """Note the start that wrote a seal, unless it also wrote the previous one."""
         if self.of(seal) != incarnation:
             self._starts.append((seal, incarnation))
             del self._starts[:-STARTS_MAX]

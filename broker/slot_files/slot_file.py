@@ -63,7 +63,7 @@ assert INDEX_ROW.size == 40
 
 
 class BadSlotFile(Exception):
-    """The bytes are no slot file, or one that cannot be read."""
+    """The bytes are not slot file, or one that cannot be read."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -67,9 +67,9 @@ class SlotFolder:
         expected: bool = False,
         quarantine: bool = False,
     ) -> SlotFolder:
-        """Create the folder if need be and return it, without old snapshots and the remains of a crash.
+        """Open the folder, create it if it is missing, and remove old snapshots and the remains of a crash.
 
-        A slot file that is listed and missing, or of another length, becomes a gap.
+        A listed slot file that is missing, or has another length, becomes a gap.
         Shapes: `incarnation` is the start of the broker; the files that it writes name it. `expected` and `quarantine`
             are those of `SealLog.open`.
         Raises: CorruptFile when the seal log is damaged; MissingData; StoreFailed.
@@ -116,7 +116,7 @@ class SlotFolder:
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
         """Remove slot files; each forced one leaves a gap with its reason. Raises: StoreFailed.
 
-        Shapes: of each queue, all that exist up to one.
+        Shapes: for each queue, all its files up to some seal.
         """
         gone = list(passed)
         for seal, reason in forced:
@@ -159,7 +159,7 @@ class SlotFolder:
                 self._give_up(one, DAMAGED)
 
     def _take_in(self, path: Path, seal: int) -> bool:
-        """List a file if it is whole and has that seal; return whether it is."""
+        """List a file if it is whole and has that seal; return whether it was listed."""
         block = self._files.read(path)
         try:
             view = open_slot(block)

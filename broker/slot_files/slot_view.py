@@ -118,7 +118,7 @@ def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
     """Return a view of a whole slot file. It does not check the rows, see `SlotView.verify`.
 
     Shapes: `crc` is the checksum that the seal log has of the file, None when it is not known.
-    Raises: BadSlotFile when it is no slot file, has a later format, is cut short, or is damaged outside its rows.
+    Raises: BadSlotFile when it is not a slot file, has a later format, is cut short, or is damaged outside its rows.
     """
     block = memoryview(buffer)
     size = len(block)

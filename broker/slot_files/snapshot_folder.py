@@ -63,9 +63,9 @@ class SnapshotFolder:
         return self._files.disk_bytes(self.folder)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is no id."""
+        """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is not an id."""
         if not _ID.fullmatch(snapshot):
-            raise ValueError(f"{snapshot!r} is no id of a snapshot")
+            raise ValueError(f"{snapshot!r} is not an id of a snapshot")
         return self.folder / snapshot / f"{n}.slot"
 
     def draft(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotDraft:

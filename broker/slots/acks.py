@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 __all__ = ["Acks"]
 
 
-@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: each slot has one
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector ignores it: each slot has one
 class Acks:
     """Marks the settled messages of one slot.
 
@@ -55,7 +55,7 @@ class Acks:
         if index >= len(bits):
             bits.frombytes(bytes((index - len(bits) >> 3) + 1))
         elif bits[index]:
-            raise ValueError(f"message {index} of the slot is settled already")
+            raise ValueError(f"message {index} of the slot is already settled")
         bits[index] = 1
         self.count += 1
 
@@ -76,14 +76,14 @@ class Acks:
                 return
             bits = self._leave_order()
         if bits.count(1, start, stop):
-            raise ValueError(f"some message in {start}..{stop - 1} of the slot is settled already")
+            raise ValueError(f"some message in {start}..{stop - 1} of the slot is already settled")
         if stop > len(bits):
             bits.frombytes(bytes((stop - 1 - len(bits) >> 3) + 1))
         bits[start:stop] = 1
         self.count += max(0, stop - start)
 
     def _leave_order(self) -> bitarray:
-        """Return the bits that are needed as soon as a message is settled out of order."""
+        """Create and return the bits, which are needed as soon as a message is settled out of order."""
         bits = self._bits = self.bits(self.count)
         bits.fill()
         return bits

@@ -59,7 +59,7 @@ class SlotManager:
         on_open: Callable[[Slot], None] = _ignore,
         on_delete: Callable[[Slot], None] = _ignore,
     ) -> None:
-        # What every message reads or writes comes first, so that it lies in few cache lines.
+        # What every message reads or writes comes first, so that it occupies few cache lines.
         self.ready = 0
         self.unacked = 0
         self.next_id = first_id  # the end of the open slot: an attribute, as it is read for each message
@@ -75,7 +75,7 @@ class SlotManager:
         self.on_delete = on_delete
 
     def ignore_slots(self) -> None:
-        """Tell nobody any more that slots are opened and deleted."""
+        """Stop notifying when slots are opened and deleted."""
         self.on_open = self.on_delete = _ignore
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
@@ -144,7 +144,7 @@ class SlotManager:
         return True
 
     def append_at_border(self, contents: list[Any], charges: list[int]) -> None:
-        """Append as `append` does where a slot begins or ends, has to be offered, or counts sizes.
+        """Append as `append` does where a slot begins or ends, must be offered, or counts sizes.
 
         Shapes: one charge, in bytes, per message.
         Cost: per slot, not per message, except where a slot ends or sizes are counted.

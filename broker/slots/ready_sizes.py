@@ -15,7 +15,7 @@ __all__ = ["ReadySizes"]
 class ReadySizes:
     """Counts the bytes of the ready messages of one slot manager.
 
-    Units: ``ready_bytes`` are those of the slots whose sizes are known; a slot on disk counts 0 until it was measured.
+    Units: ``ready_bytes`` are those of the slots whose sizes are known; a slot on disk counts 0 until it is measured.
     """
 
     __slots__ = ("_size_of", "ready_bytes")
@@ -59,9 +59,9 @@ class ReadySizes:
         self.ready_bytes += slot.size_of(indexes)
 
     def subtract(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Count messages no more: they are no longer ready."""
+        """Subtract messages that are no longer ready."""
         self.ready_bytes -= slot.size_of(indexes)
 
     def clear(self) -> None:
-        """Count nothing: no message is ready."""
+        """Reset the count: no message is ready."""
         self.ready_bytes = 0

@@ -1,4 +1,4 @@
-"""Redeliveries: which messages of one slot came back, and how often.
+"""Redeliveries: the returned messages of one slot, and how often each was returned.
 
 Pure: knows neither queues nor files.
 """
@@ -97,7 +97,7 @@ class Redeliveries:
         put_bits(self._bits, indexes, 1)
 
     def put(self, run: ReturnRun) -> None:
-        """Take the counts of a run, whatever they were before."""
+        """Set the counts of a run, replacing earlier ones."""
         first, end, acquired, delivered = run
         self._grow(end)
         if self._acquired is None:
@@ -148,13 +148,13 @@ class Redeliveries:
         return found
 
     def _count(self) -> None:
-        """Keep a number for each message from now on."""
+        """Start to keep counts for each message."""
         if self._acquired is None:
             self._acquired = array("I", self._bits.tolist())
             self._delivered = array("I", self._acquired) if self._failed else array("I", (0,)) * len(self._bits)
 
     def _grow(self, length: int) -> None:
-        """Have a bit, and counts if there are any, for each of the first `length` messages."""
+        """Grow to a bit, and counts if there are any, for each of the first `length` messages."""
         missing = length - len(self._bits)
         if missing > 0:
             self._bits.extend(bytes(missing))
@@ -201,5 +201,5 @@ def count_up(counts: array[int], indexes: Sequence[int]) -> None:
 
 
 def are_equal(counts: array[int]) -> bool:
-    """Return whether all counts, at least one, are the same number."""
+    """Return whether all counts, at least one, are equal."""
     return counts.count(counts[0]) == len(counts)

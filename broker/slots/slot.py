@@ -84,7 +84,7 @@ class Slot:
     )
 
     def __init__(self, first: int) -> None:
-        # What every message reads or writes comes first, so that it lies in few cache lines.
+        # What every message reads or writes comes first, so that it occupies few cache lines.
         self.first = first
         self.length = 0
         self.cursor = 0
@@ -102,7 +102,7 @@ class Slot:
         self.offered = False  # stands in the manager's heap of slots that have ready messages
         self.recovered = False  # after an unclean stop every message counts as redelivered
         self.mixed = False  # some of its messages have no record in a log
-        self.segments = _NO_SEGMENTS  # log segments its records lie in: liveness is counted per (slot, segment)
+        self.segments = _NO_SEGMENTS  # log segments its records are in: liveness is counted per (slot, segment)
         self.tenure = Tenure.FREE
         self.epoch = 0
         self.body_bytes = -1  # of all bodies, were none settled; noted when the contents leave the memory, -1 before
@@ -164,7 +164,7 @@ class Slot:
         self.volatile[index] = 1
 
     def add_segment(self, segment: int) -> bool:
-        """Note a segment that some of its records lie in, and return whether it is a new one."""
+        """Note a segment that some of its records are in, and return whether it is a new one."""
         if segment in self.segments:
             return False
         if not self.segments:
@@ -372,7 +372,7 @@ class Slot:
             contents[index] = None
 
     def lose(self, indexes: Sequence[int]) -> None:
-        """Settle ready messages wherever they stand."""
+        """Settle ready messages anywhere in the queue."""
         if isinstance(indexes, range):
             below = max(0, min(indexes.stop, self.cursor) - indexes.start)
         else:

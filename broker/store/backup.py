@@ -1,7 +1,7 @@
 """A backup: a copy of the data folder of a running broker, as consistent as the files after a `kill -9`.
 
 It has two steps. The first gathers everything in the folder DATA/backup.staging: files that never change again (full
-log segments, slot files) as hard links, which takes no time and keeps them although the broker removes them; the others
+log segments, slot files) as hard links, which takes no time and keeps them even if the broker removes them; the others
 as copies. The second makes the target from these files, again by links where it is on the same disk.
 
 Until everything is on disk, the target's file `format` says that the backup is unfinished, and no broker opens it.
@@ -34,7 +34,7 @@ class BackupStopped(Exception):
 
 
 class Backup:
-    """One backup. All methods except `stop` are *blocking*, for one thread at a time; they raise StoreFailed and
+    """One backup. All methods except `stop` are *blocking*, for one thread at a time, and raise StoreFailed and
     BackupStopped.
 
     Shapes: `gather_*` fill the staging folder, `copy` makes the target from it, `clean` removes it.
@@ -49,7 +49,7 @@ class Backup:
         self._stopped = False
 
     def stop(self) -> None:
-        """End the backup: the step that is under way raises BackupStopped."""
+        """End the backup: the current step raises BackupStopped."""
         self._stopped = True
 
     def begin(self) -> None:

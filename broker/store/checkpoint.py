@@ -67,7 +67,7 @@ class SlotState:
     Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no
         room for are 0. ``returns`` tells which messages came back, and how often. The keys of ``segments`` are the log
         segments that entries of it may point to; the values say how many, where that is known.
-        ``redelivered`` says that an unclean stop lies behind its messages: any of them may have been delivered.
+        ``redelivered`` says that its messages have survived an unclean stop: any of them may have been delivered.
     Units: ``size_bytes`` is the sum of the records of its messages.
     """
 
@@ -98,8 +98,8 @@ class QueueState:
 class Checkpoint:
     """A checkpoint.
 
-    Shapes: ``topology`` are the changes that make the durable exchanges, queues and bindings; ``queues`` are the
-        durable ones.
+    Shapes: ``topology`` has changes that make the durable exchanges, queues and bindings; ``queues`` are the durable
+        ones.
     Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
         appended and no record after it.
     """
@@ -140,7 +140,7 @@ def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
     try:
         magic, version, clean, synced = _FRONT.unpack_from(block)
         if magic != _MAGIC:
-            raise ValueError("this is no checkpoint")
+            raise ValueError("this is not a checkpoint")
         checksum = crc32c(memoryview(block)[_HEAD_AT:], crc32c(block[: _FRONT.size]))
         if checksum != _CHECKSUM.unpack_from(block, _FRONT.size)[0]:
             raise ValueError("the checksum is wrong")
@@ -161,7 +161,7 @@ def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
 
 
 class LogNeed(NamedTuple):
-    """What a recovery needs of the log: all of it from ``position`` on, and ``segments``, which may lie before that."""
+    """The log that a recovery needs: everything from ``position`` on, and older ``segments``."""
 
     position: int
     segments: frozenset[int]
@@ -224,12 +224,12 @@ class CheckpointFolder:
 
     @property
     def newest_need(self) -> LogNeed:
-        """What a recovery from the newest checkpoint needs."""
+        """The part of the log that a recovery from the newest checkpoint needs."""
         return self._needs[-1]
 
     @property
     def need(self) -> LogNeed:
-        """What a recovery needs, whichever of the kept checkpoints it has to start from."""
+        """The part of the log that a recovery needs from whichever kept checkpoint."""
         return LogNeed(self._needs[0].position, frozenset().union(*[need.segments for need in self._needs]))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:

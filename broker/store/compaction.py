@@ -1,4 +1,4 @@
-"""Compaction: copy the few records of a segment that are still needed to the tail of the log, so that the file can go.
+"""Compaction: copy the few records of a segment that are still needed to the tail of the log, to free its file.
 
 The compactor of `broker.delivery` drives it between two checkpoints, in one task:
 
@@ -8,14 +8,13 @@ The compactor of `broker.delivery` drives it between two checkpoints, in one tas
 3. loop     ``append_relocation`` appends them as MOVED records, some per turn; the committer syncs them as any record.
 4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies, some per turn, and returns the moves.
             In the same turn the compactor adds the copies' segments to the slots and corrects resident messages.
-5. loop     Behind the last move the compactor takes the old segment out of the slots.
+5. loop     After the last move the compactor removes the old segment from the slots.
 6. The next checkpoint does not refer to the segment any more, and removes it.
 
-Between 3 and 5 a slot's messages may lie in both segments, so the slot counts in both. A crash there loses nothing:
+Between 3 and 5 a slot's messages may be in both segments, so the slot counts in both. A crash there loses nothing:
 the last checkpoint still names the old segment, and replay applies each MOVED record that reached the disk.
 
-No checkpoint may be taken between 3 and 5: it would name the old segment for entries that are about to point to the new
-one.
+No checkpoint may be taken between 3 and 5: it would name the old segment for entries that will point to the new one.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class SlotReference(NamedTuple):
 
 
 class MovedRecord(NamedTuple):
-    """Where a message's record lies now, and when it is due.
+    """The present position of a message's record, and when it is due.
 
     Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message. ``place``
         is that of the message's slot among those that the relocation was planned for.
@@ -66,7 +65,7 @@ class MovedRecord(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A MOVED record, where the record that it copies lies, and the messages that need it.
+    """A MOVED record, the position of the record that it copies, and the messages that need it.
 
     Shapes: ``needed`` has (place of the slot, queue number, message id) of each.
     """
@@ -143,7 +142,7 @@ def plan_relocation(
 ) -> Relocation | None:
     """Return copies of the records that the slots need of a segment; None for more than `limit_bytes`. *Blocking.*
 
-    Invariant: the segment may go only when nothing is doubtful: a damaged entry may belong to one of its messages.
+    Invariant: the segment may be removed only when nothing is doubtful: a damaged entry may be one of its messages'.
     Raises: StoreFailed.
     """
     if _needs_more(read_entries, segment, slots, limit_bytes):
@@ -184,8 +183,8 @@ def _needs_more(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> bool:
-    """Return whether one queue alone needs too much. It has each record once, so adding up takes no memory."""
-    least: dict[int, int] = {}  # by the number of messages alone, for which no entry has to be read
+    """Return whether one queue alone needs too much. A queue has each record once, so summing takes no memory."""
+    least: dict[int, int] = {}  # by the number of messages alone, for which no entry must be read
     for slot in slots:
         if len(slot.segments) == 1:
             least[slot.queue_number] = least.get(slot.queue_number, 0) + len(slot.indexes) * RECORD_MIN_BYTES

@@ -8,7 +8,7 @@
     begun                 exists from the end of the first start on: see `DataFolder.has_begun`
     reserve               see `reserve`
     slots/                slot files; see `slot_folder`
-    cluster/<name>/       what a node of a cluster has no memory for; nothing in it outlives the process
+    cluster/<name>/       what a cluster node has no memory for; nothing in it outlives the process
     vhosts/<name>/        one store; see `folder_name` for the name
     vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
 
@@ -68,9 +68,9 @@ class DataFolder:
 
     @classmethod
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
-        """Create the folder if need be, lock it and return it, without the remains of removed vhosts.
+        """Lock the folder and return it; create it if it is missing, and delete the remains of removed vhosts.
 
-        The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` protects
+        The folder itself is locked, so that deleting a file cannot let a second broker in. The file `lock` protects
         folders that cannot be locked. The space of the reserve is free until its pieces are taken again. The folder may
         be a symbolic link, and may have none.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
@@ -133,15 +133,15 @@ class DataFolder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a start of a broker that stands alone has finished in this folder.
+        """Whether a start of a standalone broker has finished in this folder.
 
         From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions
-        name: what is missing is lost. Before, it was not written yet.
+        name. If one is missing later, it was lost; before that, it had not been written yet.
         """
         return self.files.exists(self.path / BEGUN)
 
     def note_begun(self) -> None:
-        """Note that everything which a data folder has is on disk. Raises: StoreFailed."""
+        """Note that all parts of the data folder are on disk. Raises: StoreFailed."""
         if not self.has_begun:
             replace_file(self.files, self.path / BEGUN, b"slotmq data folder, begun\n")
 
@@ -157,7 +157,7 @@ class DataFolder:
             if name is not None:
                 names.append(name)
             elif is_digest(entry) and self.files.exists(folder / "log"):
-                raise CorruptFile(folder / "name", "it does not say which vhost this folder is")
+                raise CorruptFile(folder / "name", "it does not name the vhost of this folder")
         return sorted(names)
 
     def vhost_folder(self, name: str) -> Path:
@@ -194,7 +194,7 @@ class DataFolder:
     def remove_vhost(self, name: str) -> None:
         """Remove the folder of a vhost whose store is closed, if it exists. *Blocking.*
 
-        When it returns, the vhost is gone for good; after a crash before that, all of it exists or nothing.
+        When it returns, the vhost is removed durably; after a crash before that, all of it exists or nothing.
         Raises: StoreFailed.
         """
         folder = self._vhosts / folder_name(name)

@@ -1,8 +1,8 @@
 """The direct writer: writes runs of records with large bodies, in large batches past the page cache.
 
 A write through the page cache allocates a page for every 4 KiB, copies into it, and writes it back later. That takes
-several times the CPU time of a copy into aligned memory that the disk reads from (`O_DIRECT`). The disk takes whole
-pages only: what begins or ends within a page goes through the page cache, as small batches do.
+several times the CPU time of a copy into aligned memory that the disk reads from (`O_DIRECT`). The disk takes only
+whole pages: partial pages go through the page cache, as small batches do.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from broker.store.files import PAGE_BYTES, File, aligned_memory
 __all__ = ["DirectWriter"]
 
 BUFFER_BYTES: Final = 1 << 20
-DIRECT_MIN_BYTES: Final = 512 << 10  # the least of a run that pays for a direct write
+DIRECT_MIN_BYTES: Final = 512 << 10  # the smallest run that a direct write is worth
 
 
 class DirectWriter:
-    """An aligned buffer, and how blocks of any size pass through it.
+    """An aligned buffer, through which blocks of any size are written.
 
-    Invariant: the buffer, which the first direct write allocates, begins at a page of the file.
+    Invariant: the buffer, which the first direct write allocates, begins at a page boundary of the file.
     """
 
     __slots__ = ("_buffer",)

@@ -49,7 +49,7 @@ class _Chunk:
 class EntryBuffer:
     """The chunks of one vhost's queue logs that have no file yet.
 
-    Whoever changes it has to hold the lock of the queue logs; any thread may read a chunk meanwhile.
+    Change it only with the lock of the queue logs held; any thread may read a chunk meanwhile.
     """
 
     __slots__ = ("_queues",)
@@ -88,7 +88,7 @@ class EntryBuffer:
             found.drop(at, stop)
 
     def discard(self, queue_number: int, chunk: int) -> None:
-        """Forget a chunk, if it is there."""
+        """Forget a chunk, if it is in the buffer."""
         chunks = self._queues.get(queue_number)
         if chunks is not None and chunks.pop(chunk, None) is not None and not chunks:
             del self._queues[queue_number]

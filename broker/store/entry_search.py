@@ -64,8 +64,7 @@ class EntrySearch:
     def run(self, block: bytes, base: int) -> ReplayEnd:
         """Search a block.
 
-        A record of a transaction counts even if the transaction is not whole: the slots say which of its messages were
-        applied.
+        A record of an incomplete transaction counts too: the slots say which of its messages were applied.
         """
         view = memoryview(block)
         at = 0

@@ -109,7 +109,7 @@ class File:
             raise StoreFailed(self.path, error.strerror or str(error)) from error
 
     def write_blocks_at(self, offset: int, blocks: list[bytes]) -> int:
-        """Write blocks one behind another from `offset` without a copy, as `write_at` does, and return their end.
+        """Write blocks one after another from `offset` without a copy, as `write_at` does, and return their end.
 
         Cost: a call per BLOCKS_MAX blocks: a thread takes Python's lock after each call.
         """
@@ -216,7 +216,7 @@ class Files:
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         """Open a file, which may be no link; the folder entry of a created one is not synced.
 
-        Whoever can write to the folder could else have any file of this account read, cut or written.
+        Otherwise anyone who can write to the folder could have any file of this account read, truncated or written.
         """
         flags = os.O_RDWR if write or create else os.O_RDONLY
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
@@ -241,7 +241,7 @@ class Files:
             return sorted(entry.name for entry in entries if entry.is_symlink())
 
     def mode(self, folder: Path) -> int:
-        """Return who may do what in a folder, as chmod takes it."""
+        """Return the permission bits of a folder, as chmod takes them."""
         with _Failing(folder):
             return os.stat(folder).st_mode & 0o7777
 

@@ -1,4 +1,4 @@
-"""The log as files: read its segments in order, block by block, and find out what the bytes after damage prove."""
+"""Read the log's segments in order, block by block; after damage, find evidence that a sync had covered it."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ class LogFolder:
         return block
 
     def scan(self, number: int, offset: int, consumer: BlockConsumer, done: Callable[[int], None]) -> tuple[int, str]:
-        """Pass the records of a segment from `offset` on to a consumer; return the offset and the damage where it
-        stopped.
+        """Pass the records of a segment from `offset` on to a consumer; return where it stopped, and the damage.
 
         Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment,
             and where only the zeros follow that the log wrote ahead.
@@ -105,7 +104,7 @@ class LogFolder:
             file.close()
         return offset, ""
 
-    def evidence_behind(self, number: int, offset: int) -> int:
+    def evidence_after(self, number: int, offset: int) -> int:
         """Return the highest position that the bytes after a damaged place prove to have been synced, 0 for none.
 
         A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the

@@ -1,8 +1,7 @@
 """The vhost log: segments of records, appended on the loop, written and synced in a thread.
 
 A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the
-header) that says how far the log was synced when the batch was taken: recovery learns from it which damage is
-corruption and which a torn tail.
+header) that says how far the log was synced when the batch was taken: it tells recovery corruption from a torn tail.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from broker.store.transaction import encode_inner, encode_transaction_head
 
 __all__ = ["Batch", "MessageLog", "SegmentRun", "encode_mark"]
 
-SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may stand over its end
+SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
 SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
 class SegmentRun:
-    """The part of a batch that lies in one segment; its first piece becomes the segment's header or a mark.
+    """The part of a batch in one segment; its first piece becomes the segment's header or a mark.
 
     Shapes: ``bodies`` are the places of large bodies among the pieces, ascending.
     """
@@ -79,8 +78,8 @@ class MessageLog:
         of a new batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``),
         ``confirmable`` is what a confirm may follow: the one of the two that the settings ask for. ``segments`` maps a
         number to its bytes.
-    Invariant: synced <= written <= position; confirmable == position when nothing waits. Segments begin after all that
-        were ever there: a position is never used twice.
+    Invariant: synced <= written <= position; confirmable == position when nothing waits. New segments are numbered
+        after all existing ones: a position is never used twice.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class MessageLog:
         self._now_s = now_s
 
     def begin(self) -> None:
-        """Write and sync the header of the first segment, so that a checkpoint's position always lies in a file.
+        """Write and sync the header of the first segment, so that a checkpoint's position is always in a file.
 
         Raises: StoreFailed.
         """
@@ -142,7 +141,7 @@ class MessageLog:
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes, rest: bytes = b"") -> int:
-        """Take a record, in one piece or two that may meet anywhere, and return its position. HOT.
+        """Append a record of one piece, or of two that may meet anywhere, and return its position. HOT.
 
         Nothing is written yet.
         Cost: an addition and a list append for each piece, no copy; it runs for every persistent message.
@@ -159,7 +158,7 @@ class MessageLog:
         return position
 
     def append_body(self, front: bytes, body: bytes) -> int:
-        """Take a record whose second piece is a large body, which is written from where it is."""
+        """Append a record whose second piece is a large body, which is written without a copy."""
         position = self.append(front, body)
         if self._group is None:
             run = self._runs[-1 if self._runs[-1].segment == position >> OFFSET_BITS else -2]  # it may have ended one
@@ -168,11 +167,12 @@ class MessageLog:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Make one transaction of what is appended inside: after a crash all of it is there or nothing.
+        """Make one transaction of the records appended inside: after a crash all of them exist or none.
 
         Positions that append returns are final and lie in the segment that `position` names. A group inside a group is
-        part of it; one without records leaves nothing. An exception closes it with what was appended so far, and goes
-        on: that was also done in memory, where ids were given and messages settled, and later records build on it.
+        part of it; one without records leaves nothing. An exception closes it with the records appended so far, and
+        propagates: their effects are also in memory, where ids were assigned and messages settled, and later records
+        build on them.
         Invariant: no batch is taken inside.
         """
         if self._group is not None:
@@ -187,14 +187,14 @@ class MessageLog:
 
     @property
     def pending_bytes(self) -> int:
-        """How much was appended and not taken yet."""
+        """The bytes appended and not taken yet."""
         if not self._runs:
             return 0
         return self._begun_bytes + (self.position & OFFSET_MASK) - self._runs[-1].offset
 
     @property
     def needs_sync(self) -> bool:
-        """Whether something was appended that no confirm may follow yet."""
+        """Whether a record was appended that is not confirmable yet."""
         return self.position != self.confirmable
 
     @property
@@ -217,7 +217,7 @@ class MessageLog:
         runs = self._runs
         size_bytes = self._begun_bytes + (self.position & OFFSET_MASK) - runs[-1].offset
         batch = self._in_flight = Batch(self.position, runs, size_bytes)
-        for run in runs:  # what stands in front says how far the log is synced by now
+        for run in runs:  # the mark or header says how far the log is synced by now
             if run.offset:
                 run.pieces[0] = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
             else:
@@ -230,7 +230,7 @@ class MessageLog:
         return batch
 
     def complete(self, batch: Batch) -> None:
-        """Note that a batch was written: what it carried may be confirmed."""
+        """Note that a batch was written, so its messages may be confirmed."""
         assert batch is self._in_flight
         self._in_flight = None
         self.written = self.confirmable = batch.end
@@ -238,11 +238,11 @@ class MessageLog:
             self.synced = batch.end
 
     def add_live(self, segment: int, n: int) -> None:
-        """Count n references more to a segment, which keep it on disk."""
+        """Add n references to a segment, which keep it on disk."""
         self.live[segment] = self.live.get(segment, 0) + n
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Count n references less to a segment.
+        """Remove n references from a segment.
 
         Raises: ValueError when there were not so many (a defect of the caller).
         """
@@ -323,7 +323,7 @@ class MessageLog:
     def write(self, batch: Batch) -> None:
         """Write and sync a batch, and the folder when a segment is new.
 
-        Raises: StoreFailed, after which the log takes nothing any more: a second sync could succeed falsely.
+        Raises: StoreFailed, after which the log accepts nothing: a second sync could succeed falsely.
         """
         begun = False
         try:
@@ -403,7 +403,7 @@ class MessageLog:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def has(self, segment: int) -> bool:
-        """Return whether the file of a segment is there."""
+        """Return whether the file of a segment exists."""
         return self._files.exists(segment_path(self._folder, segment))
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:

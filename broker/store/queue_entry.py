@@ -5,13 +5,12 @@ Each message has 24 bytes, its place. A single entry fills one:
     0   u64 position of the record
     8   u32 length of the record
     12  u32 checksum: CRC-32C of the 12 bytes before it, begun with the queue's number and the message id; for a delayed
-            message it also covers the u64 of the moment at which that is due
-    16  u16 SINGLE
-    18  u48 the moment at which a delayed message is due, in ms; 0 for any other, and where it is not known
+    message it also covers the u64 of the moment at which it is due 16  u16 SINGLE 18  u48 the moment at which a delayed
+    message is due, in ms; 0 for any other, and where it is not known
 
 A place without a record is 24 zeros.
 
-Neighbours whose records lie in one segment have a group, which is packed and proved as a whole, in the places of all:
+Neighbours whose records are in one segment have a group, which is packed and proved as a whole, in the places of all:
 
     0   u64 number of the segment
     8   u32 n, how many messages
@@ -22,7 +21,7 @@ Neighbours whose records lie in one segment have a group, which is packed and pr
         n times u64 moment, if they are delayed
         octets 0xFF up to the end of the places
 
-No group reaches across a multiple of CELL_IDS, so whoever reads from there on finds all groups. When a later write
+No group crosses a multiple of CELL_IDS, so a reader that starts there finds all groups. When a later write
 touches a part of a group, none of it is proved any more: the writer asks `uncut` first.
 """
 
@@ -127,8 +126,8 @@ def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: in
 def uncut(queue_number: int, first: int, cell: bytes, start: int, stop: int) -> bytes:
     """Return the bytes of a cell in which no group lies partly in start <= index < stop: its entries are single ones.
 
-    Shapes: `first` is the first id of the cell. Whoever writes the entries `start` to `stop` has to write the others as
-        they are returned, if they are not the same.
+    Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes those of the
+        others that were returned changed.
     """
     if _GROUP_MARK not in cell:
         return cell
@@ -227,7 +226,7 @@ def _unpack_group(block: bytes, at: int, count: int) -> Entries:
 
 
 def _halves(positions: list[int]) -> tuple[array[int], array[int]]:
-    """Return the segments and the offsets of positions. No loop but those of `array`: there are millions of them."""
+    """Return the segments and the offsets of positions. Only loops of `array`: there are millions of positions."""
     halves = array("I", array("Q", positions).tobytes())
     return halves[_HIGH::2], halves[1 - _HIGH :: 2]
 

@@ -206,7 +206,7 @@ class QueueLogs:
             try:
                 with self._readers.borrow(self._path(queue_number, chunk)) as file:
                     block, _ = read_around(file.read_at, at, size)
-            except StoreFailed:  # it was removed: the next write begins it anew
+            except StoreFailed:  # it was removed: the next write creates it again
                 self._begun.discard((queue_number, chunk))
         return block.ljust(size, b"\0")
 
@@ -243,7 +243,7 @@ class QueueLogs:
         """Bring everything written so far for lasting queues to the disk."""
         with self._lock:
             touched = sorted(self._touched)
-            self._close_newest()  # an idle vhost has none open, and one that was removed meanwhile is made anew
+            self._close_newest()  # an idle vhost has none open, and one that was removed meanwhile is created again
         for queue_number, chunk in touched:
             file: File | None = None
             with self._lock:  # the loop may remove chunks at any time

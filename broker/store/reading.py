@@ -28,9 +28,9 @@ from broker.store.segment import SPILLED
 
 __all__ = ["Maker", "StoredMessages", "names", "read_messages", "read_places", "read_records"]
 
-GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading so many more bytes from the page cache
+GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading this many more bytes from the page cache
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads
-COPY_MAX_BYTES: Final = 4 * 1024  # copying so many bytes costs less than a view of them
+COPY_MAX_BYTES: Final = 4 * 1024  # copying this many bytes costs less than a view of them
 
 _FRONT: Final = Struct(">QBBHIIQQ")  # from the timestamp of the head in `record` to the end of the first target
 _FRONT_AT: Final = PREFIX_BYTES + 8
@@ -230,7 +230,7 @@ def read_records(
     """Yield (position, record, tag) for each wanted record, in the order of the log.
 
     Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
-        end of a segment. The record is None when the bytes are no whole record.
+        end of a segment. The record is None when the bytes are not whole record.
     Cost: one read per run of neighbours, a checksum per record.
     """
     sized = ((position, size, (size, extra)) for position, size, extra in wanted)

@@ -46,7 +46,7 @@ class EntryCompletion:
         """Complete the queue logs, once the log was replayed.
 
         Shapes: with `told` the segments of a window are known unless it is doubtful.
-        Raises: CorruptStore when messages are lost and the start has to be refused; StoreFailed.
+        Raises: CorruptStore when messages are lost and the start must be refused; StoreFailed.
         """
         rebuilt = self._lacking()
         if rebuilt:

@@ -1,4 +1,4 @@
-"""Records: what the vhost log is made of. Pure: bytes in, bytes out.
+"""Records: the content of the vhost log. Pure: bytes in, bytes out.
 
 A segment is a file that begins with a header of 64 bytes; records follow it without a gap:
 
@@ -99,22 +99,22 @@ TOPOLOGY: Final = 6
 MARK: Final = 7
 TRANSACTION: Final = 8
 KINDS: Final = TRANSACTION  # the highest one
-INNER: Final = 0x80  # so that none of its records is taken for one that stands alone, wherever a search comes upon it
+INNER: Final = 0x80  # so that a search never takes an inner record for one outside of a transaction
 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
-PRODUCER: Final = 1 << 63  # tells the number of a producer from that of a queue
+PRODUCER: Final = 1 << 63  # distinguishes the number of a producer from that of a queue
 LEVEL_SHIFT: Final = (
     46  # a level that a queue gets by its use has the queue's number, and above these bits one of its own
 )
 QUEUE_NUMBERS: Final = (1 << LEVEL_SHIFT) - 1
-DUE: Final = 1 << 62  # stands where the number of a queue would, in front of a moment
+DUE: Final = 1 << 62  # in the place of a queue's number, in front of a moment
 
 HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets
 HEAD_BYTES: Final = HEAD.size
 PREFIX_BYTES: Final = 8  # length and checksum
 KIND_AT: Final = 24
-LENGTH_MIN: Final = HEAD_BYTES - PREFIX_BYTES  # so a run of zeros, whose CRC-32C would be right, is no record
+LENGTH_MIN: Final = HEAD_BYTES - PREFIX_BYTES  # so a run of zeros, whose CRC-32C would be right, is not a record
 TARGET: Final = Struct(">QQ")
 TARGET_BYTES: Final = TARGET.size
 RETURNS: Final = Struct(">QIII")
@@ -152,12 +152,12 @@ def encode_message(
 
 
 def encode_prefix(content: bytes) -> bytes:
-    """Return what stands in front of a record's content: its length and its checksum."""
+    """Return the prefix of a record: its length and its checksum."""
     return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
 
 
 def due_target(due_ms: int) -> bytes:
-    """Return what the moment of a delayed message adds to the targets of its record, in front of its queue."""
+    """Return the part of a record's targets that holds the moment of a delayed message, in front of its queue."""
     return TARGET.pack(DUE, due_ms)
 
 
@@ -214,7 +214,7 @@ def encode_requeued(
 
 
 def encode_queue_deleted(synced: int, timestamp_ms: int, queue_number: int) -> bytes:
-    """Return the record that a queue number is gone for good."""
+    """Return the record that a queue number was deleted."""
     return _encode(synced, timestamp_ms, QUEUE_DELETED, 0, _NUMBER.pack(queue_number))
 
 
@@ -232,7 +232,7 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow
 def encode_change(change: Mapping[str, Any]) -> bytes:
     """Return a change of the topology as JSON.
 
-    Shapes: the keys are identifiers. Cost: its fields. To begin a JSONEncoder costs more than that.
+    Shapes: the keys are identifiers. Cost: its fields. Starting a JSONEncoder costs more than that.
     """
     fields = [f'"{name}":{_field(value)}' for name, value in change.items()]
     return f"{{{','.join(fields)}}}".encode()
@@ -298,7 +298,7 @@ class StoredMessage:
 
 
 def body_bytes(head: bytes, size: int) -> int:
-    """Return how long the body of a message's record is, from its head alone.
+    """Return the length of the body of a message's record, from its head alone.
 
     Shapes: size is the whole record's length, as the queue log has it.
     Raises: ValueError when the head is that of another record, or cut off.
@@ -308,12 +308,12 @@ def body_bytes(head: bytes, size: int) -> int:
     length, _, _, _, kind, _, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(head)
     body: int = size - HEAD_BYTES - targets_bytes - route_bytes - header_bytes
     if kind & ~INNER not in (MESSAGE, MOVED) or length + PREFIX_BYTES != size or body < 0:
-        raise ValueError(f"a record of kind {kind} with {length + PREFIX_BYTES} bytes is no message of {size}")
+        raise ValueError(f"a record of kind {kind} with {length + PREFIX_BYTES} bytes is not a message of {size}")
     return body
 
 
 def route_names(route: bytes) -> tuple[str, str]:
-    """Return the exchange and the routing key that `encode_route` made this of."""
+    """Return the exchange and the routing key of a route that `encode_route` made."""
     key_at = 1 + route[0]
     return route[1:key_at].decode(), route[key_at + 1 :].decode()
 

@@ -34,7 +34,7 @@ pack_front: Final = FRONT.pack
 class Recorder:
     """Writes one record for each thing that recovery has to know.
 
-    Messages are named by stream number and message id; where their records lie is known here and below. Everything
+    Messages are named by stream number and message id; where their records are is known here and below. Everything
     that comes between two syncs of the log is appended at once and written later.
     """
 

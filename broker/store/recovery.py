@@ -192,8 +192,8 @@ class Recovery:
         """
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         known = self._checkpoint.position if self._checkpoint_synced else 0
-        synced = max(known, self.log.evidence_behind(number, offset))
-        if number in self.log.unreadable:  # this is no torn tail: the disk has lost written bytes
+        synced = max(known, self.log.evidence_after(number, offset))
+        if number in self.log.unreadable:  # this is not a torn tail: the disk has lost written bytes
             synced = max(synced, position + 1)
         if synced <= position:
             self._cut_tail(number, offset, reason)
@@ -209,11 +209,12 @@ class Recovery:
         self._findings.append(Finding("store.quarantined", self.log.path(number), number, offset, lost_bytes, reason))
 
     def _cut_tail(self, number: int, offset: int, reason: str) -> None:
+        """Cut a torn tail: truncate the log at an offset of a segment, remove later segments, and report the loss."""
         lost_bytes = self.log.segments.get(number, offset) - offset
         lost_bytes += sum(size for later, size in self.log.segments.items() if later > number)
         self._cut_bytes += lost_bytes
         self._findings.append(Finding("store.tail_cut", self.log.path(number), number, offset, lost_bytes, reason))
-        self._remove_behind(number if offset >= HEADER_BYTES else number - 1)
+        self._remove_after(number if offset >= HEADER_BYTES else number - 1)
         self._truncate(number, offset)
 
     def _truncate(self, number: int, offset: int) -> None:
@@ -228,7 +229,8 @@ class Recovery:
                 file.close()
             self.log.segments[number] = offset
 
-    def _remove_behind(self, number: int) -> None:
+    def _remove_after(self, number: int) -> None:
+        """Remove the segments after this one."""
         for later in sorted(self.log.segments, reverse=True):
             if later > number:
                 self._files.remove(self.log.path(later))

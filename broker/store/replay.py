@@ -199,7 +199,7 @@ class Replay:
         apply(self, record, flags, position)
 
     def _begin(self, number: int, message_id: int) -> QueueReplay | None:
-        """Return the state of a queue that is met first, None for a deleted one and for a number that is no queue."""
+        """Return the state of a queue at its first record, None for a deleted queue or a number without a queue."""
         if number & PRODUCER:
             sequences = self._sequences.get(number)
             if sequences is None:

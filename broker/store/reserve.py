@@ -1,7 +1,7 @@
 """The reserve: disk space that a data folder holds back, so that a broker can start on a full disk and be drained.
 
 A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as much
-free space beside it. Until then the missing part does not count as free, and the disk alarm is raised: publishers
+free space next to it. Until then the missing part does not count as free, and the disk alarm is raised: publishers
 cannot use the space that acks and checkpoints need. The files of other programs can.
 """
 

@@ -9,14 +9,14 @@ from broker.store.damage import StoreFailed
 
 __all__ = ["read_around"]
 
-SECTOR_BYTES: Final = 4096  # of present disks, and the least that the page cache reads
-FAILURES_MAX: Final = 256  # each takes a disk seconds: a dead disk is not asked for every sector
+SECTOR_BYTES: Final = 4096  # of current disks, and the least that the page cache reads
+FAILURES_MAX: Final = 256  # each takes a disk seconds, so a dead disk is not read sector by sector
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
     """Return `size` bytes from `offset`, fewer at the end of the file, and why some of them could not be read.
 
-    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes are zeros; the reason is empty without any.
+    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the reason is empty.
     Cost: one call without bad sectors, else a few for each.
     """
     pieces: list[bytes] = []

@@ -1,6 +1,6 @@
 """A segment: one file of the log, and its header of 64 bytes. `record` draws the layout.
 
-AHEAD_MAX_BYTES zeros at most may follow the last record of the last segment: see `message_log`.
+At most AHEAD_MAX_BYTES zeros may follow the last record of the last segment: see `message_log`.
 
 Positions: ``segment << 32 | offset``; segment numbers grow by one and are never used twice.
 """
@@ -31,7 +31,7 @@ __all__ = [
 
 OFFSET_BITS: Final = 32
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
-SPILLED: Final = 1 << 63  # the bit that positions in the spill have and positions in the log have not
+SPILLED: Final = 1 << 63  # the bit that is set in positions of the spill and clear in those of the log
 HEADER_BYTES: Final = 64
 FORMAT: Final = 1
 AHEAD_MAX_BYTES: Final = 64 << 10  # zeros after the last record of the last segment
@@ -64,8 +64,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(block: bytes, path: Path) -> SegmentHeader:
     """Return the header in the first bytes of the segment at a path.
 
-    Raises: ValueError when they are no header; NewerFormat when a later version wrote them, which may change all of a
-        header but its magic, its length of 64 bytes and the places of format and checksum.
+    Raises: ValueError when they are not a header; NewerFormat when a later version wrote them. A version may change all
+        of a header but its magic, its length of 64 bytes and the places of format and checksum.
     """
     if len(block) < HEADER_BYTES:
         raise ValueError(f"the header is cut off after {len(block)} bytes")
@@ -76,7 +76,7 @@ def decode_header(block: bytes, path: Path) -> SegmentHeader:
     if magic == _MAGIC and version > FORMAT:
         raise NewerFormat(path, version, FORMAT)
     if magic != _MAGIC or version != FORMAT or header_bytes != HEADER_BYTES:
-        raise ValueError("this is no log segment")
+        raise ValueError("this is not a log segment")
     return SegmentHeader(*fields)
 
 
@@ -86,6 +86,6 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def segment_number(name: str) -> int | None:
-    """Return the number of a segment's file name, None for other names."""
+    """Return the segment number in a file name, None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

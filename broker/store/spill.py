@@ -103,7 +103,7 @@ class Spill:
             return file.read_cached(position & OFFSET_MASK, size)
 
     def has(self, segment: int) -> bool:
-        """Return whether the file of a segment is there."""
+        """Return whether the file of a segment exists."""
         return self._files.exists(self._path(segment))
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:

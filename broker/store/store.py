@@ -266,7 +266,7 @@ class VhostStore:
     ) -> list[T | None]:
         """Return what `read_slot` returns if the page cache has all of it, an empty list otherwise. Never waits.
 
-        Cost: under a millisecond: a slot whose records lie far apart is left to `read_slot`, too.
+        Cost: under a millisecond: a slot whose records are far apart is left to `read_slot`, too.
         """
         return self._slots.read_cached(queue_number, first, end, wanted, maker)
 
@@ -279,7 +279,7 @@ class VhostStore:
     ) -> dict[int, T | None]:
         """Read messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
 
-        Shapes: the first ones, up to so many bytes, at least one; None is one that cannot be read.
+        Shapes: the first ones, up to this many bytes, at least one; None is one that cannot be read.
         """
         return self._slots.read_some(queue_number, ids, segments, limit_bytes, maker)
 
@@ -438,7 +438,7 @@ class VhostStore:
         """Point the queue logs at the copies of up to `most` messages and return the moves.
 
         In the same turn the caller adds the copies' segments to its slots and corrects messages that are in memory.
-        Behind the last move none of the slots needs ``relocation.segment`` any more.
+        After the last move none of the slots needs ``relocation.segment`` any more.
         Raises: StoreFailed; RuntimeError when the copies are not on disk yet.
         """
         if relocation is not self._relocation or self.log.confirmable < relocation.end:

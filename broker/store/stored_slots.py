@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredSlots", "spans_within"]
 
-NEAR_IDS: Final = 64  # a gap of so many entries is read along
+NEAR_IDS: Final = 64  # a gap of this many entries is read along
 
 
 def spans_within(
@@ -237,7 +237,7 @@ class StoredSlots:
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         try:
             return source.read_cached(position, size) or b""
-        except StoreFailed:  # whoever reads it from the disk reports that
+        except StoreFailed:  # the read from disk reports that
             return b""
 
     def _entries(

@@ -33,7 +33,7 @@ _BYTE: Final = Struct("B").pack
 
 
 def encode_inner(record: bytes) -> bytes:
-    """Return a whole record in its form within a transaction; its length is the same."""
+    """Return a whole record in its form within a transaction, which has the same length."""
     kind = record[KIND_AT]
     assert kind not in (MARK, TRANSACTION)
     content = b"".join((record[PREFIX_BYTES:KIND_AT], _BYTE(kind | INNER), record[KIND_AT + 1 :]))
@@ -56,7 +56,7 @@ def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:
     """Return (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
 
-    Raises: ValueError when no writer could have written them: then none of them may be applied.
+    Raises: ValueError when no writer could have written them; then apply none of them.
     """
     found = []
     at = HEAD_BYTES
@@ -64,7 +64,7 @@ def inner_records(record: bytes) -> list[tuple[int, bytes]]:
         length = HEAD.unpack_from(record, at)[0] if len(record) - at >= HEAD_BYTES else 0
         inner = record[at : at + PREFIX_BYTES + length]
         if length < LENGTH_MIN or not is_whole(inner) or not inner[KIND_AT] & INNER:
-            raise ValueError(f"what stands {at} bytes into the transaction is no record of one")
+            raise ValueError(f"there is no inner record {at} bytes into the transaction")
         found.append((at, inner))
         at += len(inner)
     return found

@@ -29,7 +29,7 @@ ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may take the
 class Piece:
     """Some messages of one slot.
 
-    Shapes: ``held`` are the messages, None when the slot lies on disk; then ``segments`` are pinned until `let_go`.
+    Shapes: ``held`` are the messages, None when the slot is on disk; then ``segments`` are pinned until `let_go`.
         ``end`` is the id after the range that the piece covers: messages of the range that are missing are settled.
     """
 

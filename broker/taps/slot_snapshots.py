@@ -121,7 +121,7 @@ class Snapshots(Mapping[str, Snapshot]):
         return len(self._taking)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file. Raises: TapRefused for a name that is no id."""
+        """Return the path of a slot file. Raises: TapRefused for a name that is not an id."""
         try:
             return self._folder.snapshots.path(snapshot, n)
         except ValueError as error:

@@ -27,9 +27,9 @@ def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
     """Yield the taps of a vhost, and the removed ones that still have slot files.
 
     Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
-        cursor has yet to pass is its `Lag`.
+        cursor has not passed yet is its `Lag`.
     Units: `now_ms` is the time of day.
-    Cost: the slot files of the vhost, however many cursors there are.
+    Cost: O(slot files of the vhost), whatever the number of cursors.
     """
     seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
     for key in view.queues:  # a tap that was removed and added again has two queues; the older one has the lower number
@@ -41,7 +41,7 @@ def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
 
 
 def cursor_rows(taps: Iterable[Row]) -> list[Row]:
-    """Return the cursors of the taps that were listed, each with its lag."""
+    """Return the cursors of the listed taps, each with its lag."""
     return [{"vhost": tap["vhost"], "tap": tap["name"], **cursor} for tap in taps for cursor in tap["cursors"]]
 
 

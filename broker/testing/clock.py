@@ -1,4 +1,4 @@
-"""A clock that stands still until the test advances it: expiry, delays and unused objects depend on `advance`."""
+"""A clock that moves only when a test calls `advance`; expiry, delays and unused objects follow it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 __all__ = ["Timed", "VirtualClock"]
 
 START_S: Final = 1_700_000_000
-NUDGE_MS: Final = 0.01  # a whole millisecond survives a division by 1000 and a multiplication
+NUDGE_MS: Final = 0.01  # so that whole milliseconds survive division and multiplication by 1000
 
 
 class Timed(Protocol):
@@ -49,7 +49,7 @@ class VirtualClock:
         if seconds < 0:
             raise ValueError(f"a clock does not go back: {seconds} s")
         end_ms = self._now_ms + round(seconds * 1000)
-        self._move(self._now_ms)  # starts every timer that counts from now
+        self._move(self._now_ms)  # start every timer that counts from now
         while (next_ms := self._next_due_ms()) is not None and next_ms <= end_ms:
             self._move(max(next_ms, self._now_ms))
             if self._next_due_ms() == next_ms:  # the action cannot be performed now

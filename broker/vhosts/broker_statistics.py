@@ -19,7 +19,7 @@ __all__ = ["BrokerStatistics", "ChurnCounts"]
 
 
 class ChurnCounts(NamedTuple):
-    """What was opened, closed, declared and deleted since the start of the broker."""
+    """Counts of objects opened, closed, declared and deleted since the start of the broker."""
 
     connections_opened: int
     connections_closed: int
@@ -58,7 +58,7 @@ class BrokerStatistics:
         return self._vhosts[name].tally.counts()
 
     def queue(self, queue: Queue) -> MessageCounts:
-        """Return the counts of a queue; `publish` counts what entered it, dead letters and moved messages too."""
+        """Return the counts of a queue; `publish` counts all entered messages, also dead letters and moved ones."""
         counts = NO_MESSAGES
         for level in queue.levels:
             counts = counts.plus(MessageCounts.of(PublishTally(), level.tally)._replace(publish=level.published))
@@ -69,7 +69,7 @@ class BrokerStatistics:
         return MessageCounts.of(channel.publisher.tally, channel.basic.tally)
 
     def exchange(self, exchange: Exchange) -> ExchangeTally:
-        """Return the counts of an exchange: what clients published to it, and to how many queues that went."""
+        """Return the counts of an exchange: messages published by clients, and the queues that they reached."""
         return exchange.tally
 
     def sizes(self) -> SizeTally:
@@ -88,7 +88,7 @@ class BrokerStatistics:
         return total
 
     def churn(self) -> ChurnCounts:
-        """Return what was opened, closed, declared and deleted."""
+        """Return the counts of opened, closed, declared and deleted objects."""
         usage, tallies = self._usage, self._all()
         return ChurnCounts(
             usage.connections_opened,

@@ -1,4 +1,4 @@
-"""Offline vhosts: their store is damaged. The other vhosts work on, and the definitions of these are kept."""
+"""Offline vhosts, whose store is damaged. The others keep working, and the definitions of these are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OfflineVhost:
 
     @classmethod
     def of(cls, vhost: Vhost, reason: str) -> OfflineVhost:
-        """Return what is kept of a vhost that goes offline, without its queues."""
+        """Return the offline form of a vhost: its definitions without its queues."""
         offline = cls(vhost.name, reason)
         offline.policies.from_json(vhost.policies.to_json())
         return offline

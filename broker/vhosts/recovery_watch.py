@@ -1,4 +1,4 @@
-"""The progress of recovery: a thread reports it, the event loop reads it, logs it and can stop it."""
+"""The progress of recovery: a thread reports it; the event loop reads and logs it, and can stop the recovery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RecoveryStopped(Exception):
 
 
 class RecoveryWatch:
-    """Watches the recovery of the vhosts, one after the other.
+    """Watches the recovery of the vhosts, one after another.
 
     Invariant: only the loop calls the methods, except `report`, which the recovering thread calls.
     """
@@ -35,13 +35,13 @@ class RecoveryWatch:
         self._stopped = False
 
     def begin(self, vhost: str, number: int, vhosts: int) -> None:
-        """Begin with a vhost, number 1 of 3 for example."""
+        """Begin a vhost, for example number 1 of 3."""
         self._progress = None
         self._vhost, self._number, self._vhosts = vhost, number, vhosts
         self._began = self._clock()
 
     def end(self) -> None:
-        """End with the last vhost: the broker is recovered."""
+        """Mark all vhosts as recovered."""
         self._vhost = ""
 
     def report(self, progress: RecoveryProgress) -> None:
@@ -55,7 +55,7 @@ class RecoveryWatch:
         self._stopped = True
 
     def log(self) -> None:
-        """Log the progress."""
+        """Log the current progress."""
         _log.info("store.recovering", **self.facts())
 
     def facts(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ __all__ = ["SharedEngines", "Vhosts"]
 
 _log = get_logger()
 
-PROGRESS_S: Final = 1.0  # between two events about a recovery that takes long
+PROGRESS_S: Final = 1.0  # between two events about a long recovery
 
 
 def _close_none(_vhost: Vhost, _reason: str) -> None:
@@ -40,7 +40,7 @@ def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
 
 
 class SharedEngines(Protocol):
-    """A node of a cluster as the vhosts see it: their engines share its parts, and it has their messages."""
+    """A node of a cluster as the vhosts see it: their engines share its parts and messages."""
 
     @property
     def pending_bytes(self) -> int:
@@ -87,6 +87,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self.offline: dict[str, OfflineVhost] = {}
         self._parting: dict[str, asyncio.Task[None]] = {}
         self._saves_space = False
+        self._alarm = ""
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
         """Take the function that closes the connections of a vhost that goes offline, with a reason."""
@@ -131,9 +132,9 @@ class Vhosts(Mapping[str, "Vhost"]):
     async def open_all(self, names: Iterable[str], watch: RecoveryWatch, *, expected: bool) -> None:
         """Open vhosts from their folders; a vhost with a damaged store goes offline. For the start.
 
-        Shapes: vhosts that are `expected` have a store, and if it is missing, that is damage; others may be new.
+        Shapes: `expected` vhosts have a store, and a missing one is damage; others may be new.
 
-        A thread recovers the stores, one after the other, while the loop runs. No vhost begins before all stores are
+        A thread recovers the stores, one after another, while the loop runs. No vhost begins before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
         recovery stops and every store is closed.
         Raises: CorruptStore, StoreFailed when none can be opened.
@@ -173,7 +174,7 @@ class Vhosts(Mapping[str, "Vhost"]):
                 watch.log()
         except asyncio.CancelledError:
             watch.stop()
-            while not work.done():  # the folder stays locked until nobody writes to it
+            while not work.done():  # the folder stays locked until all writes have ended
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([work])
             if work.exception() is None:
@@ -183,7 +184,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         return work.result()
 
     def take_offline(self, name: str, error: CorruptStore) -> None:
-        """Close the connections of a vhost whose store is damaged, and end its engine; the other vhosts work on.
+        """Close the connections of a vhost whose store is damaged, and end its engine; the other vhosts keep working.
 
         The broker ends when its last vhost goes offline.
         """
@@ -246,6 +247,12 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in self.engines.values():
             engine.save_space(on=on)
 
+    def take_alarm(self, reason: str) -> None:
+        """Tell every vhost, and those that are added later, why an alarm blocks publishers; an empty reason ends it."""
+        self._alarm = reason
+        for engine in self.engines.values():
+            engine.vhost.take_alarm(reason)
+
     def log_positions(self) -> list[int]:
         """Return the position of each vhost's log."""
         return [engine.store.log.position for engine in self.engines.values()]
@@ -254,7 +261,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Recount what is in memory; called ten times a second.
 
         The vhosts share one budget. Each may use what the others leave; when the sum exceeds the budget, each has to
-        give up the same part of what it uses.
+        release the same share.
         """
         engines = list(self.engines.values())
         limit_bytes = self._settings.memory.resident_max_bytes
@@ -278,7 +285,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.committer.drain()
 
     async def finish_sliced(self) -> None:
-        """Finish what takes several turns, such as the requeue of what the last clients had."""
+        """Finish work that takes several turns, such as requeuing the messages of the last clients."""
         for engine in list(self.engines.values()):
             await engine.finish_sliced()
 
@@ -297,12 +304,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:
-        """Confirm nothing any more: the broker has failed."""
+        """Stop confirming: the broker has failed."""
         for engine in self.engines.values():
             engine.committer.abort(failure)
 
     def close(self, *, unchanged: bool = False) -> None:
-        """Close the engines that are left. `unchanged` says that nothing happened since the stores were opened."""
+        """Close the remaining engines. `unchanged` says that nothing happened since the stores were opened."""
         for engine in self.engines.values():
             engine.close(clean=unchanged and engine.recovered_clean)
 
@@ -339,6 +346,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._by_name[name] = engine.vhost
         if self._saves_space:
             engine.save_space(on=True)
+        engine.vhost.take_alarm(self._alarm)
         for opened in self._opened:
             opened(engine)
         if recovered.records or recovered.messages:

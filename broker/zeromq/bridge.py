@@ -55,7 +55,7 @@ DOT: Final = b"."
 
 @dataclass(frozen=True, slots=True)
 class BridgeContext:
-    """What bridges need of the broker.
+    """The broker's interface for bridges.
 
     Shapes: `sockets` makes ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
         `follow_overlay` takes a vhost, an exchange and a function, which hears what other sites want of the exchange.

@@ -17,7 +17,7 @@ class DerivedInterest(Generic[Item, Asked]):
     """Derives an interest from each item, and asks for each derived interest once while any item derives it.
 
     Above `maximum` derived interests it asks for everything instead, until their number falls to three quarters of it.
-    Invariant: an item counts once however often it is added; removing an unknown item changes nothing.
+    Invariant: an item counts once, no matter how often it is added; removing an unknown item changes nothing.
     Cost: O(changes), except when it switches to everything and back: O(items).
     """
 

@@ -11,6 +11,7 @@ import pytest
 from celery import group
 from celery.exceptions import TaskRevokedError
 
+from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.clients.celery_worker import NODE, CeleryWorker
 from tests.clients.conftest import WorkerOf, calling
@@ -70,13 +71,24 @@ def test_group(app: Any) -> None:
     assert value(group(add.s(number, number) for number in range(50)).apply_async()) == list(range(0, 100, 2))
 
 
-def test_countdown_does_not_hold_up_what_is_behind(app: Any) -> None:
-    """Tasks beyond the prefetch wait for their time at the worker, which raises its prefetch for tasks that are due."""
+def test_countdown_does_not_hold_up_what_is_behind(app: Any, module_broker: BrokerProcess) -> None:
+    """Tasks beyond the prefetch wait at the worker, unacked; it raises its prefetch for others, and lowers it again."""
     clock = app.tasks["clock"]
-    due = time.time() + 2
-    later = [clock.apply_async(countdown=2) for _ in range(PREFETCH + 4)]
+    before = prefetch(module_broker)  # higher after a task was revoked while it waited
+    assert before >= PREFETCH
+    due = time.time() + 3
+    later = [clock.apply_async(countdown=3) for _ in range(PREFETCH + 4)]
     assert value(clock.delay()) < due
+    wait_until(lambda: prefetch(module_broker) >= before + PREFETCH, "a prefetch beyond the tasks that wait")
+    assert time.time() < due
     assert min(value(result) for result in later) >= due
+    wait_until(lambda: prefetch(module_broker) <= before, "the prefetch of before")
+
+
+def prefetch(broker: BrokerProcess) -> int:
+    """Return the prefetch that the broker applies to the worker."""
+    (count,) = [row["prefetch_count"] for row in ask(broker.folder, "list_consumers") if row["queue"] == "celery"]
+    return int(count)
 
 
 def test_expires(app: Any) -> None:

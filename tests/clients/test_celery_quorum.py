@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 from celery import chord
+from celery.exceptions import TaskRevokedError
 
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
+from tests.clients.celery_worker import CeleryWorker
 from tests.clients.conftest import WorkerOf, calling
 from tests.deadline import DEADLINE_S, wait_until
 
@@ -21,16 +24,26 @@ DELAYS = 28  # celery_delayed_0 waits one second, each next queue twice as long
 
 
 @pytest.fixture(scope="module")
-def app(module_broker: BrokerProcess, worker_of: WorkerOf, folder: Path) -> Iterator[Any]:
-    """Provide an application with a worker, both on quorum queues."""
+def settings(module_broker: BrokerProcess, folder: Path) -> dict[str, Any]:
+    """Return settings for quorum queues."""
     (folder / "results").mkdir()
-    settings = {
+    return {
         "broker_url": module_broker.address.url,
         "result_backend": f"file://{folder / 'results'}",  # rpc:// does not support chords
         "task_default_queue_type": "quorum",
         "task_default_exchange_type": "topic",  # required by native delayed delivery
     }
-    worker_of(settings, "--pool", "threads", "--concurrency", "2", "--without-mingle").start()
+
+
+@pytest.fixture(scope="module")
+def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
+    """Provide a running worker."""
+    return worker_of(settings, "--pool", "threads", "--concurrency", "2", "--without-mingle").start()
+
+
+@pytest.fixture(scope="module")
+def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
+    """Provide an application whose tasks the worker runs."""
     with calling(settings) as application:
         yield application
 
@@ -75,5 +88,33 @@ def test_chord(app: Any) -> None:
 
 
 def test_retry(app: Any) -> None:
-    """A retry goes through the cascade as well."""
-    assert app.tasks["stubborn"].delay(2, 1).get(timeout=DEADLINE_S) == 1
+    """Three retries go through the cascade as well: a message may pass each of its queues again."""
+    assert app.tasks["stubborn"].delay(4, 1).get(timeout=DEADLINE_S) == 3
+
+
+def test_priorities(app: Any, worker: CeleryWorker) -> None:
+    """A worker gets the most urgent task first, up to 31; Celery sends a task without a priority with 0."""
+    add = app.tasks["add"]
+    app.control.cancel_consumer("celery", reply=True, limit=1, timeout=DEADLINE_S)
+    sent = {priority: add.apply_async((1, 2), priority=priority).id for priority in (0, 5, 31, 9, 4)}
+    ids = [sent[priority] for priority in (31, 9, 5, 4, 0)] + [add.delay(1, 2).id]
+    app.control.add_consumer("celery", reply=True, limit=1, timeout=DEADLINE_S)
+    received = wait_until(lambda: received_of(worker, ids), "the tasks")
+    assert received == ids
+
+
+def received_of(worker: CeleryWorker, ids: list[str]) -> list[str]:
+    """Return the tasks in the order in which the worker received them, nothing until it has all of them."""
+    received = [task for task in re.findall(r"\[([\w-]+)\] received", worker.output) if task in ids]
+    return received if len(received) == len(ids) else []
+
+
+def test_revoke(app: Any, worker: CeleryWorker, tmp_path: Path) -> None:
+    """A task that is revoked while it waits in the cascade is discarded when it arrives."""
+    seen = tmp_path / "seen"
+    waiting = app.tasks["note"].apply_async(("revoked", str(seen)), countdown=1)
+    app.control.revoke(waiting.id, reply=True, limit=1, timeout=DEADLINE_S)
+    with pytest.raises(TaskRevokedError):
+        waiting.get(timeout=DEADLINE_S)
+    wait_until(lambda: f"Discarding revoked task: note[{waiting.id}]" in worker.output, "the task's arrival")
+    assert not seen.exists()

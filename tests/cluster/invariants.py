@@ -28,12 +28,12 @@ _CHECKS: Final = (
            WHERE b.former >= b.number""",
     ),
     (  # 2: a row's holder is free or a member
-        "holder is no member",
+        "holder is not a member",
         """SELECT s.stream, s.number, s.holder, s.epoch FROM slot s WHERE s.holder <> ''
            AND NOT EXISTS (SELECT FROM member m WHERE m.node = s.holder AND m.epoch = s.epoch)""",
     ),
     (
-        "claim of a node that is no member",
+        "claim of a node that is not a member",
         """SELECT c.* FROM (
                SELECT 'keeper' AS claim, k.stream::text AS name, k.node, k.epoch FROM keeper k
                UNION ALL SELECT 'consumer', c.stream::text, c.node, c.epoch FROM consumer c

@@ -263,7 +263,7 @@ async def test_the_lease_counts_from_when_the_beat_was_sent(
 
 
 async def test_a_new_epoch_waits_until_the_old_one_was_dropped(postgres_url: str, schema: str) -> None:
-    """Clients are closed and leases forgotten first; meanwhile the node is no member."""
+    """Clients are closed and leases forgotten first; meanwhile the node is not a member."""
     async with joined(postgres_url, schema, "a") as a:
         a.may_be_lost.clear()
         await rows(postgres_url, schema, "SELECT leave(node, epoch) FROM member")
@@ -275,7 +275,7 @@ async def test_a_new_epoch_waits_until_the_old_one_was_dropped(postgres_url: str
 
 
 async def test_an_epoch_that_ends_while_the_node_catches_up_is_lost(postgres_url: str, schema: str) -> None:
-    """Its catching up is given up, and the next epoch begins anew."""
+    """Its catching up is given up, and the next epoch starts over."""
     a = TestNode(postgres_url, "a", schema)
     a.may_catch_up.clear()
     start = asyncio.ensure_future(a.node.start())

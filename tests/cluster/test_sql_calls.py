@@ -86,7 +86,7 @@ async def test_only_the_holder_settles(sessions: Sessions) -> None:
 
 
 async def test_a_node_that_was_counted_out_calls_nothing(sessions: Sessions) -> None:
-    """Every function of a node that is no member raises SQ001, and changes nothing."""
+    """Every function of a node that is not a member raises SQ001, and changes nothing."""
     a, b = await sessions("a"), await sessions("b")
     number = (await a.commit(Share(5, mine="11")))["number"]
     assert await b.count_out(a)

@@ -159,7 +159,7 @@ async def test_two_nodes_that_count_each_other_out_leave_one(sessions: Sessions,
 
 
 async def test_a_node_that_leaves_frees_what_it_held(sessions: Sessions) -> None:
-    """A node that leaves is no member, and what it did not return is free."""
+    """A node that leaves is not a member, and what it did not return is free."""
     a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, mine="11"))
     await a.value("SELECT leave($1, $2)", a.node, a.epoch)

@@ -133,7 +133,7 @@ INTENDED: Final[tuple[Difference, ...]] = (
     Difference("queue/argument-x-queue-version", "`x-queue-version`", older=True),
     Difference(
         "extension/consistent-hash-by-hash-header-5",
-        "`hash-header` that is no string",
+        "`hash-header` that is not a string",
         (
             (
                 r"A0 connection\.close reply_code=541 .*",

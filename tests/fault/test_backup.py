@@ -206,7 +206,7 @@ def test_who_asked_goes_away(broker_process: BrokerProcess, tmp_path: Path) -> N
         try:
             return bool(ask(str(broker_process.folder), "backup", target=str(tmp_path / "another"))["files"])
         except Unanswered as refused:
-            assert str(refused) == "a backup is under way already"
+            assert str(refused) == "a backup is already running"
             return False
 
     wait_until(another, "the end of the first backup")
@@ -225,8 +225,8 @@ def test_what_cannot_be_backed_up_to(broker_process: BrokerProcess, tmp_path: Pa
     for target, says in (
         (full, f"slotmq: {full}: not empty; a backup needs a folder of its own\n"),
         (full / "precious", f"slotmq: {full / 'precious'}: not a folder\n"),
-        (folder / "in", f"slotmq: {folder / 'in'}: a backup cannot be within the data folder, nor around it\n"),
-        (folder.parent, f"slotmq: {folder.parent}: a backup cannot be within the data folder, nor around it\n"),
+        (folder / "in", f"slotmq: {folder / 'in'}: a backup cannot be inside the data folder or contain it\n"),
+        (folder.parent, f"slotmq: {folder.parent}: a backup cannot be inside the data folder or contain it\n"),
         (Path("/proc/slotmq"), None),
     ):
         command = backup(broker_process, target)
@@ -333,7 +333,7 @@ class SlowDisk(OtherDisk):
 async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup that is cancelled, as by a stop of the broker, ends; its target is incomplete, and another can begin.
 
-    The error with which its work ended, and for which nobody waits, is no traceback in the log.
+    The error with which its work ended, and for which nobody waits, is not a traceback in the log.
     """
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
@@ -347,7 +347,7 @@ async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await asyncio.to_thread(disk.reached.wait, DEADLINE_S)
         for _ in range(20):  # although nothing continues, the client gets the error
             await asyncio.wait_for(heard.get(), DEADLINE_S)
-        with pytest.raises(ValueError, match="a backup is under way already"):
+        with pytest.raises(ValueError, match="a backup is already running"):
             await backups.take(tmp_path / "second", lambda _step, _done, _total: None)
         taking.cancel()
         asyncio.get_running_loop().call_later(0.2, disk.goes_on.set)

@@ -175,7 +175,7 @@ def test_unknown_setting_in_the_environment(broker_process: BrokerProcess) -> No
 
 
 def test_a_start_that_is_refused_makes_no_folder(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """A port in use is detected before any folder is created, and an empty path is no folder."""
+    """A port in use is detected before any folder is created, and an empty path is not a folder."""
     broker_process.start()
     port = str(broker_process.address.port)
     second = BrokerProcess(tmp_path / "never made")

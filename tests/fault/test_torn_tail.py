@@ -112,7 +112,7 @@ def test_cut_at_every_byte(quarter: int) -> None:
         state = recovered.queues.get(1)
         told = (state.next_id if state else 1, recovered.messages, len(recovered.topology))
         assert told == prefixes[place][1:], f"cut at {cut}"
-        # A complete mark after the last record is no loss; the first three bytes of a length are zeros.
+        # A complete mark after the last record is not a loss; the first three bytes of a length are zeros.
         untold = cut - prefixes[place].end - recovered.cut_bytes
         assert untold in (0, 1, 2, 3, 60, 61, 62, 63), f"cut at {cut}: {recovered.cut_bytes} bytes told"
         assert [line["event"] for line in said] == ["store.tail_cut"] * bool(recovered.cut_bytes)
@@ -133,7 +133,7 @@ def test_a_header_cut_short_removes_the_segment() -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("zeros", [1, 35, 36, 60, 5000, AHEAD_MAX_BYTES, AHEAD_MAX_BYTES + 1])
 def test_a_tail_of_zeros_is_cut(zeros: int) -> None:
-    """Zeros, which the log writes ahead of itself, are no records; only more of them than it writes are damage."""
+    """Zeros, which the log writes ahead of itself, are not records; only more of them than it writes are damage."""
     files = MemoryFiles()
     prefixes = write_log(files)
     for prefix in prefixes[::20]:

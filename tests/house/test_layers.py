@@ -83,7 +83,7 @@ def test_file_calls_are_recognised(source: str) -> None:
 
 
 def test_what_only_looks_like_a_file_call_is_none() -> None:
-    """Our own methods called open, and pure path operations, are no file accesses."""
+    """Our own methods called open, and pure path operations, are not file accesses."""
     assert not file_calls("session.open('/')\nPath('a') / 'b'\nchannel.close()")
 
 

@@ -117,7 +117,7 @@ def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
 
 
 def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:
-    """The tracer records functions of the broker in order; resumed generators and lambdas are no calls."""
+    """The tracer records functions of the broker in order; resumed generators and lambdas are not calls."""
     write(
         tmp_path,
         numbers="def count():\n    for number in range(3):\n        yield number\n\ndef twice(n):\n    return 2 * n",

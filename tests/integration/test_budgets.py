@@ -197,7 +197,7 @@ async def test_handshakes_do_not_shut_amqp(tmp_path: Path) -> None:
 
 
 async def test_tls_handshakes_do_not_shut_the_ports(tmp_path: Path) -> None:
-    """Before its handshake a client is no connection yet: the oldest of the busiest address makes room."""
+    """Before its handshake a client is not a connection yet: the oldest of the busiest address makes room."""
     authority = trustme.CA()
     issued, file = authority.issue_cert("127.0.0.1"), tmp_path / "both.pem"
     issued.private_key_and_cert_chain_pem.write_to_path(file)

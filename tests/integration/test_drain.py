@@ -101,6 +101,24 @@ def test_a_client_finishes_what_it_holds_and_is_closed_with_320(
     assert (queue(process)["messages_ready"], queue(process)["messages_unacknowledged"]) == (MESSAGES - HELD, 0)
 
 
+def test_an_answer_reaches_the_client_that_waits_for_it(process: BrokerProcess, worker: RawClient) -> None:
+    """A consumer without acks on a queue of its own gets what a worker publishes while it finishes."""
+    with RawClient(process.address.host, process.address.port) as caller:
+        caller.open()
+        caller.open_channel(1)
+        replies = caller.declare_queue(1, exclusive=True)
+        caller.call(1, commands.Basic.Consume(queue=replies, no_ack=True), commands.Basic.ConsumeOk)
+        command = started(process, "drain")
+        wait_until(lambda: is_draining(process), "the drain")
+        worker.send(publish_frames(1, "", replies, b"result"))
+        worker.method(1, commands.Basic.Ack(delivery_tag=0, multiple=True))
+        caller.expect(commands.Basic.Deliver, 1)
+        assert caller.expect_content(1)[1] == b"result"
+        caller.expect(commands.Basic.Cancel, 1)
+        caller.expect_connection_close(320)
+        assert ended(command)[0] == 0
+
+
 def test_what_is_held_for_too_long_goes_back(process: BrokerProcess, worker: RawClient) -> None:
     """When the time is over the client is closed all the same, and its messages are ready again."""
     outcome = ended(started(process, "drain", "--timeout", "1", "--json"))

@@ -294,7 +294,7 @@ async def test_a_delayed_message_waits_in_its_new_exchange(tmp_path: Path) -> No
         ({"to": "source"}, "queue 'source' cannot be moved to itself"),
         ({"to": "amq.topic:" + "k" * 256}, "a routing key has at most 255 bytes"),
         ({"to": "target", "limit": 0}, "'limit' should be an integer from 1"),
-        ({"to": "target", "match": ["foo"]}, "'foo' is no condition: it is key=PATTERN"),
+        ({"to": "target", "match": ["foo"]}, "'foo' is not a condition: it is key=PATTERN"),
         ({"to": "target", "vhost": "none"}, "no vhost 'none'"),
     ],
 )

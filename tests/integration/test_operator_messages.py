@@ -71,7 +71,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, octets: bytes) -> None:
 async def test_topology_is_made_and_led_somewhere(broker: BrokerServer, slotmq: Any) -> None:
     """Commands declare durable objects by default, and repeating a declare or a bind has no further effect."""
     assert await slotmq("declare", "queue", "q") == (0, "queue 'q' declared", "")
-    assert await slotmq("declare", "queue", "q") == (0, "queue 'q' is there already, as declared", "")
+    assert await slotmq("declare", "queue", "q") == (0, "queue 'q' already exists, as declared", "")
     assert (await slotmq("declare", "queue", "t", "--transient", "--argument", "x-max-length=3"))[0] == 0
     assert (await slotmq("declare", "queue", "safe", "--type", "quorum"))[0] == 0
     assert (await slotmq("declare", "exchange", "x", "--type", "topic"))[:2] == (0, "exchange 'x' declared")
@@ -85,7 +85,7 @@ async def test_topology_is_made_and_led_somewhere(broker: BrokerServer, slotmq: 
     exchanges = [vhost.exchanges[name] for name in ("x", "inner")]
     assert [(e.type, e.durable, e.internal) for e in exchanges] == [("topic", True, False), ("headers", False, True)]
     assert await slotmq("bind", "x", "q", "a.#") == (0, "", "")
-    assert await slotmq("bind", "x", "q", "a.#") == (0, "the binding is there already", "")
+    assert await slotmq("bind", "x", "q", "a.#") == (0, "the binding already exists", "")
     assert await slotmq("bind", "x", "inner", "#") == (0, "", "")
     assert await slotmq("bind", "inner", "t", "--argument", "n=3", "--argument", "x-match=any") == (0, "", "")
     await slotmq("publish", "x:a.b", "--header", "n=3", "m")  # options may stand anywhere
@@ -150,8 +150,12 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["move", "q"], 2, "the following arguments are required: --to"),
         (["move", "q", "--to", ""], 2, "name a queue or an exchange"),
         (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a number of messages from 1 on"),
-        (["move", "q", "--to", "t", "--match", "size>3"], 2, "'size>3' is no condition: it is key=PATTERN, exchange"),
-        (["move", "q", "--to", "t", "--match", "header:=3"], 2, "'header:=3' is no condition"),
+        (
+            ["move", "q", "--to", "t", "--match", "size>3"],
+            2,
+            "'size>3' is not a condition: it is key=PATTERN, exchange",
+        ),
+        (["move", "q", "--to", "t", "--match", "header:=3"], 2, "'header:=3' is not a condition"),
         (["requeue-dead-letters", "q", "--reason", "boredom"], 2, "invalid choice: 'boredom'"),
     ],
 )

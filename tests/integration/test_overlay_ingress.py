@@ -137,7 +137,7 @@ async def test_carbon_copies_and_headers_route_as_at_home(tmp_path: Path) -> Non
 
 
 async def test_the_positions_of_a_leaf_that_is_given_up_are_forgotten(tmp_path: Path) -> None:
-    """Those of others stay, also over the next start; a leaf that takes the name begins anew."""
+    """Those of others stay, also over the next start; a leaf that takes the name starts over."""
     async with timed_broker(tmp_path / "a") as pb, channel_of(pb) as channel:
         source = overlay_of(pb)
         exchange = await channel.declare_exchange("x", "topic", durable=True)

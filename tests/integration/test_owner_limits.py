@@ -161,7 +161,10 @@ async def test_commands_set_change_and_clear_limits(tmp_path: Path, capsys: pyte
         assert listed["limits"] == {"max-queues": 2, "max-connections": 0}
         assert await run("vhost", "set-limits", "v", "--max-connections", "-1") == (0, "")
         await asyncio.to_thread(queues, broker)
+        assert await run("vhost", "set-limits", "v", "--max-blocked-seconds", "30") == (0, "")
+        assert broker.engines["v"].vhost.limits.blocked_max_s == 30
         assert await run("vhost", "clear-limits", "v") == (0, "")
+        assert broker.engines["v"].vhost.limits.blocked_max_s is None
 
         def declare_new() -> None:
             with connected(broker) as one:
@@ -191,7 +194,7 @@ async def test_commands_set_change_and_clear_limits(tmp_path: Path, capsys: pyte
         ({"users": [{"name": "n", "password": "p", "tags": [], "limits": {"max-connections": "5"}}]},
          r"users\[0\]: user 'n': max-connections should be an integer"),
         ({"vhosts": [{"name": "v", "limits": {"max-exchanges": 5}}]},
-         r"vhosts\[0\]: there is no limit 'max-exchanges', but max-connections and max-queues"),
+         r"vhosts\[0\]: there is no limit 'max-exchanges', but max-connections and max-queues and max-blocked-seconds"),
         ({"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": 5}]},
          "parameters: vhost-limits 'limits': limits should be an object"),
     ],

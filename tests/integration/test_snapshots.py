@@ -227,7 +227,7 @@ async def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
         ):
             with pytest.raises(TapRefused, match=problem):
                 await broker.server.taps.snapshots.take(vhost, queue)
-        with pytest.raises(TapRefused, match="is no id"):
+        with pytest.raises(TapRefused, match="is not an id"):
             broker.server.taps.snapshots.path("../x", 0)
 
 

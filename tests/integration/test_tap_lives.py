@@ -92,7 +92,7 @@ async def test_what_is_in_a_slot_file_and_still_in_the_log_is_sealed_once(tmp_pa
 
 
 async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> None:
-    """Waiting messages are sealed first; with drop nothing is left; a new tap of the same name begins anew."""
+    """Waiting messages are sealed first; with drop nothing is left; a new tap of the same name starts over."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)

@@ -40,7 +40,7 @@ async def prepared(api: Api) -> None:
 
 
 async def test_arguments_keep_their_types(tmp_path: Path) -> None:
-    """Decimals, moments and octets that are no text have no type in JSON."""
+    """Decimals, moments and octets that are not text have no type in JSON."""
     given = {"d": Decimal("1.5"), "t": datetime(2026, 11, 29, tzinfo=UTC), "o": bytearray(b"\xff\x00"), "n": 1}
 
     def bound(broker: BrokerServer) -> Any:
@@ -67,7 +67,7 @@ async def test_what_is_exported_can_be_imported(tmp_path: Path) -> None:
         of_shop = await api.expect(200, "GET", "definitions/shop")
         await api.expect(404, "GET", "definitions/none")
     assert (whole["rabbitmq_version"], whole["product_name"]) == ("4.3.0", "SlotMQ")
-    assert [row["name"] for row in whole["queues"]] == ["q"]  # transient ones are no definitions
+    assert [row["name"] for row in whole["queues"]] == ["q"]  # transient ones are not definitions
     assert of_shop["bindings"][0]["source"] == "e"
     assert not {"users", "vhosts", "permissions"}.intersection(of_shop)
     async with managed(tmp_path / "2") as (_broker, api):

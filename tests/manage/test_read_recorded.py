@@ -47,7 +47,7 @@ EXPECTED = (
     "enable_queue_totals=true[safe",  # exclusive is null there
     ".properties_key: '~",  # the digest of arguments is another one
     "nodes/none@nowhere",  # RabbitMQ fails
-    "Pagination parameters are invalid: name is no regular expression",
+    "Pagination parameters are invalid: name is not a regular expression",
 )
 """Where an answer differs from RabbitMQ's, as the lines of `differences` begin or go on."""
 ORDERED = ("name", "consumer_tag", "source", "destination", "routing_key", "number", "protocol")
@@ -89,7 +89,7 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 async def test_the_api_has_the_fields_and_numbers_of_rabbitmq(tmp_path: Path) -> None:
-    """Each recorded path gets its status, and each recorded field with its type and, if it is no measurement, value."""
+    """Each recorded path gets its status, and each recorded field its type and, except for measurements, its value."""
     recorded = json.loads(RECORDED.read_text())
     found: list[str] = []
     async with shop(tmp_path / "data") as broker:

@@ -101,7 +101,7 @@ async def test_a_wrong_password_gets_no_cookie(browser: Browser) -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"username": "guest"}', b'{"username": 1, "password": "x"}'])
 async def test_a_login_without_name_and_password_is_refused(browser: Browser, body: bytes) -> None:
-    """What is no login is 400."""
+    """What is not a login is 400."""
     assert (await browser.ask("POST", "/api/session", body)).status == 400
 
 

@@ -97,7 +97,7 @@ def test_a_method_names_only_permitted_keys(channel: BlockingChannel, exchange: 
 
 
 def test_other_exchanges_have_no_topics(channel: BlockingChannel) -> None:
-    """The expressions do not count where keys are no topics, as in RabbitMQ."""
+    """The expressions do not count where keys are not topics, as in RabbitMQ."""
     publish(channel, "onward", "b.a")
     channel.queue_bind("q", "onward", "b.a")
     channel.queue_unbind("q", "onward", "b.a")

@@ -253,7 +253,7 @@ STREAM_DEFECTS: Final = (
         INNER,
     ),
     Defect(
-        "a recovered binding starts anew",
+        "a recovered binding starts over",
         "broker/overlay/start_points.py",
         "point = min(point, self._recovered.get(binding, point))",
         "point = max(point, self._recovered.get(binding, point))",

@@ -47,7 +47,7 @@ def test_an_archive_that_another_one_blocked_takes_over(tmp_path: Path) -> None:
     grow(folder)
     archive(lake, str(folder.path), "other")
     end = grow(folder)
-    with pytest.raises(LakeRefused, match=r"up to seal 2 already, .* --take-over goes on behind"):
+    with pytest.raises(LakeRefused, match=r"up to seal 2 already, .* --take-over continues after"):
         archive(lake, str(folder.path))
     assert archive(lake, str(folder.path), take_over=True)["rows"] == ROWS
     assert messages_of(lake) == list(range(1, end))

@@ -151,7 +151,7 @@ def test_a_jvm_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "Spark did not start on the Java in" in done.stdout
-    assert "all of it: " in done.stdout
+    assert "in full: " in done.stdout
 
 
 INTERRUPTED = """

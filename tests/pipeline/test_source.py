@@ -118,7 +118,7 @@ def test_what_was_published_is_what_is_read(spark: SparkSession, broker: BrokerP
         ({"tap": "nix"}, "there is no tap 'nix'"),
         ({"url": http_url(broker, "ann", "secret"), "queue": "late"}, "refuses user 'ann'"),
         ({"url": http_url(broker, "ann", "wrong"), "queue": "late"}, "refuses user 'ann'"),
-        ({"quue": "late"}, "there is no option 'quue'; do you mean queue?"),
+        ({"quue": "late"}, "there is no option 'quue'; did you mean queue?"),
     ]:
         where = {} if "url" in options else {"path": str(broker.folder)}
         with pytest.raises(Exception, match="Python") as refused:

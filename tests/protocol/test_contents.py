@@ -191,7 +191,7 @@ def test_parts_of_a_body_are_kept_as_they_come() -> None:
 
 @pytest.mark.parametrize("size", [2, LARGE_BYTES])
 def test_parts_of_a_body_go_with_their_channel(size: int) -> None:
-    """Closing a channel within a content drops it, and the next channel of that number starts anew."""
+    """Closing a channel within a content drops it, and the next channel of that number starts over."""
     peer = open_peer()
     peer.say(method_frame(1, PUBLISH), raw_frame(2, 1, header_payload(2 * size)), raw_frame(3, 1, bytes(size)))
     channel = peer.connection.channels[1]

@@ -60,7 +60,7 @@ def test_the_nodes_share_one_database_under_names_of_their_own(monkeypatch: pyte
 
 
 def test_every_variable_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that are no settings of SlotMQ are those of RabbitMQ's image; empty ones count as unset."""
+    """The variables that are not settings of SlotMQ are those of RabbitMQ's image; empty ones count as unset."""
     for name in NODES:
         given = compose()["services"][name]["environment"]
         assert {variable for variable in given if not variable.startswith("SLOTMQ_")} <= VARIABLES

@@ -117,7 +117,7 @@ Anonymous:             0 kB
 
 
 def test_only_files_as_they_are_on_disk_are_unmapped() -> None:
-    """What the linker relocated, what can be written and what is no file stays: the kernel could not read it again."""
+    """Relocated, writable and anonymous memory stays mapped: the kernel could not read it again."""
     assert list(_clean_files(SMAPS.splitlines())) == [(0x1000, 0x2000), (0xA000, 0x1000)]
 
 

@@ -65,6 +65,6 @@ def test_what_cannot_be_done_with_native_objects_is_refused(source: str, lines: 
 
 
 def test_classes_that_may_have_interpreted_subclasses_are_not_native() -> None:
-    """The decorator of mypyc opens a class, and a protocol is no class to inherit from."""
+    """The decorator of mypyc opens a class, and a protocol is not a class to inherit from."""
     sources = ["class A: ...", "@mypyc_attr(allow_interpreted_subclasses=True)\nclass B: ...", "class C(Protocol): ..."]
     assert native.classes_of(sources) == {"A"}

@@ -56,7 +56,7 @@ def test_every_size_and_time_of_the_settings_takes_a_unit() -> None:
 
 
 def test_units_in_a_file_and_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer takes them; a limit holds for the number, and what is no quantity is told with an example."""
+    """Each layer takes them; a limit holds for the number, and what is not a quantity is told with an example."""
     file = tmp_path / "slotmq.toml"
     file.write_text('[store]\ndisk_free_min_bytes = "1GB"\n[amqp]\nheartbeat_s = "2m"\nconsumer_timeout_ms = "30m"\n')
     monkeypatch.setenv("SLOTMQ_TAPS__WINDOW_MS", "2s")

@@ -83,7 +83,7 @@ async def test_equal_subscriptions_are_one_binding_until_the_last_goes(tmp_path:
 
 
 async def test_a_reader_of_an_xpub_socket_may_be_a_proxy(tmp_path: Path) -> None:
-    """Subscriptions come from an XSUB socket too, and what else it sends is no subscription."""
+    """Subscriptions come from an XSUB socket too, and what else it sends is not a subscription."""
     async with bridged(tmp_path, publish=[{}]) as (broker, channel):
         with peers() as made:
             proxy = made.socket(zmq.XSUB, connect=endpoint_of(broker))

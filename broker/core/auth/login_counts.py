@@ -55,6 +55,6 @@ class LoginCounts:
         count.note(refused=refused)
 
     def clear(self) -> None:
-        """Begin to count anew."""
+        """Begin to count from zero."""
         self.by_protocol.clear()
         self.by_source.clear()

@@ -28,7 +28,7 @@ ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words
 
 
 class LoginClient(NamedTuple):
-    """Who waits for a verdict: the network, the name of the user, and whether all of them have disconnected."""
+    """The clients that wait for a verdict: their network, user name, and whether all of them have disconnected."""
 
     network: str
     name: str

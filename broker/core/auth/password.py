@@ -103,7 +103,7 @@ def check_hash(password_hash: str, algorithm: str) -> None:
 def _check_argon2(password_hash: str) -> None:
     if not ENCODED.fullmatch(password_hash):
         other = password_hash.startswith("$argon2") and not password_hash.startswith("$argon2id$")
-        raise ValueError("the password hash is not argon2id" if other else "the password hash is no argon2 hash")
+        raise ValueError("the password hash is not argon2id" if other else "the password hash is not an argon2 hash")
     asked = extract_parameters(password_hash)
     memory_kib = asked.memory_cost
     if memory_kib > MEMORY_MAX_KIB or memory_kib * asked.time_cost > WORK_MAX_KIB or asked.parallelism > LANES_MAX:

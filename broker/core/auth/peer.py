@@ -15,7 +15,7 @@ ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts co
 
 @dataclass(frozen=True, slots=True)
 class TlsFacts:
-    """What a TLS handshake agreed on.
+    """The outcome of a TLS handshake.
 
     Shapes: `certificate` is the client's, verified, as ssl.SSLSocket.getpeercert() describes it; empty when it has
     none.
@@ -87,7 +87,7 @@ def network_of(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
-    """Return whether a peer's address is a loopback address; text that is no address is not."""
+    """Return whether a peer's address is a loopback address; text that is not an address is not."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

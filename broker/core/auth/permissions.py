@@ -107,7 +107,7 @@ class Permissions:
             self.check_topic(user, source, key, "read")
 
     def narrows_topics(self, user: User, exchange: Resource) -> bool:
-        """Return whether the user's routing keys at the topic exchange have to be checked one by one."""
+        """Return whether the user's routing keys at the topic exchange must be checked one by one."""
         name = user.name
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 

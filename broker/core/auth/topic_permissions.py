@@ -19,21 +19,21 @@ TopicKind = Literal["write", "read"]
 class TopicPermissions:
     """Holds, for a user, a vhost and an exchange, two regular expressions over routing keys.
 
-    An exchange without expressions is open, within the rights to the exchange itself. `{username}` and `{vhost}` in an
-    expression stand for these names, letter by letter: otherwise the author of a name could write a part of the
+    An exchange without expressions is open to users with rights to the exchange itself. `{username}` and `{vhost}` in
+    an expression stand for these names, letter by letter: otherwise the author of a name could write a part of the
     expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
     """
 
     __slots__ = ("_rights", "_tell", "_users")
 
     def __init__(self, users: Users, tell: Callable[[str, str], None]) -> None:
-        """`tell` hears the user and the vhost of each change."""
+        """`tell` is called with the user and the vhost of each change."""
         self._users = users
         self._tell = tell
         self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
 
     def copy(self, users: Users, tell: Callable[[str, str], None]) -> TopicPermissions:
-        """Return expressions that change on their own, of a copy of the users."""
+        """Return an independent copy of the expressions, for a copy of the users."""
         copy = TopicPermissions(users, tell)
         copy._rights = dict(self._rights)
         return copy
@@ -50,7 +50,7 @@ class TopicPermissions:
         return (user, exchange.vhost, exchange.name) in self._rights
 
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Set the expressions of a user for an exchange, in place of the former ones.
+        """Set the expressions of a user for an exchange, replacing the former ones.
 
         Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
         """
@@ -76,7 +76,7 @@ class TopicPermissions:
         self._rights = {key: rights for key, rights in self._rights.items() if key[0] != user}
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Return the rights as RabbitMQ's definitions have them; of one user or in one vhost, if given."""
+        """Return the rights in the form of RabbitMQ's definitions, of one user or in one vhost if given."""
         return [
             dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True))
             for key, rights in sorted(self._rights.items())
@@ -84,7 +84,7 @@ class TopicPermissions:
         ]
 
     def to_json(self) -> list[dict[str, str]]:
-        """Return all rights as RabbitMQ's definitions have them."""
+        """Return all rights in the form of RabbitMQ's definitions."""
         return self.listing()
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
@@ -119,7 +119,7 @@ def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tu
 
 
 def expanded(text: str, user: str, vhost: str) -> BoundedPattern:
-    """Return the pattern with its variables replaced. AMQP 0-9-1 knows no `{client_id}`: it stands for itself."""
+    """Return the pattern with its variables replaced. AMQP 0-9-1 has no `{client_id}`: it stays as it is."""
     parts = {"{username}": user, "{vhost}": vhost, "{client_id}": "{client_id}"}
     whole = re.sub(r"\{(?:username|vhost|client_id)\}", lambda found: re.escape(parts[found[0]]), text or "^$")
     try:

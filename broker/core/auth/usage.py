@@ -1,6 +1,6 @@
 """The connections and channels that each user has open, and the refusal of one beyond the limit.
 
-Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit holds for what is opened after it was set.
+Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit applies to what is opened after it was set.
 """
 
 from __future__ import annotations

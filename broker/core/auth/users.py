@@ -271,7 +271,7 @@ def checked_name(name: Any) -> str:
 
 
 def checked_tags(tags: Any) -> tuple[str, ...]:
-    """Return the tags without spaces around them, each once. Raises: ValueError for one that is no text."""
+    """Return the tags without spaces around them, each once. Raises: ValueError for one that is not text."""
     if not isinstance(tags, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in tags):
         raise ValueError("tags should be a list of texts")
     return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))

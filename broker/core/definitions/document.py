@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:
-    """A user; `password` is set instead of a hash in a file that was written by hand."""
+    """A user; `password` is set instead of a hash in hand-written files."""
 
     name: str
     tags: tuple[str, ...]

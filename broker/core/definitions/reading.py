@@ -29,18 +29,18 @@ __all__ = ["OPERATOR_POLICY", "BadDefinitions", "check_depth", "read_document", 
 Entry = TypeVar("Entry")
 
 DEPTH_MAX: Final = 16
-MD5: Final = "rabbit_password_hashing_md5"  # what every hash was before RabbitMQ 3.6
+MD5: Final = "rabbit_password_hashing_md5"  # the algorithm of all hashes before RabbitMQ 3.6
 KNOWN: Final = frozenset(
     "users vhosts permissions topic_permissions policies operator_policies parameters global_parameters exchanges "
     "queues bindings limits".split()
 )
-OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ exports these among the parameters, its command line at least
+OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ's command line exports these among the parameters
 MISSING: Final = object()
 INT_64_MIN: Final = -(1 << 63)
 
 
 class BadDefinitions(BrokerError):
-    """A document that is refused: which entry, and why, in one line."""
+    """A refused document; the text is one line that names the entry and the reason."""
 
 
 class Fields:
@@ -59,7 +59,7 @@ class Fields:
         return self._fields.get(name, default)
 
     def kept(self, name: str) -> Any:
-        """Return a field that is kept and exported again, whatever it is."""
+        """Return a field of any type that is only stored and exported again."""
         value = self._fields.get(name)
         check_depth(name, value)
         return value
@@ -125,7 +125,7 @@ IDENTITIES: Final[Mapping[type, tuple[str, ...]]] = {
     ParameterEntry: ("name", "component", "vhost"),
     GlobalParameterEntry: ("name",),
 }
-"""What tells entries apart: two of one name could not both be applied. Declares tell of queues and exchanges."""
+"""The identity of an entry: two entries with the same one could not both be applied."""
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:
@@ -143,7 +143,7 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
 
 
 def reading_document(raw: Any, vhost: str | None = None) -> Generator[None, None, Document]:
-    """Do what `read_document` does, in steps of one entry."""
+    """Read a document as `read_document` does, in steps of one entry."""
     if not isinstance(raw, dict):
         raise BadDefinitions("a definitions document is one JSON object")
     parameters = yield from _entries(raw, "parameters", vhost, _parameter)
@@ -242,7 +242,7 @@ def _user(fields: Fields, algorithm: str) -> UserEntry:
 
 
 def _password_hash(text: str, algorithm: str) -> str:
-    """Return the hash; an argon2 hash travels in base64, because RabbitMQ takes nothing else."""
+    """Return the hash; an argon2 hash is in base64, because RabbitMQ accepts nothing else."""
     if algorithm != ARGON2 or not text or text.startswith("$"):
         return text
     try:

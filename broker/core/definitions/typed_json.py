@@ -4,7 +4,7 @@
     {"$T": 1700000000}       timestamp in seconds; as a text where it is beyond 64 bits with a sign
     {"$x": "AAEC"}           byte array, in Base64
     {"$S": "//4A"}           long string that is not UTF-8, in Base64
-    {"$d": "inf"}            double that is no number or has no end
+    {"$d": "inf"}            double that is not a number or has no end
     {"$F": {...}}            table with one such key itself
 
 So an export and an import keep each value and its type. RabbitMQ loses them in its own export, and reads these as

@@ -49,11 +49,11 @@ FETCH_BYTES: Final = 4 << 20  # ... this size of them, and at least one message
 class Delay:
     """Releases the messages of one holding queue when they are due.
 
-    A slot on disk stays there. Its entries in the queue log tell which of its messages come next. A message itself is
+    A slot on disk stays there. Its entries in the queue log show which of its messages come next. A message itself is
     read when it is due, many with one read.
     Invariant: messages are released in the order of their moments. Nothing is released before the first moment of each
-        slot is known that existed at the start.
-    Cost: memory grows with the slots; besides, it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
+        slot that existed at the start is known.
+    Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
     __slots__ = ("_fetched", "_moments", "_ports", "_poster", "_reading", "_router", "_unread", "exchange", "queue")
@@ -114,7 +114,7 @@ class Delay:
             deadlines.set(self, next_ms, self.release)
 
     def release(self) -> None:
-        """Route the due messages, as far as the turn's share goes."""
+        """Route the due messages, as far as the turn's share allows."""
         self._forget_purged()
         now_ms, deadlines = self._ports.clock.now_ms, self._ports.deadlines
         while deadlines.left > 0 and not self._reading:
@@ -157,7 +157,7 @@ class Delay:
             self._gather()
 
     def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
-        """Read due messages whose slots lie on disk; the first is given."""
+        """Read due messages whose slots are on disk; the first is given."""
         batch = [first]
         while len(batch) < FETCH_MESSAGES and (taken := self._moments.take(now_ms)) is not None:
             batch.append(taken)
@@ -203,7 +203,7 @@ class Delay:
     def send(self, held: Message) -> None:
         """Route a message as if it were published now, with its x-delay negated, as the plugin does.
 
-        One that came from another broker of the overlay does not go to others.
+        A message from another broker of the overlay is not forwarded to others.
         """
         negated = {"x-delay": -(delay_of(held.facts.delay) or 0)}
         header = edit_header(held.header, set_headers=negated, drop_headers=(RECEIVED,))
@@ -282,7 +282,7 @@ class Delays:
         self._queues.drop(delay.queue)
 
     def restored(self) -> None:
-        """Take up what recovery found. A crash may have parted an exchange from its queue: neither stays alone."""
+        """Restore what recovery found: open missing holding queues, and drop those without an exchange."""
         for exchange in list(self._exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)

@@ -1,4 +1,4 @@
-"""The moments at which the messages of a holding queue are due: exact for the next ones, one per slot for all others.
+"""The moments at which messages of a holding queue are due: exact for the next ones, one per slot for others.
 
 Pure: knows neither clock nor files. Memory grows with the number of slots, not with the messages in them.
 """
@@ -17,7 +17,7 @@ __all__ = ["DueMoments", "Moment", "SlotMoments"]
 Moment = tuple[int, int]  # when a message is due in ms, and its id: messages are released in this order
 
 NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or
-NEAR_MIN_SLOT: Final = 4  # ... so many of each slot
+NEAR_MIN_SLOT: Final = 4  # ... this many of each slot
 AHEAD_MS: Final = 1000  # messages of an open slot that are due within this time are kept one by one
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id
@@ -38,7 +38,7 @@ class SlotMoments:
         self.next: Moment | None = None
 
     def look(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
-        """Move the horizon on and return the moments up to it, which are kept one by one from now on.
+        """Advance the horizon and return the moments up to it, which are kept one by one from now on.
 
         Shapes: moments are those of its ready messages. Of an open slot those that are due soon are kept, as others
             will come between; of a sealed slot `share` of them.
@@ -63,8 +63,8 @@ class SlotMoments:
 class DueMoments:
     """The moments of one holding queue.
 
-    Invariant: every ready message is kept one by one, or is not before its slot's ``next``. A message that is gone
-        stays until it comes up.
+    Invariant: every ready message is kept one by one, or is not before its slot's ``next``. A removed message stays
+        until its moment comes up.
     Cost: O(log n) to add and to take, for n slots; O(m) to look into a slot of m messages, which the moments that are
         kept one by one make rare.
     """

@@ -14,7 +14,7 @@ __all__ = ["carbon_copies", "copies_of", "further_keys"]
 
 
 def further_keys(facts: HeaderFacts) -> list[str]:
-    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips whatever is no text in them."""
+    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips whatever is not text in them."""
     return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
 
 

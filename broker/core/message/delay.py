@@ -17,7 +17,7 @@ def delay_of(value: Any) -> int | None:
     """Return the delay that an x-delay header asks for, None when there is none.
 
     Units: milliseconds.
-    Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; more than 32 bits are no delay.
+    Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; more than 32 bits are not delay.
     """
     if isinstance(value, bool) or not isinstance(value, int | str | float | Decimal):
         return None

@@ -1,4 +1,4 @@
-"""The fields of a message that an exchange may read beside the routing key, decoded on demand."""
+"""The fields of a message that an exchange may read besides the routing key, decoded on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HeaderFields"]
 
 
 class HeaderFields:
-    """Reads fields of a content header, which is decoded at the first read (routing's MessageFields)."""
+    """The message fields of a content header, which is decoded at the first read (routing's MessageFields)."""
 
     __slots__ = ("_header", "_properties")
 

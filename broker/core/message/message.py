@@ -1,6 +1,6 @@
 """A message in memory and its envelope.
 
-Content header and body stay the bytes that came in; they are decoded only when something asks.
+Content header and body stay the received bytes; they are decoded only on demand.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from broker.store.recorded import Recorded
 
 __all__ = ["OVERHEAD_BYTES", "Envelope", "Message", "charge_of"]
 
-OVERHEAD_BYTES: Final = 400  # a resident message beside its bytes: object, list slot, bytes headers (sys.getsizeof)
+OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
 
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: there are hundreds of thousands of them
 class Envelope:
-    """Exchange and routing key, with what is made of them once instead of per message.
+    """Exchange and routing key, with the forms that are made of them once instead of per message.
 
     Shapes: ``route`` is both as short strings, as a basic.publish and a log record have them; with the octet that ends
         a frame it is the ``suffix`` of a basic.deliver.
@@ -29,7 +29,7 @@ class Envelope:
     __slots__ = ("exchange", "key", "route", "suffix")
 
     def __init__(self, exchange: str, key: str, route: bytes | None = None) -> None:
-        """Take the two short strings, too, where they are known."""
+        """Pass the two short strings, too, where they are known."""
         self.exchange = exchange
         self.key = key
         self.route = encode_route(exchange, key) if route is None else route
@@ -38,11 +38,11 @@ class Envelope:
 
 @mypyc_attr(acyclic=True)
 class Message(Recorded):
-    """One published message, shared by every queue that took it.
+    """One published message, shared by every queue that accepted it.
 
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
     Units: ``charge`` is what each slot with the message counts for it, in bytes: its share of the memory.
-        ``timestamp_ms`` is when the broker took it, on the broker's clock; expirations count from there.
+        ``timestamp_ms`` is when the broker accepted it, on the broker's clock; expirations count from there.
     """
 
     __slots__ = ("charge", "envelope", "facts")
@@ -64,12 +64,12 @@ class Message(Recorded):
         return Message(self.envelope, self.header, self.body, self.charge, self.facts, self.timestamp_ms)
 
     def body_bytes(self) -> int:
-        """Return how long the body is."""
+        """Return the length of the body."""
         return len(self.body)
 
 
 def charge_of(messages: list[Message]) -> int:
-    """Return the charges of messages in sum, in bytes."""
+    """Return the sum of the charges of messages, in bytes."""
     total = 0
     for message in messages:
         total += message.charge

@@ -100,7 +100,7 @@ def count_again(event: Event) -> Event:
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
     """Return whether a dead letter with these deaths must not enter the queue.
 
-    It died there before and, since then, only because of the broker's own rules: it would cycle for ever. A rejection
+    It died there before and, since then, only because of the broker's own rules: it would cycle forever. A rejection
     ends the cycle, because a consumer asked for it.
     """
     for event in events:

@@ -39,7 +39,7 @@ def condition_of(text: str) -> Condition:
     if text.startswith("body~") and text != "body~":
         octets = text.removeprefix("body~").encode("utf-8", "surrogateescape")
         return lambda message: octets in message.body
-    raise ValueError(f"'{text}' is no condition: it is {FORMS}")
+    raise ValueError(f"'{text}' is not a condition: it is {FORMS}")
 
 
 def _key(pattern: str) -> Condition:

@@ -1,8 +1,8 @@
 """Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
 
 A batch takes messages from their queue, gives them to their new queues and settles them, in one step of the loop and
-in one record. So no client sees a message twice or not at all, and a crash leaves each message in its old queue or in
-its new ones.
+in one record. So no client sees a message twice or not at all, and a crash leaves each message in its old or its new
+queues.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Move:
         self.done = True
 
     def batch(self) -> tuple[Level, Slot] | None:
-        """Move some messages; return a slot that has to be read from disk first, if there is one."""
+        """Move some messages; return a slot that must be read from disk first, if there is one."""
         found = self._walk.find() if self.left else None
         if found is None:
             self.end()

@@ -1,4 +1,4 @@
-"""A walk over the ready messages of a queue, for code that takes some of them and is no consumer."""
+"""A walk over the ready messages of a queue, for code that takes some of them and is not a consumer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Walk:
     def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
         """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
 
-        The slot may lie on disk. The same messages are found again until `pass_by` names them.
+        The slot may are on disk. The same messages are found again until `pass_by` names them.
         """
         while self._stretches and not self.queue.deleted:
             stretch = self._stretches[-1]

@@ -1,4 +1,4 @@
-"""The definition of a policy as the command line and the web page take it: with units, and refused in plain words."""
+"""The definition of a policy as the command line and the web page accept it: with units and plain errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITH_UNIT: Final = {
 def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
     """Return a definition whose sizes and times are numbers, as RabbitMQ has them.
 
-    Raises: ValueError for the first key that is unknown or whose value cannot be.
+    Raises: ValueError for the first key that is unknown or has an invalid value.
     """
     kind = "an operator policy" if operator else "a policy"
     if not definition:

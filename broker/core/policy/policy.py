@@ -1,6 +1,6 @@
 """Policies: settings of an operator for all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
 
-Of the policies that match, the one with the highest priority applies; an operator policy applies beside it.
+Of the policies that match, the one with the highest priority applies; an operator policy applies in addition.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class PolicySweep:
     """Applies the policies of this moment to the queues and exchanges that existed when the policies changed.
 
     Invariant: ``pending`` while something is left. What is declared meanwhile has the policies of its moment, and
-        another change begins the sweep anew. Policies are written down as a whole, so a start sweeps everything again,
+        another change restarts the sweep. Policies are written down as a whole, so a start sweeps everything again,
         wherever a sweep was at the end of the broker.
     Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
     """
@@ -53,7 +53,7 @@ class PolicySweep:
         resolve_again: Callable[[], None],
         rerouted: Callable[[str], None],
     ) -> None:
-        """`resolve_again` drops the publish caches; `rerouted` hears of an exchange that has another alternate now."""
+        """`resolve_again` drops the publish caches; `rerouted` is called with an exchange whose alternate changed."""
         self._policies = policies
         self._clock = clock
         self._deadlines = deadlines

@@ -3,7 +3,7 @@
 The other broker consumes from amq.slotmq.overlay without acknowledging, and names itself and the broker that it wants
 in the arguments. It gets a first, empty message, whose routing key is a random name. What it publishes to that name
 through the default exchange reaches the link without a queue, as an answer reaches its requester. The messages of a
-link have a limit of their own in both directions; what is longer is cut.
+link have their own size limit in both directions; longer packets are split.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LinkEnd(Protocol):
 
 
 class LinkClosed(ChannelError):
-    """Closes the channel of a link. The text has no name of an error in front: the other broker logs it as it is."""
+    """Closes the channel of a link. The text has no error name in front, because the other broker logs it as it is."""
 
     def __init__(self, text: str) -> None:
         super().__init__(406, text)
@@ -66,7 +66,7 @@ class AcceptedLink:
         return self._window.has_room()
 
     def begin(self, end: LinkEnd) -> None:
-        """Give the overlay what arrives from now on."""
+        """Pass the messages that arrive from now on to the overlay."""
         self._end = end
 
     def end(self) -> None:
@@ -87,7 +87,7 @@ class AcceptedLink:
         self._channel.send_content(deliver, HEADER.pack(CLASS, 0, len(body), 0), body)
 
     def close(self, text: str) -> None:
-        """Close the channel and say why: the link ends, or the overlay refuses what the other broker said."""
+        """Close the channel with the reason: the link ends, or the overlay refuses the other broker's message."""
         self._channel.begin_closing(LinkClosed(text))
 
 

@@ -1,4 +1,4 @@
-"""The store of a broker that stands alone: ids from its slot managers, records in its own log."""
+"""The store of a standalone broker: ids from its slot managers, records in its own log."""
 
 from __future__ import annotations
 

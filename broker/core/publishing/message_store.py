@@ -1,6 +1,6 @@
 """The port between core and the store that takes its messages.
 
-A broker that stands alone has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
+A standalone broker has a `LocalStore`, a node of a cluster a store that several brokers share. Core knows
 messages and levels; segments, positions and calls of a database stay in the store.
 """
 
@@ -97,7 +97,7 @@ class MessageStore:
         wait for before they are confirmed.
         Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
             is. `number` is what a producer's sequence or a due time adds to the targets of each message. `confirms` is
-            about to number the messages, one after the other; only a store that refuses later needs it.
+            about to number the messages, one after another; only a store that refuses later needs it.
         """
 
     @abstractmethod

@@ -45,7 +45,7 @@ class Poster:
         """Give a message to its queues and return whether all of them took it.
 
         Very many queues are entered over several turns of the loop. A full queue that rejects publishes refuses the
-        message; the others take it all the same, as in RabbitMQ.
+        message; the others still take it, as in RabbitMQ.
         Queues that are deleted by now are passed over. With `admitted` no queue is asked: the caller has asked them.
         `number` is what a producer's sequence or a due time adds to the targets of the record.
         """

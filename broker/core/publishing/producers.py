@@ -75,7 +75,7 @@ class Producer:
 class Producers:
     """Holds the producers of a vhost by name.
 
-    Invariant: `journal` hears of a producer before a record names its number.
+    Invariant: `journal` is notified of a producer before a record names its number.
     """
 
     __slots__ = (

@@ -12,19 +12,19 @@ __all__ = ["PublishCaches"]
 class PublishCaches:
     """Holds one publish cache per user."""
 
-    __slots__ = ("_by_user", "_limits", "_nothing")
+    __slots__ = ("_by_user", "_limits", "nothing")
 
     def __init__(self, limits: CacheLimits | None, nothing: PublishEntry) -> None:
         """Shapes: `nothing` is an entry whose route is not live."""
         self._limits = limits
-        self._nothing = nothing
+        self.nothing = nothing
         self._by_user: dict[str, PublishCache[PublishEntry, PublishTarget]] = {}
 
     def of(self, user_name: str) -> PublishCache[PublishEntry, PublishTarget]:
         """Return the cache of a user."""
         cache = self._by_user.get(user_name)
         if cache is None:
-            cache = self._by_user[user_name] = PublishCache(self._nothing, self._limits)
+            cache = self._by_user[user_name] = PublishCache(self.nothing, self._limits)
         return cache
 
     def drop_all(self) -> None:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["WIDE_QUEUES", "PublishEntry", "reach_of"]
 
 PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
-WIDE_QUEUES: Final = 1000  # from this number of queues on a publish counts by its queues
+WIDE_QUEUES: Final = 1000  # from this number of queues on, a publish is charged by its queues
 
 
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
-    It has its levels, and its reach, while ``straight`` is set. They are those of messages without a priority; with
-    ``strict`` those of others are in `at_priority`.
+    While ``straight`` is set it has the levels and the reach of messages without a priority; with ``strict``,
+    `at_priority` has those of others.
     Units: ``reach`` is how many queues get each message, without those of taps; ``tally`` is that of the exchange.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
         the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
@@ -107,5 +107,5 @@ class PublishEntry(Targets):
 
 
 def reach_of(queues: Sequence[Queue]) -> int:
-    """Return how many queues get a message: those of taps only listen."""
+    """Return how many queues get a message, without those of taps."""
     return len([queue for queue in queues if not queue.is_tap])

@@ -15,7 +15,7 @@ __all__ = ["PublishTarget"]
 class PublishTarget(ResolvedPublish):
     """An exchange that one user may publish to: it exists, is not internal, and the rights were checked.
 
-    ``narrowed`` means that rights to the routing key have to be checked too; ``plain`` that the exchange's own bindings
+    ``narrowed`` means that rights to the routing key must be checked too; ``plain`` that the exchange's own bindings
     and the routing key alone decide the queues; ``nowhere`` is the entry of a publish without queues that is not
     returned.
     Invariant: valid while ``route.live``, the standing one of the exchange, and until the vhost drops its publish

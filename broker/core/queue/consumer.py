@@ -39,7 +39,7 @@ UNLIMITED: Final = 1 << 30
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
 _END: Final = b"\xce"
-_OVERHEAD_BYTES: Final = 48  # of a delivery, beside exchange, key, header and body
+_OVERHEAD_BYTES: Final = 48  # of a delivery, apart from exchange, key, header and body
 TAGS: Final = 256
 """Consecutive delivery tags that differ only in their last octet."""
 LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2
@@ -153,8 +153,7 @@ class ChannelConsumers:
     def take_turns(self) -> list[Queue]:
         """Unpark the consumers and return their queues in the order of their turns.
 
-        The consumer that was served last comes last; of those of one queue, the one that has waited longest comes
-        first.
+        The consumer that was served last comes last; of one queue's, the one that has waited longest is first.
         Cost: O(consumers).
         """
         self.sharing = False
@@ -214,7 +213,7 @@ class Consumer(RingMember):
         timeout_ms: int | None = None,
     ) -> None:
         super().__init__(tag, priority=priority, exclusive=exclusive)
-        # What every message reads comes first, so that it lies in few cache lines.
+        # What every message reads comes first, so that it occupies few cache lines.
         self.session = session
         self.connection = session.connection
         self.output_window = session.output_window
@@ -230,6 +229,11 @@ class Consumer(RingMember):
         self.timeout_ms = timeout_ms
 
     @property
+    def takes_replies(self) -> bool:
+        """Whether it seems to wait for answers to its client's requests: it acks nothing, on a queue of its own."""
+        return self.no_ack and (self.queue.auto_delete or self.queue.exclusive_owner is not None)
+
+    @property
     def timeout_in_force_ms(self) -> int:
         """How long it may hold a message, 0 for no limit."""
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
@@ -241,14 +245,16 @@ class Consumer(RingMember):
         """
         if self.output_window is self.session.output_window:
             self.output_window = OutputWindow(self.connection)
-        self.output_window.end()
+            self.output_window.pause()
+        self.output_window.holds += 1
 
     def open(self) -> None:
         """Take messages, and those that wait, unless it is still shut for another reason."""
         session, queue = self.session, self.queue
-        self.output_window.reopen()
-        if self.output_window.drains:
-            return
+        if self.output_window is not session.output_window:
+            self.output_window.holds -= 1
+            if self.output_window.holds:
+                return
         self.output_window = session.output_window
         if session.prefetch_channel:
             session.wake()
@@ -264,7 +270,7 @@ class Consumer(RingMember):
     def room(self) -> int:
         """Return how many messages it can take now; 0 when a prefetch is used up or its client does not read.
 
-        A consumer without acks uses up no prefetch; it waits all the same while that of its channel is used up.
+        A consumer without acks uses up no prefetch; it still waits while that of its channel is used up.
         """
         window = self.output_window
         if not (window.writable and self.connection.out_bytes < window.high_water_bytes) and not window.has_room():
@@ -365,7 +371,7 @@ class Consumer(RingMember):
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
     """Return the priority that a consumer asks for, 0 when it does not.
 
-    Raises: ChannelError 406 when it is no integer, or for a level's argument.
+    Raises: ChannelError 406 when it is not an integer, or for a level's argument.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
     """
     if "x-stream-offset" in arguments:

@@ -52,8 +52,7 @@ class ConsumerRing:
     """Holds a queue's consumers in the order of their turns.
 
     A consumer that was found without room is *parked*: it is not asked again before `unpark`. So a round costs what it
-    serves, however many consumers there are. When several are unparked together, the one that was parked longest comes
-    first.
+    serves, however many consumers there are. When several are unparked together, the one parked longest comes first.
     Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays the
         active one until it leaves, even when a consumer of a higher priority comes; in a ring that `yields` it gets no
         more messages then, and the other takes over when the active one has settled those that it holds. A consumer is
@@ -77,7 +76,7 @@ class ConsumerRing:
     )
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
-        # What every message reads comes first, so that it lies in few cache lines.
+        # What every message reads comes first, so that it occupies few cache lines.
         self.alone: RingMember | None = None  # the only consumer, paused or not: most queues have one
         self._active: RingMember | None = None
         self._rival: RingMember | None = None  # of a higher priority than the active one, which is to yield to it

@@ -1,4 +1,4 @@
-"""The declaration of a queue: what it is told once, when it is made."""
+"""The declaration of a queue: its fixed properties."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["QueueDeclaration"]
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
-    """What a queue is told when it is made.
+    """The properties with which a queue is created.
 
     ``number`` names its messages in the log, and no other queue ever had it. ``exclusive_owner`` is the connection of
     an exclusive queue. ``recovered`` says that the client's declaration was lost.

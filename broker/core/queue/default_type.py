@@ -1,4 +1,4 @@
-"""The type of a queue whose declare names none, as a vhost can have one. Source: RabbitMQ 3.13, default queue type."""
+"""The default queue type of a vhost, for declares that name no type. Source: RabbitMQ 3.13, default queue type."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from broker.core.queue.rules import QUORUM
 __all__ = ["check_default_type", "default_type", "ignored_default_type", "with_default_type"]
 
 FACT: Final = "default_queue_type"
-NONE: Final = "undefined"  # what RabbitMQ exports for a vhost without one
+NONE: Final = "undefined"  # RabbitMQ's export for a vhost without one
 TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return the default type among the facts of a vhost, None when it has none, or one that is not supported."""
+    """Return the default type among the facts of a vhost, None when it is missing or not supported."""
     said = _said(facts)
     return TYPES.get(said) if isinstance(said, str) else None
 
@@ -43,7 +43,7 @@ def with_default_type(
 ) -> Mapping[str, Any]:
     """Return the arguments of a declare with the default type, unless they name one.
 
-    A queue that cannot be a quorum queue stays what it is without a default.
+    A queue that cannot be a quorum queue ignores a default of quorum.
     """
     if default is None or "x-queue-type" in arguments:
         return arguments
@@ -53,7 +53,7 @@ def with_default_type(
 
 
 def _said(facts: Mapping[str, Any]) -> Any:
-    """Return the default type as the facts have it: RabbitMQ writes it beside the name and in the metadata."""
+    """Return the default type as the facts have it: RabbitMQ writes it next to the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
         said = found.get(FACT)

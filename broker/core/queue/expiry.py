@@ -1,4 +1,4 @@
-"""Expired messages: at the head of a queue, and among those that are handed out."""
+"""Find the expired messages at the head of a queue, and among those being delivered."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RETURNED: Final = -1  # that of the messages that came back; the others are thos
 
 
 def _nobody() -> None:
-    """Tell nobody that a slot was read."""
+    """Ignore that a slot was read."""
 
 
 class QueueHead:
@@ -34,7 +34,7 @@ class QueueHead:
     def __init__(
         self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool
     ) -> None:
-        """`was_read` hears that a slot is back in memory."""
+        """`was_read` is notified that a slot is back in memory."""
         self._levels = levels
         self._ports = ports
         self._was_read = was_read
@@ -123,7 +123,7 @@ class QueueHead:
         return self._levels[0], None
 
     def waits_for(self, level: Level, slot: Slot) -> bool:
-        """Return whether a slot lies on disk; if it does, read it."""
+        """Return whether a slot is on disk; if it does, read it."""
         if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(level, slot, self._read)
@@ -132,7 +132,7 @@ class QueueHead:
     def drop(self, count: int, reason: str, *, read: bool) -> int:
         """Drop at most this many messages of the first slot, which must be there, and return how many.
 
-        Return 0 while the slot lies on disk and is to be `read` first, as for dead letters.
+        Return 0 while the slot is on disk and is to be `read` first, as for dead letters.
         """
         level, slot = self.find()
         assert slot is not None

@@ -1,4 +1,4 @@
-"""The kinds of queues of a broker that stands alone."""
+"""The kinds of queues of a standalone broker."""
 
 from __future__ import annotations
 

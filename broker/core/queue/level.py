@@ -33,7 +33,7 @@ __all__ = ["Level"]
 
 _log = get_logger()
 
-POISON: Final = "delivery_limit"  # why a poisoned message dies
+POISON: Final = "delivery_limit"  # why a poisoned message is dead-lettered
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
 CATCH_UP_SLOTS: Final = 16  # slots whose messages come back before the next message is handed out, at most
@@ -46,10 +46,9 @@ class Level:
     """One level of a queue.
 
     Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append another
-        one.
-        ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
+        one. ``returning`` is a heap, by slot, of unacked messages that come back in this turn or the next ones, before
         any message after them is handed out; each entry says whether their delivery failed.
-    Invariant: ``number`` is that of its message ids in the store, and of no other level ever. Every message of a
+    Invariant: ``number`` names its messages in the store and is never reused for another level. Every message of a
         level with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
@@ -74,7 +73,7 @@ class Level:
     def __init__(
         self, queue: LevelOwner, priority: int, number: int, ports: LevelPorts[Level], persists_all: bool = False
     ) -> None:
-        # What every message reads or writes comes first, so that it lies in few cache lines.
+        # What every message reads or writes comes first, so that it occupies few cache lines.
         self.queue = queue
         self.manager = SlotManager(
             ports.window_messages,
@@ -105,16 +104,16 @@ class Level:
         return self.manager.next_id - self._first_id
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return the number by which an operator knows a message."""
+        """Return the number by which operators name a message."""
         return slot.first + index
 
     @property
     def store(self) -> VhostStore:
-        """Where its messages lie when they are on disk."""
+        """Where its paged-out messages are stored."""
         return self._ports.store
 
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
-        """Take the messages that recovery found; all of them lie on disk."""
+        """Restore the messages that recovery found; all of them are on disk."""
         slots = [
             Slot.restored(
                 found.first,
@@ -178,7 +177,7 @@ class Level:
             self._wake()
 
     def _wake(self) -> None:
-        """Have what was appended delivered in this loop turn, if there are consumers."""
+        """Schedule delivery of the appended messages in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
@@ -187,7 +186,7 @@ class Level:
                 queue.wake_worker()
 
     def _note_records(self, slot: Slot, at: int, *, recorded: bool) -> None:
-        """Note for what was appended from an index of a slot on whether it has records."""
+        """Note whether the messages appended from an index of a slot on have records."""
         next_id = self.manager.next_id
         while True:
             if not recorded:
@@ -205,7 +204,7 @@ class Level:
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Settle messages that were handed out: acked, dropped or delivered without acknowledgement.
 
-        Those that have a record get one record of their settlement at the end of the loop turn.
+        One log record at the end of the loop turn covers those that have a record.
         """
         if self.deleted:
             return
@@ -228,7 +227,7 @@ class Level:
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         """Settle messages that were handed out, and dead-letter them if the queue has a dead letter exchange.
 
-        Those that lie on disk stay unacked until they were read. The dead letter's record is appended before the
+        Messages on disk stay unacked until they have been read. The dead letter's record is appended before the
         settlement's: a crash between the two duplicates, and loses nothing.
         """
         if self.deleted or not indexes:
@@ -245,7 +244,7 @@ class Level:
         self.settle(slot, indexes)
 
     def dead_letter_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Do what `dead_letter` does, in each turn as much as its share allows; the rest stays unacked until then.
+        """Dead-letter as `dead_letter` does, in each turn as much as its share allows; the rest stays unacked.
 
         Messages are dead-lettered even if the queue is deleted meanwhile.
         """
@@ -255,7 +254,7 @@ class Level:
             self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
 
     def _buries(self, reason: str) -> bool:
-        """Return whether what dies for this reason is dead-lettered, or kept as poisoned."""
+        """Return whether messages removed for this reason are dead-lettered, or kept as poisoned."""
         return self.queue.rules.dead_letter_exchange is not None or (reason == POISON and self._keeps_poisoned)
 
     @property
@@ -297,7 +296,7 @@ class Level:
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Put messages back in their place, redelivered; those whose delivery `failed` too often are dead-lettered.
 
-        What cannot be read any more is lost: its slot came back from the disk without it.
+        A message that can no longer be read is lost: its slot came back from the disk without it.
         """
         if self.deleted:
             return
@@ -332,7 +331,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue what is to come back to the lowest slot, and return the cost in units of the turn's share."""
+        """Requeue the returned messages of the lowest slot, and return the cost in units of the turn's share."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
@@ -344,7 +343,8 @@ class Level:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue what comes before the first ready message, as all that came back does in a strict queue.
+        """Requeue the returned messages that precede the first ready message (in a strict queue, all that were
+        returned).
 
         Cost: one slot, if not all of its messages came back too often.
         """
@@ -364,13 +364,13 @@ class Level:
                 return
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages wherever they stand: those that cannot be read any more, or that were released."""
+        """Settle ready messages anywhere in the queue: those that cannot be read any more, or that were released."""
         self.manager.lose(slot, indexes)
         if self.durable:
             self._note_settled(slot, indexes)
 
     def lose_sealed(self, end: int) -> None:
-        """Settle what lies below an id, and give that id to the next message if it would get a lower one.
+        """Settle all messages below an id, and give that id to the next message if it would get a lower one.
 
         Invariant: nothing was published since the start.
         """
@@ -413,7 +413,7 @@ class Level:
             self._recorder.record_settled(now_ms, self.number, ids)
 
     def delete(self) -> None:
-        """Drop everything, for good."""
+        """Delete the level with all its messages."""
         self.deleted = True
         self._release_all()
         self.manager.ignore_slots()  # it would lead back to the level
@@ -440,7 +440,7 @@ class Level:
             self.manager.count_no_sizes()
 
     def _count_sizes(self) -> None:
-        """Count the bytes of ready messages; those on disk are added once they were measured."""
+        """Count the bytes of ready messages; those on disk are added once measured."""
         for slot in self.manager.count_sizes(Message.body_bytes):
             self._ports.measure(self, slot)
 
@@ -469,9 +469,9 @@ class Level:
 
     @staticmethod
     def _logged_of(slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Return those of the messages that have a record in the log.
+        """Return the messages that have a record in the log.
 
-        A transient message's id is given again after a crash, so the log must not say anything about it.
+        A transient message's id is reused after a crash, so the log must not mention it.
         """
         if not slot.mixed:
             return indexes
@@ -502,7 +502,7 @@ class Level:
 
 
 def missing_among(contents: Sequence[Message | None], indexes: Sequence[int]) -> list[int]:
-    """List those of some messages that are not in memory, although their slot is."""
+    """List the messages that are missing in memory although their slot is loaded."""
     if isinstance(indexes, range) and None not in contents[indexes.start : indexes.stop]:
         return []  # the usual case
     return [index for index in indexes if contents[index] is None]

@@ -29,11 +29,11 @@ def _call(_name: str, then: Callable[[], None]) -> None:
 class LevelPorts(Generic[S]):
     """What a level needs from the store, the pager, the reader and the dead letters of its vhost.
 
-    ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
-    calls. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter. ``settled``
-    collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
-    ``sliced`` has what takes several turns. ``keep_poisoned`` is the setting of that name, and ``with_poisoned`` calls
-    once the queue for the poisoned messages of a queue is there.
+    ``kept`` is called with each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and
+    then calls. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter.
+    ``settled`` collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds
+    publishers back. ``sliced`` runs work that takes several turns. ``keep_poisoned`` is the setting of that name, and
+    ``with_poisoned`` calls back once the queue for a queue's poisoned messages exists.
     """
 
     store: VhostStore
@@ -57,13 +57,13 @@ class LevelPorts(Generic[S]):
 
 @dataclass(slots=True, kw_only=True)
 class QueuePorts(LevelPorts[S], Generic[S, Q]):
-    """What a queue needs beside that; one object serves all queues of a vhost.
+    """What a queue needs in addition; one object serves all queues of a vhost.
 
-    ``assign`` gives a new queue to a worker, ``retire`` takes a deleted one away. ``unused`` hears of a queue that
-    expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out
-    slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by whether
-    its declaration was lost; ``level_of`` makes each level of a queue: its level, its number, and whether a durable
-    one persists all messages. ``ended`` is the level of all deleted queues, None before there is one.
+    ``assign`` gives a new queue to a worker, ``retire`` takes a deleted one away. ``unused`` is called with a queue
+    that expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of
+    paged-out slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by
+    whether its declaration was lost; ``level_of`` makes each level of a queue: its level, its number, and whether a
+    durable one persists all messages. ``ended`` is the level of all deleted queues, None before there is one.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]

@@ -60,7 +60,7 @@ class Queue(LevelOwner):
         "worker",
     )
 
-    # What every message reads or writes comes first, so that it lies in few cache lines.
+    # What every message reads or writes comes first, so that it occupies few cache lines.
     worker: QueueWorker[Queue]
     level: Level
     deleted: bool
@@ -125,7 +125,7 @@ class Queue(LevelOwner):
 
     @property
     def declaration(self) -> QueueDeclaration:
-        """What the queue was told when it was made."""
+        """The properties with which the queue was created."""
         return QueueDeclaration(
             self.name,
             self.number,

@@ -35,7 +35,7 @@ def _choice(reason: str, choices: tuple[str, ...], value: Any, _arguments: Mappi
 
 
 def _anything(_value: Any, _arguments: Mapping[str, Any]) -> None:
-    """Any value will do."""
+    """Accept any value."""
 
 
 def _text(value: Any, _arguments: Mapping[str, Any]) -> str | None:
@@ -102,7 +102,7 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-max-in-memory-bytes": ((QUORUM,), _count),
     "x-max-priority": ((CLASSIC,), partial(_natural, PRIORITY_MAX)),
     "x-overflow": (SUPPORTED_TYPES, _overflow),
-    "x-queue-mode": ((CLASSIC,), _anything),  # RabbitMQ 4 has one mode, and takes any
+    "x-queue-mode": ((CLASSIC,), _anything),  # RabbitMQ 4 has one mode, and accepts any value
     "x-queue-version": ((CLASSIC,), _version),
     "x-single-active-consumer": (SUPPORTED_TYPES, _boolean),
     "x-queue-type": (SUPPORTED_TYPES, _type),
@@ -111,7 +111,7 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-stream-max-segment-size-bytes": ((), _count),
     "x-initial-cluster-size": ((), _count),
     "x-queue-leader-locator": ((QUORUM,), _locator),
-    "x-delivery-limit": ((QUORUM,), _integer),  # RabbitMQ takes anything; RabbitMQ 4 knows -1 as no limit
+    "x-delivery-limit": ((QUORUM,), _integer),  # RabbitMQ accepts anything; in RabbitMQ 4, -1 means no limit
     "x-queue-master-locator": ((CLASSIC,), _text),
     "x-consumer-timeout": (SUPPORTED_TYPES, _count),  # RabbitMQ refuses it for classic queues
     "x-consumer-disconnected-timeout": ((QUORUM,), _count),  # of brokers that cannot be reached: none waits here

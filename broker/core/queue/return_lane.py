@@ -1,6 +1,6 @@
-"""The return lane of a quorum queue: in which order its returned messages are delivered, before all others.
+"""The return lane of a quorum queue: the order in which returned messages are delivered, before all others.
 
-Source: RabbitMQ 4.3, rabbit_fifo: what comes back does not go to its level again.
+Source: RabbitMQ 4.3, rabbit_fifo: a returned message does not go back to its level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ReturnLane"]
 
 
 class Returned:
-    """Messages of one slot that came back one after the other, `at` of which have left the lane."""
+    """Messages of one slot that came back one after another, `at` of which have left the lane."""
 
     __slots__ = ("at", "indexes", "priority", "slot")
 
@@ -51,7 +51,7 @@ class ReturnLane:
         entries.append(Returned(priority, slot, indexes))
 
     def put_back(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put messages that were taken and not sent at the front again; at least one."""
+        """Put messages that were taken but not sent back to the front; at least one."""
         self._entries.appendleft(Returned(priority, slot, indexes))
 
     def front(self) -> Returned | None:
@@ -69,7 +69,7 @@ class ReturnLane:
         return None
 
     def ready(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` messages that come next and lie in one slot; `front` has found one."""
+        """Return up to `limit` messages that come next and are in one slot; `front` has found one."""
         entry = self._entries[0]
         slot, indexes = entry.slot, entry.indexes
         found: list[int] = []
@@ -81,7 +81,7 @@ class ReturnLane:
         return dense(found) if found else found
 
     def remove(self, indexes: Sequence[int]) -> None:
-        """Remove messages that `ready` returned, because they are taken: each comes last if it returns again."""
+        """Remove messages that `ready` returned, because they are taken; one that returns again goes to the end."""
         entry = self._entries[0]
         entry.at = bisect_right(entry.indexes, indexes[-1], entry.at)
         if entry.at == len(entry.indexes):

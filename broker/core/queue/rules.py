@@ -63,14 +63,14 @@ class QueueRules:
 
 
 PLAIN: Final = QueueRules()
-NUMBER_MAX: Final = 1 << 62  # what nothing reaches: with a moment or a count added, it fits into 64 bits
+NUMBER_MAX: Final = 1 << 62  # never reached; with a time or a count added it still fits into 64 bits
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def merged_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definitions of a policy and an operator policy as one, as they are in force together.
+    """Return the definitions of a policy and an operator policy as one, as they apply together.
 
-    Source: RabbitMQ, rabbit_policy: the least of two numbers counts, else the operator's value. -1 is no limit.
+    Source: RabbitMQ, rabbit_policy: the lesser of two numbers applies, else the operator's value. -1 means no limit.
     """
     merged = {**policy, **operator}
     for name in policy.keys() & operator.keys():
@@ -85,10 +85,10 @@ def queue_rules(
 ) -> QueueRules:
     """Return the rules of a queue with these arguments under a policy's and an operator policy's definition.
 
-    The arguments were checked when the queue was declared, the definitions when the policies were set. A number is at
-        most NUMBER_MAX: clients and operators may give all of 63 bits, as in RabbitMQ, and none left over for a sum.
-    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the least of several numbers counts; of texts the operator's
-        counts, else the client's, else the policy's.
+    The arguments were checked when the queue was declared, the definitions when the policies were set. Numbers are
+    capped at NUMBER_MAX: clients and operators may give any 63-bit number, as in RabbitMQ.
+    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the least of several numbers applies; of texts the
+        operator's, else the client's, else the policy's.
     """
     if not arguments and not policy and not operator:
         return PLAIN
@@ -99,7 +99,7 @@ def queue_rules(
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT
     if limit is not None and limit < 0:
-        most = max(_numbers(given, "delivery-limit"))  # RabbitMQ 4: -1 is no limit, and gives way to a limit
+        most = max(_numbers(given, "delivery-limit"))  # RabbitMQ 4: -1 means no limit, and any limit overrides it
         limit = None if most < 0 else most
     exchange = _chosen(given, "dead-letter-exchange")
     return QueueRules(
@@ -120,8 +120,8 @@ def queue_rules(
 
 
 _Given = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""What a queue's arguments, its policy and its operator policy say. Functions that share it in one that contains them
-would be a reference cycle for each queue, compiled."""
+"""The arguments, policy and operator policy of a queue. Nested functions that share them would, compiled, be a
+reference cycle for each queue."""
 
 
 def _numbers(given: _Given, name: str) -> list[int]:

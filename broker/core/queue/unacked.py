@@ -16,9 +16,9 @@ __all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
 
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
-LATE_MAX: Final = 256  # stretches of tags that may be acknowledged late; those of older ones are unknown
+LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ranges are forgotten
 
-_looks: Final = count(1)  # numbers the looks for slots that occur twice
+_looks: Final = count(1)  # numbers the searches for slots that occur twice
 
 
 class SlotDelivery:
@@ -60,7 +60,7 @@ class Run(SlotDelivery):
         count: int,
         consumer: RingMember | None,
     ) -> None:
-        # Assigned here: a call of the class above would be one more for each delivery.
+        # Assigned here: calling the parent's constructor would cost one call per delivery.
         self.level = level
         self.slot = slot
         self.indexes = indexes
@@ -99,7 +99,7 @@ class Run(SlotDelivery):
         return SlotDelivery(self.level, self.slot, indexes, indexes[0], count, self.consumer)
 
     def restore(self, tags: Sequence[int]) -> None:
-        """Let messages that were removed wait again. Shapes: ``tags`` ascend."""
+        """Return removed messages to the run. Shapes: ``tags`` ascend."""
         first = self.first
         low = self.low if self.left else self.last + 1
         self.left += len(tags)
@@ -138,10 +138,9 @@ class Run(SlotDelivery):
 class Unacked:
     """Numbers the deliveries of a channel and keeps those that wait for an acknowledgement, as runs.
 
-    Cost: nothing per message but a mark for a message that is acknowledged before older ones; a tag out of order costs
-        a search among the runs.
-    Invariant: tags ascend over ``runs``. ``_empty`` of the runs have no message left, among them all before ``_front``,
-        where the oldest message waits.
+    Cost: a mark per message that is acknowledged before older ones; a tag out of order costs a search among the runs.
+    Invariant: tags ascend over ``runs``. ``_empty`` counts the runs without a message, which include all before
+        ``_front``, the run of the oldest message.
     """
 
     __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "late", "runs")
@@ -152,10 +151,8 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self._count = 0
-        # Most channels have neither, and a list for each would be memory.
-        self.late: list[Sequence[int]] | None = (
-            None  # tags whose messages went back: acknowledging them changes nothing
-        )
+        # Most channels have neither, and a list for each would take memory.
+        self.late: list[Sequence[int]] | None = None  # tags of requeued messages: late acks of them have no effect
         self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # acknowledged in a transaction, with tags
 
     def __len__(self) -> int:
@@ -189,7 +186,7 @@ class Unacked:
     def _add(
         self, level: Level, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
     ) -> None:
-        """Add messages to the last run, if they continue it, or begin another one."""
+        """Add messages to the last run if they continue it, otherwise begin a new run."""
         tag = self.last_tag + 1
         self.last_tag += count
         self._count += count
@@ -320,7 +317,7 @@ class Unacked:
         raise ChannelError(406, f"unknown delivery tag {tag}")
 
     def _search(self, tag: int) -> int:
-        """Return the place of the last run that begins at or below a tag; the front run does."""
+        """Return the index of the last run that begins at or below a tag, as the front run does."""
         runs = self.runs
         low, high = self._front, len(runs) - 1  # runs[low] begins there or below, runs[high + 1] beyond
         if runs[high].first <= tag:
@@ -431,7 +428,7 @@ class Unacked:
 
 
 def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:
-    """Return the runs of messages that wait again and whose run was dropped: one, if no tag is missing between them."""
+    """Return new runs for messages whose run was dropped: one run if no tag is missing between them."""
     level, slot, consumer = delivery.level, delivery.slot, delivery.consumer
     if isinstance(tags, range):
         return [Run(tags.start, level, slot, delivery.indexes, delivery.start, delivery.count, consumer)]
@@ -442,7 +439,7 @@ def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:
 
 
 def differ(deliveries: list[SlotDelivery]) -> bool:
-    """Return whether no two deliveries are of one slot: then `by_slot` would change nothing, at a higher cost."""
+    """Return whether all deliveries are of different slots: then `by_slot` would change nothing, at a higher cost."""
     number = next(_looks)
     for delivery in deliveries:
         slot = delivery.slot

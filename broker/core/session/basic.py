@@ -55,7 +55,7 @@ class BasicSession(ChannelConsumers):
     # -- consume ------------------------------------------------------------------------------------------------------
 
     def qos(self, method: commands.Basic.Qos) -> None:
-        """Set the prefetch. Raises: ConnectionFault 540 for a prefetch in bytes, as RabbitMQ."""
+        """Set the prefetch. Raises: ConnectionFault 540 for a prefetch in bytes, like RabbitMQ."""
         if method.prefetch_size:
             raise ConnectionFault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
@@ -66,7 +66,7 @@ class BasicSession(ChannelConsumers):
             if self._qos_is_of_running_consumers():
                 for consumer in self.consumers.values():
                     consumer.set_prefetch(method.prefetch_count)
-            self.prefetch_channel = 0  # as RabbitMQ: the later of the two kinds lifts the limit of the whole channel
+            self.prefetch_channel = 0  # like RabbitMQ: the later of the two kinds lifts the limit of the whole channel
             self.wake()
         self._channel.send(commands.Basic.QosOk())
 
@@ -84,7 +84,7 @@ class BasicSession(ChannelConsumers):
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Start a consumer on `queue`.
 
-        Raises: ChannelError 403 when another consumer is exclusive, 406 for a priority that is no integer;
+        Raises: ChannelError 403 when another consumer is exclusive, 406 for a priority that is not an integer;
             ConnectionFault 530 for a tag in use.
         """
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
@@ -115,9 +115,11 @@ class BasicSession(ChannelConsumers):
         self.consumers[tag] = consumer
         if not method.nowait:
             self._channel.send(commands.Basic.ConsumeOk(tag))
-            if self.connection.withholds_on(self.number):
-                consumer.shut()
-                self.connection.when_sent(self.number, consumer.open)
+        if self._session.draining and not consumer.takes_replies:
+            consumer.shut()
+        elif not method.nowait and self.connection.withholds_on(self.number):
+            consumer.shut()
+            self.connection.when_sent(self.number, consumer.open)
         queue.add_consumer(consumer)
 
     def room_of_next(self, *, no_ack: bool) -> int:
@@ -236,7 +238,7 @@ class BasicSession(ChannelConsumers):
             self._run(parts)
 
     def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
-        """Requeue everything unacked, then call `then`. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
+        """Requeue everything unacked, then call `then`. Raises: 540 for requeue=false, as in RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
         self._run(self._returns(self.unacked.take_all(), failed=False), then)

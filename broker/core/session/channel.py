@@ -40,7 +40,7 @@ class SessionOfChannel:
     Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumed replies or
         a link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
         call; on a transactional channel they are those of `transactions`, and so are the acknowledgements that
-        `settling` takes. `rewired` hears of the change.
+        `settling` takes. `rewired` is notified of the change.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class SessionOfChannel:
             self._postpone(method, postponed)
 
     def _postpone(self, method: Any, postponed: Postponed) -> None:
-        """Hold the connection, and run a method that has had no effect again when its answer is there."""
+        """Hold the connection, and run a method that has had no effect again when its answer has arrived."""
         if is_plain_addition(method):
             self._look_ahead(postponed)
         self.session.connection.hold()
@@ -160,7 +160,7 @@ class SessionOfChannel:
     def flow(self, method: commands.Channel.Flow) -> None:
         """Answer that deliveries flow, which they always do.
 
-        Raises: 540 when asked to stop them, as RabbitMQ.
+        Raises: 540 when asked to stop them, like RabbitMQ.
         """
         if not method.active:
             raise ConnectionFault(540, "active=false")
@@ -219,7 +219,7 @@ class SessionOfChannel:
     def _open_link(self, method: commands.Basic.Consume) -> None:
         """Open a link of another broker of the overlay.
 
-        Raises: ChannelError 403 without the right to read the name, and for a broker that is no neighbour; 406 with
+        Raises: ChannelError 403 without the right to read the name, and for a broker that is not a neighbour; 406 with
             acks, or when the channel has a link already.
         """
         vhost = self.vhost
@@ -234,6 +234,7 @@ class SessionOfChannel:
         tag = method.consumer_tag or vhost.new_name("amq.ctag-")
         name = vhost.replies.new_name(vhost.new_name)
         link = AcceptedLink(self.channel, self.session.output_window, tag, name)
+        self.session.be_patient()
         link.begin(vhost.accept_link(dict(method.arguments or {}), link))
         self.channel.limit_messages(LINK_MESSAGE_BYTES)
         self.link = vhost.replies[name] = link

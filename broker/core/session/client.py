@@ -25,15 +25,19 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. ``postponed`` has the postponements of
-        the method that is running, the last one last: a connection postpones one method at a time.
+        channel is opened before. ``publishing`` is set by the first publish, ``draining`` counts its drains.
+        ``patient`` is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it
+        stands, whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
+        connection postpones one method at a time.
     """
 
     __slots__ = (
         "connection",
+        "draining",
         "method_budget",
         "name",
         "output_window",
+        "patient",
         "permissions",
         "postponed",
         "publish_share",
@@ -50,6 +54,8 @@ class SessionClient:
         self.permissions = permissions
         self.usage = usage
         self.publishing = False
+        self.draining = 0
+        self.patient = False
         self.postponed: list[Postponed] = []
         self.user: User | None = None
         self.method_budget: MethodBudget
@@ -62,6 +68,10 @@ class SessionClient:
     def publishes(self) -> None:
         """Note the first publish: an alarm blocks the connection from now on."""
         self.publishing = True
+
+    def be_patient(self) -> None:
+        """Let an alarm block the connection as long as it stands."""
+        self.patient = True
 
     def check(self, resource: Resource, kind: Kind) -> None:
         """Check a right of the user to a resource. Raises: 403."""
@@ -84,7 +94,7 @@ class SessionClient:
         self.permissions.check_source(self.user, source, exchange, key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
-        """Return whether each routing key at a topic exchange has to be checked."""
+        """Return whether each routing key at a topic exchange must be checked."""
         assert self.user is not None
         return self.permissions.narrows_topics(self.user, exchange)
 
@@ -94,6 +104,6 @@ class SessionClient:
         self.permissions.check_topic(self.user, exchange, key, kind)
 
     def channel_closed(self) -> None:
-        """Count one channel less for the user."""
+        """Subtract one channel from the user's count."""
         assert self.user is not None
         self.usage.close_channel(self.user.name)

@@ -12,6 +12,7 @@ from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.publish_credit import CreditShare
+from broker.core.queue.consumer import Consumer
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import SessionClient
 from broker.core.session.method_budget import MethodBudget
@@ -53,6 +54,7 @@ class SessionOfConnection(SessionClient):
         """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
         super().__init__(connection, peer.name, permissions, usage)
         self.peer = peer
+        self.patient = peer.inside != ""
         self.connected_ms = connected_ms
         self.mechanism = ""
         self.vhost: Vhost | None = None
@@ -168,9 +170,18 @@ class SessionOfConnection(SessionClient):
             if channel is not None:
                 cast("SessionOfChannel", channel.session).basic.wake()
 
+    @property
+    def blocked_max_s(self) -> int | None:
+        """How many seconds an alarm may block the connection, None for any number."""
+        return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
+
     def tell_blocked(self, reason: str) -> None:
         """Log that an alarm blocks the connection, which publishes."""
         _log.warning("connection.blocked", **self._facts, reason=reason)
+
+    def tell_blocked_too_long(self, blocked_s: int) -> None:
+        """Log that the broker closes the connection, because an alarm has blocked it as long as its vhost allows."""
+        _log.warning("connection.blocked_too_long", **self._facts, blocked_s=blocked_s)
 
     def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
         """Log that the client has not read what the broker sends for a while, with the first of its consumers."""
@@ -190,9 +201,9 @@ class SessionOfConnection(SessionClient):
 
     # -- what the operator does ---------------------------------------------------------------------------------------
 
-    def force_close(self, text: str) -> None:
-        """Close the connection on an operator's order, or because its vhost or user was removed."""
-        self.connection.fail(ConnectionFault(320, text))
+    def force_close(self, text: str, code: int = 320) -> None:
+        """Close the connection on an operator's order, because its vhost or user was removed, or during an alarm."""
+        self.connection.fail(ConnectionFault(code, text))
 
     @property
     def unacked(self) -> int:
@@ -200,15 +211,32 @@ class SessionOfConnection(SessionClient):
         found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
         return sum([len(basic.unacked) + basic.unacked.aside_count for basic in found])
 
+    def _consumers(self) -> list[Consumer]:
+        found = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
+        return [consumer for basic in found for consumer in basic.consumers.values()]
+
+    def drain(self) -> None:
+        """Deliver nothing more to the client, except answers that it waits for."""
+        self.draining += 1
+        if self.draining == 1:
+            for consumer in self._consumers():
+                if not consumer.takes_replies:
+                    consumer.shut()
+
+    def end_drain(self) -> None:
+        """Deliver again, unless another drain is under way."""
+        self.draining -= 1
+        if not self.draining:
+            for consumer in self._consumers():
+                if not consumer.takes_replies:
+                    consumer.open()
+
     def cancel_consumers(self) -> int:
         """Cancel all consumers, tell the client, and return how many there were."""
-        count = 0
-        for channel in list(self.connection.channels.values()):
-            basic = cast("SessionOfChannel", channel.session).basic
-            for consumer in list(basic.consumers.values()):
-                basic.expel(consumer)
-                count += 1
-        return count
+        consumers = self._consumers()
+        for consumer in consumers:
+            consumer.session.expel(consumer)
+        return len(consumers)
 
     def cancel_unreadable(self) -> None:
         """Cancel the consumers whose queue the user may not read any more, and tell the client."""

@@ -131,7 +131,7 @@ class DetailedPublisher:
             self._confirms.wait_for_disk()
 
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
-        """Return what the number of a publish adds to the targets of its record, nothing when it was used before. HOT.
+        """Return the record targets that the number of a publish adds, none when it was used before. HOT.
 
         A duplicate is confirmed after the original: with the next sync, if records wait for one.
         Raises: ChannelError 403, 406.
@@ -168,7 +168,7 @@ class DetailedPublisher:
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
         """Delay, return, answer or post a publication, and count it as refused when a queue is full.
 
-        With `admitted` full queues are not asked. A mandatory message without a queue is returned before its confirm,
+        With `admitted` full queues are not checked. A mandatory message without a queue is returned before its confirm,
         as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; one
         that was accepted before is skipped.
         """
@@ -209,7 +209,7 @@ class DetailedPublisher:
             self._confirms.wait_for_disk()
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
-        """Post a message and return whether all queues took it, as far as is known by now."""
+        """Post a message and return whether all queues accepted it, as far as known."""
         post = self._vhost.poster.post
         if not self._confirms.confirming:
             return post(message, queues, admitted=admitted, number=number)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExchangeSession"]
 
-UNITS: Final = 3  # what each of these methods costs of a connection's method budget
+UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
 
 
 class ExchangeSession:
@@ -33,7 +33,7 @@ class ExchangeSession:
         self._vhost = vhost
 
     def declare(self, method: commands.Exchange.Declare) -> None:
-        """Make an exchange, or find that it exists.
+        """Create an exchange, or check that it exists.
 
         Raises: 403, 404 when passive, 406.
         """
@@ -90,7 +90,7 @@ class ExchangeSession:
             self._vhost.answers.send(self._channel, commands.Exchange.BindOk(), subject)
 
     def unbind(self, method: commands.Exchange.Unbind) -> None:
-        """Remove a binding between exchanges; a missing one is no error.
+        """Remove a binding between exchanges; a missing one is not an error.
 
         Raises: 403.
         """
@@ -102,7 +102,7 @@ class ExchangeSession:
             self._vhost.answers.send(self._channel, commands.Exchange.UnbindOk(), subject, mark)
 
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
-        """Return destination and source of a method, rights checked."""
+        """Return destination and source of a method after checking the rights."""
         destination, source = strip_name(method.destination), strip_name(method.source)
         self._session.method_budget.spend(UNITS)
         resources = self._vhost.exchange_resource(destination), self._vhost.exchange_resource(source)

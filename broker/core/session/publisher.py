@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.amqp.errors import ChannelError
 from broker.amqp.framing import PUBLISH
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.message_store import MessageStore, Targets
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher"]
 
-QUEUES_PER_UNIT: Final = 8  # queues that take a message in ten microseconds, the unit of the method budget
+QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget
 
 
 class Publisher:
@@ -67,7 +68,7 @@ class Publisher:
 
     @property
     def detailed(self) -> DetailedPublisher:
-        """What publishes the messages that are not taken in a run; the first one makes it."""
+        """The publisher of messages that do not fit a run, created at the first one."""
         if self._detailed is None:
             channel, session, vhost = self._channel, self._session, self._vhost
             self._detailed = DetailedPublisher(channel, session, vhost, self.confirms, self.tally)
@@ -132,7 +133,7 @@ class Publisher:
                         logged = place + 1 - start
                 elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
-                else:  # one that leads nowhere ends a run whose messages have to have consecutive numbers
+                else:  # one without a queue ends a run whose messages need consecutive numbers
                     detailed = entry
                     break
                 place += 1
@@ -168,27 +169,37 @@ class Publisher:
         """Publish one message, whose entry was `resolved` just now; one for very many queues may have to wait."""
         if resolved:
             self._pay(entry)
+            if entry is self._vhost.publish_caches.nothing:
+                self._refuse(body)
+                return
         detailed, mark = self.detailed, self._channel.facts.mark
         again = partial(self.publish, payload, header, body)
         if not detailed.knows(mark) and detailed.lacks(again):
             return
         if len(entry.queues) >= WIDE_QUEUES and self.wide.pending:
             self.wide.when_entered(self._later(again))
-        elif len(entry.queues) >= WIDE_QUEUES and resolved:  # to find them took this turn's time
+        elif len(entry.queues) >= WIDE_QUEUES and resolved:  # finding them took this turn's time
             later = self._later(partial(self._publish_wide, entry, header, body))
             self._deadlines.set(self, self._clock.now_ms, later)
         else:
             detailed.publish(entry, header, body)
 
+    def _refuse(self, body: bytes) -> None:
+        """Answer one publish with a nack during an alarm. Raises: ChannelError 406 on a channel without confirms."""
+        if not self.confirms.confirming:
+            raise ChannelError(406, self._vhost.refusal)
+        self.confirms.published_one(body)
+        self.confirms.refuse_last()
+
     def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
-        """Publish to very many queues, as soon as the messages before have entered theirs."""
+        """Publish to very many queues, once earlier messages have entered theirs."""
         if self.wide.pending:
             self.wide.when_entered(self._later(partial(self._publish_wide, entry, header, body)))
         else:
             self.detailed.publish(entry, header, body)
 
     def _later(self, publish: Callable[[], None]) -> Callable[[], None]:
-        """Hold the connection, and return what releases it and publishes."""
+        """Hold the connection, and return a function that releases it and publishes."""
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
 
@@ -198,6 +209,8 @@ class Publisher:
         if entry is None or not entry.route.live:
             entry = self._resolver.resolve(payload)
             self._pay(entry)
+            if entry is self._vhost.publish_caches.nothing:
+                self._refuse(body)
         return self.detailed.examine(entry, header, body)
 
     def _pay(self, entry: PublishEntry) -> bool:

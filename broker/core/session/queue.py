@@ -133,7 +133,7 @@ class QueueSession:
             self._vhost.answers.send(self._channel, commands.Queue.BindOk(), subject)
 
     def unbind(self, method: commands.Queue.Unbind) -> None:
-        """Remove a binding; a missing one is no error.
+        """Remove a binding; a missing one is not an error.
 
         Raises: 403, 404 when no queue was declared, 405.
         """
@@ -147,7 +147,7 @@ class QueueSession:
         """Return queue, exchange and binding key of a method, rights checked."""
         self._session.method_budget.spend(UNITS)
         queue = strip_name(self.name(method.queue))
-        # An empty key beside an empty queue name is the name of the last declared queue too (rabbit_channel).
+        # An empty key besides an empty queue name is the name of the last declared queue too (rabbit_channel).
         key = method.routing_key or ("" if method.queue else self.last_declared)
         exchange = strip_name(method.exchange)
         source = self._vhost.exchange_resource(exchange)
@@ -178,7 +178,7 @@ class QueueSession:
             self._vhost.answers.send(self._channel, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Delete a queue; a missing one is no error. Its consumers on this channel are cancelled after the answer.
+        """Delete a queue; a missing one is not an error. Its consumers on this channel are cancelled after the answer.
 
         Raises: 403, 404 when no queue was declared, 405, 406.
         """
@@ -207,7 +207,7 @@ class QueueSession:
 def name_prefix(arguments: Mapping[str, Any]) -> str:
     """Return what the name of a server-named queue is to begin with.
 
-    Raises: ChannelError 406 for what is no short text, 403 for a reserved name.
+    Raises: ChannelError 406 for what is not a short text, 403 for a reserved name.
     Source: RabbitMQ 4.4, rabbit_channel.
     """
     prefix = arguments.get(PREFIX_ARGUMENT, PREFIX)

@@ -41,6 +41,7 @@ class Resolver:
     def resolve(self, payload: bytes) -> PublishEntry:
         """Resolve a basic.publish payload that is not cached, or whose route has ended.
 
+        Return the entry `nothing` of the caches while the vhost refuses publishes.
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
         if self.entries is not self._cache.entries:
@@ -67,6 +68,8 @@ class Resolver:
             raise
         if target.narrowed:
             self._session.check_topic(target.resource, key, "write")
+        if self._vhost.refusal and not self._session.patient:
+            return self._vhost.publish_caches.nothing
         return self._find(payload, target, key)
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TxSession"]
 
-OVERHEAD_BYTES: Final = 512  # a kept publish beside its bytes, or a kept acknowledgement
+OVERHEAD_BYTES: Final = 512  # of a kept publish in addition to its bytes, or of a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit
 PARTIAL: Final = "partial tx completion"
 Acknowledge = Callable[["list[SlotDelivery]"], None]
@@ -39,8 +39,8 @@ Acknowledge = Callable[["list[SlotDelivery]"], None]
 class TxSession:
     """Keeps the publishes and acknowledgements of a transactional channel until commit or rollback.
 
-    It is the committer's Confirmable, as a publisher is: a commit is one numbered piece of work, answered when it is
-    safe. Until then the connection is held, so that nothing overtakes the answer.
+    It is a Confirmable of the committer, like a publisher: a commit is one numbered piece of work, answered when it is
+    durable. Until then the connection is held, so that nothing overtakes the answer.
     Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit.
     """
 
@@ -74,7 +74,7 @@ class TxSession:
         self.kept_bytes = 0
         self._publications: list[Publication] = []
         self._acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []
-        self._is_refused = False  # a full queue refused a message of the commit that is under way, so nothing was done
+        self._is_refused = False  # a full queue refused a message of the current commit, so nothing was done
         self.closed = False
         self.waiting = False
         self.published = 0
@@ -93,7 +93,7 @@ class TxSession:
         self._publications.append(publication)
 
     def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
-        """Accept none: publish() keeps each."""
+        """Accept no run: `publish` keeps each message."""
         return start
 
     def ack(self, tag: int, *, multiple: bool) -> None:
@@ -133,16 +133,18 @@ class TxSession:
     def commit(self) -> None:
         """Carry out everything that was kept; commit-ok follows when it is on disk.
 
-        Raises: ChannelError 406 when a queue that rejects publishes has no room; then nothing was done, whereas
-            RabbitMQ does the rest. Postponed while a queue must be asked.
+        Raises: ChannelError 406 when an alarm refuses publishes, or a queue that rejects them has no room; then nothing
+            was done, whereas RabbitMQ does the rest. Postponed while a queue must be asked.
         """
+        if self._publications and self._vhost.refusal:
+            raise ChannelError(406, self._vhost.refusal)
         sweep = self._vhost.sweep
         if sweep.pending:  # policies that changed after the publishes
             for publication in self._publications:
                 sweep.update_rules(publication.queues)
         missing = self._on_disk()
         if missing is not None:
-            # What is rejected into a dead-letter exchange has to be in memory, or it would follow outside the record.
+            # What is rejected into a dead-letter exchange must be in memory, or it would follow outside the record.
             self._channel.connection.hold()
             self._vhost.ports.read(*missing, self._commit_again)
             return
@@ -162,13 +164,13 @@ class TxSession:
                 for acknowledge, deliveries in self._acknowledgements:
                     acknowledge(deliveries)
                 settled = self._vhost.ports.settled
-                while settled:  # in the transaction, not at the end of the turn
+                while settled:  # inside the transaction, not at the end of the turn
                     settled.pop().log_settlements()
         finally:
             store.note_origin(None)
         self._forget()
         self.published += 1
-        # The original of a duplicate may not be safe yet.
+        # The original of a duplicate may not be durable yet.
         if store.progress != progress or (numbered and store.needs_sync):
             self.logged = self.published
         self._channel.connection.hold()
@@ -189,7 +191,7 @@ class TxSession:
         self._forget()
 
     def refuse(self, number: int) -> None:
-        """Hear that a full queue did not take a message of a commit, so that nothing of it was done."""
+        """Note that a full queue refused a message of a commit, so that nothing of it was done."""
         self._is_refused = number > self.confirmed
 
     def confirm(self, upto: int) -> None:
@@ -229,7 +231,7 @@ class TxSession:
         self._session.connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Level, Slot] | None:
-        """Return a slot that has to be read first, because a message of it is to be dead-lettered."""
+        """Return a slot that must be read first, because a message of it is to be dead-lettered."""
         for acknowledge, deliveries in self._acknowledgements:
             if acknowledge == self._basic.settle:
                 continue

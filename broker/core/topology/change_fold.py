@@ -61,7 +61,7 @@ class ChangeFold:
         self.of_producers.append(change)
 
     def standing_bindings(self) -> list[Change]:
-        """Return the bindings whose ends are there, in the order in which they were made."""
+        """Return the bindings whose ends exist, in the order in which they were made."""
         return [
             change
             for identity, change in self._bindings.items()

@@ -1,7 +1,7 @@
 """Changes of a vhost's durable topology as JSON, the way the log and the checkpoints keep them.
 
 A change is a plain dictionary with the key `change`. Changes that are applied in order make the same exchanges, queues
-and bindings. To apply a change twice changes nothing: a checkpoint and the log after it may overlap.
+and bindings. Applying a change twice has no further effect: a checkpoint and the log after it may overlap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.routing.exchange import Exchange
 
 Change = dict[str, Any]
 Subject = tuple[str, ...]
-"""What a change is about: its kind and its names."""
+"""The subject of a change: its kind and its names."""
 
 
 def exchange_declared(exchange: Exchange) -> Change:
@@ -70,7 +70,7 @@ def unbound(destination: Queue | Exchange, exchange: Exchange, key: str, argumen
 
 
 def subject_of(change: Change) -> Subject:
-    """Return what a change is about."""
+    """Return the subject of a change."""
     kind: str = change["change"]
     if kind.startswith("queue_"):
         return queue_subject(change["name"])
@@ -84,17 +84,17 @@ def subject_of(change: Change) -> Subject:
 
 
 def queue_subject(name: str) -> Subject:
-    """Return the subject of what is said about a queue."""
+    """Return the subject of changes of a queue."""
     return ("queue", name)
 
 
 def exchange_subject(name: str) -> Subject:
-    """Return the subject of what is said about an exchange."""
+    """Return the subject of changes of an exchange."""
     return ("exchange", name)
 
 
 def binding_subject(exchange: str, kind: str, destination: str, key: str) -> Subject:
-    """Return the subject of what is said about the bindings with a key, whatever their arguments."""
+    """Return the subject of changes of the bindings with a key, whatever their arguments."""
     return ("binding", exchange, kind, destination, key)
 
 
@@ -116,7 +116,7 @@ def _binding(
         to = {
             "queue": destination.name,
             "number": destination.number,
-        }  # the number tells it from a later queue of the same name
+        }  # the number distinguishes it from a later queue of the same name
     else:
         to = {"destination": destination.name}
     table = arguments_to_json(arguments) if arguments else {}
@@ -124,7 +124,7 @@ def _binding(
 
 
 def deleted_numbers(changes: Iterable[Change]) -> set[int]:
-    """Return the numbers of the queues that some changes delete, those of all their priorities included."""
+    """Return the numbers of all levels of the queues that some changes delete."""
     levels: dict[int, int] = {}
     deleted: set[int] = set()
     for change in changes:

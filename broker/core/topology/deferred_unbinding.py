@@ -1,6 +1,6 @@
 """Deferred unbinding: the bindings of deleted queues and exchanges leave the indexes a chunk per turn of the loop.
 
-A queue may have a hundred thousand bindings, and the removal of one from an index costs what its key costs. So a
+A queue may have a hundred thousand bindings, and removing one from an index takes time in proportion to its key. So a
 deletion ends the routes at once, and the keys leave the indexes a chunk per loop turn.
 """
 
@@ -16,16 +16,16 @@ from broker.routing.exchange import Exchange
 
 __all__ = ["CHUNK_BINDINGS", "DeferredUnbinding"]
 
-CHUNK_BINDINGS: Final = 200  # of about ten microseconds
+CHUNK_BINDINGS: Final = 200  # each takes about ten microseconds
 
 
 class DeferredUnbinding:
     """Removes the bindings of deleted queues and exchanges from the indexes.
 
-    Invariant: a binding in here leads nowhere and is neither counted nor listed. The journal has its deletion already,
-        so it does not matter how far the removal is when the broker ends.
-    Units: ``begun`` counts the bundles that were taken over, ``_ended`` those of them that are gone, ``shed`` bindings.
-    Cost: each binding takes one unit of the turn's share, and at most a chunk of them goes in one turn.
+    Invariant: a binding in here leads nowhere and is neither counted nor listed. Its deletion is already in the
+        journal, so the broker may end before the removal is complete.
+    Units: ``begun`` counts bundles taken over, ``_ended`` bundles removed, ``shed`` bindings removed.
+    Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.
     """
 
     __slots__ = ("_bundles", "_clock", "_deadlines", "_ended", "_waiting", "begun", "shed")
@@ -34,7 +34,7 @@ class DeferredUnbinding:
         self._clock = clock
         self._deadlines = deadlines
         self._bundles: deque[Bundle[Exchange]] = deque()
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # each with how many bundles have to be gone
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # each with the bundles to remove first
         self._ended = 0
         self.begun = 0
         self.shed = 0
@@ -45,7 +45,7 @@ class DeferredUnbinding:
 
     @property
     def busy(self) -> bool:
-        """Whether something is left."""
+        """Whether any binding is left."""
         return bool(self._bundles)
 
     def part(self, bundle: Bundle[Exchange]) -> None:
@@ -63,14 +63,14 @@ class DeferredUnbinding:
             self.take([bundle])
 
     def take(self, bundles: Iterable[Bundle[Exchange]]) -> None:
-        """Take over bundles that lead nowhere any more."""
+        """Take over bundles whose routes have ended."""
         before = len(self._bundles)
         self._bundles.extend(bundles)
         self.begun += len(self._bundles) - before
         self._wait()
 
     def when_removed(self, then: Callable[[], None]) -> None:
-        """Call `then` when every bundle that was taken over so far is gone, in a later turn if one is left."""
+        """Call `then` when every bundle taken over so far is removed: now, or in a later turn."""
         if self._bundles:
             self._waiting.append((self.begun, then))
         else:

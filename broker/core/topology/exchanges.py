@@ -46,7 +46,7 @@ UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
 class ExchangeHooks:
-    """What hears of each exchange that was declared, and of each that was deleted."""
+    """An observer of declared and deleted exchanges."""
 
     __slots__ = ("declared", "deleted")
 

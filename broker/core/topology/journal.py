@@ -29,7 +29,7 @@ class Journal(Protocol):
 
 
 class LocalJournal:
-    """The journal of a broker that stands alone: it records durable changes, and nobody else has to agree."""
+    """The journal of a standalone broker: it records durable changes, and nobody else has to agree."""
 
     __slots__ = ("_record",)
 

@@ -19,7 +19,7 @@ class LiveBindings:
     """Makes and ends the bindings of a vhost.
 
     Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
-        ``deferred``. ``watches`` hear of each change.
+        ``deferred``. ``watches`` are notified of each change.
     """
 
     __slots__ = ("count", "deferred", "watches")
@@ -30,7 +30,7 @@ class LiveBindings:
         self.watches: list[TopologyWatch] = []
 
     def watch_with(self, watch: TopologyWatch) -> None:
-        """Tell one more of each change from now on."""
+        """Notify one more watcher of each change from now on."""
         self.watches.append(watch)
 
     def add(

@@ -299,7 +299,7 @@ class Queues(dict[str, Queue]):
             done()
 
     def drop(self, queue: Queue) -> int:
-        """Delete a queue of this vhost, whoever it belongs to, and return how many messages were ready."""
+        """Delete a queue of this vhost, whatever its owner, and return how many messages were ready."""
         self.decide_drop(queue)
         return self.drop_decided(queue)
 

@@ -13,19 +13,19 @@ __all__ = ["TopologyWatch"]
 
 
 class TopologyWatch(Protocol):
-    """Hears of each change right after it was made, and of ended bindings before their keys leave the index."""
+    """Is notified right after each change, and of ended bindings before their keys leave the index."""
 
     def declared(self, exchange: Exchange) -> None:
-        """Hear of a new exchange."""
+        """Note a new exchange."""
 
     def deleted(self, exchange: Exchange) -> None:
-        """Hear of a deleted exchange; of its bindings `ended` was told."""
+        """Note a deleted exchange, after `ended` for its bindings."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Hear of a new binding."""
+        """Note a new binding."""
 
     def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        """Hear of a binding that was removed."""
+        """Note a removed binding."""
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Hear of bindings that ended with their exchange or their destination; the bundle changes after the call."""
+        """Note bindings that ended with their exchange or their destination; the bundle changes after the call."""

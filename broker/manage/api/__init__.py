@@ -1,1 +1,1 @@
-"""The API under /api, by noun: RabbitMQ's management API and what SlotMQ has beside it."""
+"""The API under /api, by noun: RabbitMQ's management API and the routes that SlotMQ adds."""

@@ -18,9 +18,9 @@ from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]
 
-QUEUES_AT_ONCE: Final = 500  # that are looked at between two turns of the loop
+QUEUES_AT_ONCE: Final = 500  # examined between two turns of the loop
 SOURCES_SHOWN: Final = 20
-REACHED_MAX: Final = 200  # queues that the dead letters of one place are followed to
+REACHED_MAX: Final = 200  # queues that are followed from one exchange and key
 
 Place = tuple[str, str | None]
 """Exchange and routing key of dead letters; None is the key of each message."""
@@ -42,7 +42,7 @@ async def dead_letters(call: Call) -> Response:
 
 
 async def _sources(vhost: Vhost) -> Sources:
-    """Return the queues by the place where their dead letters go. Cost: the queues of the vhost, in pieces."""
+    """Return the queues by the exchange and key of their dead letters. Cost: the queues of the vhost, in pieces."""
     sources: Sources = {}
     for number, queue in enumerate(list(vhost.queues.values()), 1):
         rules = queue.rules
@@ -54,7 +54,7 @@ async def _sources(vhost: Vhost) -> Sources:
 
 
 async def _reached(vhost: Vhost, sources: Iterable[Place]) -> dict[str | None, list[Place]]:
-    """Return the places by the queue that dead letters may reach from there, None for those that lead nowhere."""
+    """Group exchanges and keys by the queue that dead letters may reach from them, None if they reach none."""
     reached: dict[str | None, list[Place]] = {None: []}
     for place in sources:
         ends = list(_ends(vhost, *place))
@@ -67,7 +67,7 @@ async def _reached(vhost: Vhost, sources: Iterable[Place]) -> dict[str | None, l
 
 
 def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Place]]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each queue that dead letters may reach, then one without a queue for each place of no return.
+    """Yield a row for each queue that dead letters may reach, then one for each exchange and key that reaches no queue.
 
     Shapes: `sources` are some of the queues whose messages come here, `source_count` tells how many there are.
     """
@@ -108,7 +108,7 @@ def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
 
 
 def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
-    """Return the row of a queue; a queue has one place where its dead letters go, so no source is there twice."""
+    """Return the row of a queue. Each source has one exchange and key, so it is listed once."""
     return {
         "vhost": vhost,
         "name": queue.name,

@@ -99,7 +99,7 @@ async def attempts_by_source(call: Call) -> Response:
 
 
 async def clear(call: Call) -> Response:
-    """Begin to count anew."""
+    """Begin to count from zero."""
     _check_node(call)
     call.broker.logins.counts.clear()
     return no_content()

@@ -1,4 +1,4 @@
-"""GET /api/nodes: this broker's process and machine, and in a cluster what the other nodes say of themselves."""
+"""GET /api/nodes: this broker's process and machine, and in a cluster what the other nodes report about themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ABSENT: Final = (
     *("mnesia_disk_tx_count", "mnesia_ram_tx_count", "msg_store_read_count", "msg_store_write_count"),
     *("queue_index_read_count", "queue_index_write_count"),
 )
-"""What only Erlang's machine counts; tools expect the fields."""
+"""Counts of Erlang's virtual machine; tools expect these fields."""
 PROCESSES_MAX: Final = 1 << 20  # where the system has no limit
 
 
@@ -135,7 +135,7 @@ def node_row(broker: ManagedBroker) -> Row:
 
 
 def other_row(node: dict[str, Any], own: Row) -> Row:
-    """Return the row of another node of the cluster: what is not known of it is 0."""
+    """Return the row of another node of the cluster; unknown values are 0."""
     row = {name: _nothing(value) for name, value in own.items()}
     return row | {
         "applications": [{"name": "slotmq", "description": "SlotMQ", "version": str(node.get("version", ""))}],
@@ -161,7 +161,7 @@ def _processes_max() -> int:
 
 
 async def accept(_call: Call) -> Response:
-    """Answer that it is done: a broker without leaders and separate statistics has nothing to do for it."""
+    """Answer with success: a broker without leaders or a statistics database has nothing to do."""
     return no_content()
 
 

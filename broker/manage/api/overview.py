@@ -116,7 +116,7 @@ def always(value: Any) -> Callable[[Call], Awaitable[Response]]:
 
 
 NO_OAUTH: Final = {"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""}
-"""How a browser logs in: with name and password, not with OAuth 2."""
+"""The browser's login method: name and password, not OAuth 2."""
 
 ROUTES: Final = (
     ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),

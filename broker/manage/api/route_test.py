@@ -1,4 +1,4 @@
-"""A route tried out: which queues a message would reach, through which bindings, found by which index."""
+"""A trial route: the queues that a message would reach, the bindings, and the indexes that find them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from broker.routing.exchange import Exchange
 
 __all__ = ["ROUTES"]
 
-MATCHES_MAX: Final = 1000  # bindings in one answer; queues are counted all the same
-BINDINGS_AT_ONCE: Final = 500  # that are compared with the message between two turns of the loop
+MATCHES_MAX: Final = 1000  # bindings in one answer; all queues are counted
+BINDINGS_AT_ONCE: Final = 500  # compared with the message between two turns of the loop
 INDEXES: Final = {
     "direct": "routing keys",
     "fanout": "all bindings",
@@ -32,7 +32,7 @@ INDEXES: Final = {
     "x-random": "all bindings",
     "x-local-random": "all bindings",
 }
-"""What finds the bindings of an exchange that is no topic exchange."""
+"""The name of the index that finds the bindings of an exchange that is not a topic exchange."""
 
 
 async def try_route(call: Call) -> Response:
@@ -60,7 +60,7 @@ async def try_route(call: Call) -> Response:
 
 
 async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFields) -> AsyncIterator[dict[str, Any]]:
-    """Yield the bindings that lead the message on, exchange by exchange as the router follows them.
+    """Yield the bindings that route the message, exchange by exchange as the router follows them.
 
     Cost: the bindings to the destinations that are reached.
     """

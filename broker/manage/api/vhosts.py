@@ -1,4 +1,4 @@
-"""Vhosts: listed with what is in them, added, changed and deleted."""
+"""Vhosts: list them with their contents, add, change and delete them."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ async def delete(call: Call) -> Response:
 
 
 async def protect(call: Call, *, on: bool) -> Response:
-    """Protect a vhost from being deleted, or end that."""
+    """Protect a vhost from deletion, or lift the protection."""
     facts = {PROTECTED: on}
     await put_vhost(call.broker.administration, call.vhost().name, facts, call.user.name)
     return no_content()
 
 
 async def start(call: Call) -> Response:
-    """Accept that a vhost that runs should run. One that is down starts with the broker, once its files are mended."""
+    """Accept the start of a running vhost. One that is down starts with the broker, once its files are repaired."""
     name = call.words["vhost"]
     if call.broker.administration.vhosts.is_down(name):
         raise bad_request(f"vhost '{name}' is down: {call.broker.administration.vhosts.offline[name].reason}")

@@ -1,4 +1,4 @@
-"""The counters of the whole broker under RabbitMQ's names, and who the broker is."""
+"""The counters of the whole broker under RabbitMQ's names, and the broker's identity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GLOBAL: Final[tuple[tuple[str, str, tuple[tuple[str, str], ...], Callable[[Messa
     ("received", "Messages published by clients", PROTOCOL, lambda c: c.publish),
     ("received_confirm", "Messages published by clients that expect confirms", PROTOCOL, lambda c: c.publish_confirm),
     ("routed", "Messages routed to queues, once for each queue", PROTOCOL, lambda c: c.routed),
-    ("unroutable_dropped", "Messages that no queue got", PROTOCOL, lambda c: c.drop_unroutable),
+    ("unroutable_dropped", "Messages that reached no queue", PROTOCOL, lambda c: c.drop_unroutable),
     ("unroutable_returned", "Mandatory messages that were returned", PROTOCOL, lambda c: c.return_unroutable),
     ("confirmed", "Messages confirmed to their publishers", PROTOCOL, lambda c: c.confirm),
     ("delivered", "Messages delivered or fetched", QUEUE, lambda c: c.deliver_get),
@@ -67,7 +67,7 @@ def histogram_lines(
     total: float,
     labels: tuple[tuple[str, str], ...] = (),
 ) -> Iterator[str]:
-    """Yield the samples of a histogram. Shapes: `counts` has one number more than `bounds`, for what is larger."""
+    """Yield the samples of a histogram. Shapes: `counts` has one number more than `bounds`, for larger values."""
     below = 0
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
         below += count
@@ -82,7 +82,7 @@ def gauge_line(name: str, about: str, value: float, labels: tuple[tuple[str, str
 
 
 def identity_lines(broker: ManagedBroker, endpoint: str) -> Iterator[str]:
-    """Yield the series that dashboards join on: which broker, which cluster, which version."""
+    """Yield the series that dashboards join on: the broker, its cluster and its version."""
     node, named = broker.node_name, broker.administration.global_parameters.get("cluster_name")
     cluster = named if isinstance(named, str) else node
     build = {

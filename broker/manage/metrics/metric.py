@@ -1,4 +1,4 @@
-"""Metrics as values: what each is called, how it is read from an object, and its text in Prometheus's format 0.0.4."""
+"""Metrics as values: their names, how they are read from an object, and their text in Prometheus's format 0.0.4."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ Counts = Callable[["MessageCounts"], int]
 class Metric(Generic[T]):
     """One number of each object of a kind.
 
-    Shapes: `name` is without the prefix. `total` reads the number of the whole broker, for a counter whose objects
-        end: the sum over those that are left would fall.
+    Shapes: `name` is without the prefix. `total` reads the number of the whole broker, for a counter whose objects end:
+        the sum over the remaining ones would fall.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Metric(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[T]):
-    """Metrics that are asked for together. Shapes: `name` is RabbitMQ's, for /metrics/detailed?family=."""
+    """Metrics that are requested together. Shapes: `name` is RabbitMQ's, for /metrics/detailed?family=."""
 
     name: str
     metrics: tuple[Metric[T], ...]
@@ -122,7 +122,7 @@ PUBLISHES: Final = (
     ("messages_published", "Messages published on a channel", attrgetter("publish")),
     ("messages_confirmed", "Messages published and confirmed", attrgetter("confirm")),
     ("messages_unroutable_returned", "Mandatory messages that were returned", attrgetter("return_unroutable")),
-    ("messages_unroutable_dropped", "Messages that no queue got", attrgetter("drop_unroutable")),
+    ("messages_unroutable_dropped", "Messages that reached no queue", attrgetter("drop_unroutable")),
 )
 DELIVERIES: Final = (
     ("get_ack", "Messages fetched with basic.get, with acknowledgement", attrgetter("get")),
@@ -160,5 +160,5 @@ def label_text(labels: Iterable[tuple[str, str]]) -> str:
 
 
 def sample(name: str, labels: str, value: float | None) -> str:
-    """Return the line of a sample; a value that is not known is not a number. Shapes: `labels` as `label_text` has."""
+    """Return the line of a sample; an unknown value is NaN. Shapes: `labels` is as from `label_text`."""
     return f"{name}{labels} {'NaN' if value is None else value}\n"

@@ -53,7 +53,7 @@ class NodeReading:
         )
 
     def alarmed(self, kind: str) -> int:
-        """Return 1 while an alarm of a kind stands, else 0."""
+        """Return 1 while an alarm of a kind is in effect, else 0."""
         return int(any(alarm["kind"] == kind for alarm in self.facts["alarms"]))
 
 
@@ -111,10 +111,14 @@ NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
         "alarms",
         (
             gauge(
-                "alarms_memory_used_watermark", "1 while the memory alarm stands, else 0", lambda r: r.alarmed("memory")
+                "alarms_memory_used_watermark",
+                "1 while the memory alarm is on, else 0",
+                lambda r: r.alarmed("memory"),
             ),
             gauge(
-                "alarms_free_disk_space_watermark", "1 while the disk alarm stands, else 0", lambda r: r.alarmed("disk")
+                "alarms_free_disk_space_watermark",
+                "1 while the disk alarm is on, else 0",
+                lambda r: r.alarmed("disk"),
             ),
             gauge("alarms_file_descriptor_limit", "0: clients are refused before the limit", lambda _reading: 0),
         ),

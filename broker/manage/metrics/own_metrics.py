@@ -30,7 +30,7 @@ def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
         [((), node.facts["connections_blocked"])],
     )
     alarms: list[Sample] = [((("kind", kind),), node.alarmed(kind)) for kind in ALARMS]
-    yield metric("slotmq_alarm", GAUGE, "1 while an alarm stands, else 0", alarms)
+    yield metric("slotmq_alarm", GAUGE, "1 while an alarm is in effect, else 0", alarms)
     yield from vhost_lines(list(broker.administration.vhosts.engines.values()))
     yield from tap_lines(broker.taps.listing())
     if broker.cluster is not None:

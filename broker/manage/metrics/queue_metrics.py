@@ -54,7 +54,7 @@ class QueueReading:
 
     @property
     def counts(self) -> MessageCounts:
-        """What was published into the queue and delivered from it."""
+        """Counts of messages published into the queue and delivered from it."""
         if self._counts is None:
             self._counts = self._statistics.queue(self.queue)
         return self._counts

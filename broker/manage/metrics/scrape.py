@@ -1,7 +1,6 @@
 """One scrape: reads the broker piece by piece and yields the text.
 
-Between two pieces the loop does other work, so that a scrape of thousands of
-queues delays no delivery.
+Between two pieces the loop does other work, so that a scrape of thousands of queues delays no delivery.
 """
 
 from __future__ import annotations

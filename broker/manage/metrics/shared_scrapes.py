@@ -1,7 +1,6 @@
-"""Scrapes that many ask for: one is made at a time, and all who ask for the same share its text.
+"""Shared scrapes: one is made at a time, and equal requests share its text.
 
-A scrape needs no login and may read all objects of the broker, so neither its work nor its text may grow with those who
-ask.
+A scrape needs no login and may read all objects of the broker, so neither work nor text may grow with the requests.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
 __all__ = ["SharedScrapes", "metric_routes"]
 
-KEPT_MAX_BYTES: Final = 64 << 20  # of texts that somebody still reads
+KEPT_MAX_BYTES: Final = 64 << 20  # of texts that are still being read
 PIECE_BYTES: Final = 64 << 10
 REST: Final = 3  # a network waits this many times the duration of its last scrape before the next one
 
@@ -32,7 +31,7 @@ _log = get_logger()
 
 
 class ScrapeText:
-    """The text of one scrape, and who still reads it."""
+    """The text of one scrape, and its readers."""
 
     __slots__ = ("made_s", "pieces", "readers", "size_bytes")
 
@@ -46,12 +45,12 @@ class ScrapeText:
 class SharedScrapes:
     """Renders scrapes as text, one at a time.
 
-    Networks take turns, and one network has a part of the time only. Texts that clients do not read are bounded: the
-    oldest one is forgotten, and its readers are disconnected.
+    Networks take turns, and each has only part of the time. Texts that clients do not read are bounded: the oldest is
+    forgotten, and its readers are disconnected.
     """
 
     def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
-        """Keep at most `kept_max_bytes` of texts that somebody still reads, and the one that was made last."""
+        """Keep at most `kept_max_bytes` of texts that are still being read, and the newest one."""
         self._kept_max_bytes = kept_max_bytes
         self._newest: dict[Hashable, ScrapeText] = {}
         self._kept: dict[ScrapeText, None] = {}  # the newest ones, and those that are read; oldest first
@@ -149,7 +148,7 @@ class SharedScrapes:
         self._let_go(text)
 
     def _let_go(self, text: ScrapeText) -> None:
-        """Forget a text that nobody reads and nobody will ask for."""
+        """Forget a text that nobody reads and no request can share."""
         if not text.readers and text not in self._newest.values():
             self._kept.pop(text, None)
 
@@ -166,7 +165,7 @@ def metric_routes() -> list[ApiRoute]:
 
 @dataclass(frozen=True, slots=True)
 class MetricAnswers:
-    """Answers scrapes, each with a text that all share who ask for the same."""
+    """Answers scrapes; equal requests share one text."""
 
     shared: SharedScrapes
 

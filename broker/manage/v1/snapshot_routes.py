@@ -63,7 +63,7 @@ def _find(call: Call) -> Snapshot:
 
 
 def _check(call: Call, vhost: str, queue: str, *, private: bool = False) -> None:
-    """Let the caller read a queue. One that no other connection can read over AMQP either takes a tag as well.
+    """Let the caller read a queue. A queue that no other connection can read over AMQP also needs a tag.
 
     Raises: ChannelError (403), HttpRefused.
     """

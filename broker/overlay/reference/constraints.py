@@ -20,7 +20,7 @@ MAX_MS: Final = 30_000.0
 _NO_SUMMARY: Final = InterestSummary(0, {}, 0)
 _NO_SPACES: Final[frozenset[Space]] = frozenset()
 _NODE: Final = ""
-"""The holder of a tree node's patterns: which of its brokers announced them is not kept."""
+"""The holder of a tree node's patterns: the announcing broker is not kept."""
 
 _Receiver = tuple[str, str]
 
@@ -34,7 +34,7 @@ class Summaries:
         self._last: dict[tuple[str, str], InterestSummary] = {}
 
     def receive(self, node: str, broker: str, summary: InterestSummary) -> bool:
-        """Keep a summary, unless a later one came before, and return whether its serial is another one."""
+        """Keep a summary, unless a later one came before, and return whether its serial differs."""
         before = self.of(node, broker)
         if summary.serial >= before.serial:
             self._last[node, broker] = summary
@@ -53,7 +53,7 @@ class Summaries:
         return frozenset(dict(self.of(node, broker).interested).get(space, ()))
 
     def reachable(self, node: str) -> set[str]:
-        """Return the leaves to which a way leads over any broker of a tree node."""
+        """Return the leaves that are reachable over any broker of a tree node."""
         return {leaf for (there, _), summary in self._last.items() if there == node for leaf in summary.reachable}
 
     def lists(self, node: str, leaf: str) -> bool:
@@ -71,14 +71,14 @@ class LeafInterests:
         self._durable: set[str] = set()
 
     def note(self, leaf: str, spaces: Collection[Space], *, durable: bool) -> frozenset[Space]:
-        """Note what a leaf is interested in, and return the spaces of before and now."""
+        """Note the interest of a leaf, and return its former and present spaces."""
         before = self.spaces(leaf)
         self._spaces[leaf] = frozenset(spaces)
         (self._durable.add if durable else self._durable.discard)(leaf)
         return before | self._spaces[leaf]
 
     def learn(self, leaves: Iterable[str], full: FullState) -> set[Space]:
-        """Note what a full state says of some leaves, and return the spaces of before and now."""
+        """Note the interest of some leaves in a full state, and return the former and present spaces."""
         touched: set[Space] = set()
         for leaf in leaves:
             spaces = [space for space, names in full.interested if leaf in names]
@@ -108,7 +108,7 @@ class LeafInterests:
 
 
 class ExpectedTime:
-    """Estimates how long a virtual time takes to come back in a message, and tells when one should long have it.
+    """Estimates how long a virtual time takes to come back in a message, and tells when it is overdue.
 
     Source: the Gryphon paper, section 4; RFC 6298 for the estimate.
     """
@@ -132,7 +132,7 @@ class ExpectedTime:
     def is_late(self, time: int, now_ms: int) -> bool:
         """Take the virtual time of a message, and return whether the announcement should be repeated.
 
-        The next repetition is due later and later.
+        The time to the next repetition grows.
         """
         while self._waiting and self._waiting[0][0] <= time:
             self._measure(now_ms - self._waiting.popleft()[1])
@@ -164,11 +164,11 @@ class ConstraintInterest(InterestScheme):
     of its tree node where it is as late as V_b in each element, and is dropped where V_b is as late as it; where
     neither is, the patterns of both hold up to the later of both vectors.
 
-    Beyond the paper: increments that only add may reach a broker in another order than its sibling, which leaves a
-    pattern there that no one wants. Two states of one vector differ then, and an increment that was merged into one of
-    them says too little for the other. So a whole constraint has a checksum of the patterns, too.
+    Beyond the paper: increments that only add may reach a broker in another order than its sibling, which leaves an
+    unwanted pattern there. Two states of one vector differ then, and an increment that was merged into one of them says
+    too little for the other. So a whole constraint has a checksum of the patterns, too.
 
-    A summary goes to each neighbour broker when the leaves change for which acks count, and every second. A receiver
+    A summary goes to each neighbour broker when the leaves whose acks count change, and every second. A receiver
     that lacks something, or has other patterns at the same vector, asks for the full state.
 
     Invariant: as for `InterestScheme`.
@@ -340,11 +340,11 @@ class ConstraintInterest(InterestScheme):
         return self._summaries.of(node, broker).serial
 
     def reachable(self, node: str, broker: str) -> frozenset[str]:
-        """Return the leaves to which a way leads over a broker now."""
+        """Return the leaves that are reachable over a broker now."""
         return frozenset(self._summaries.of(node, broker).reachable)
 
     def forget(self, leaf: str) -> None:
-        """Withdraw a leaf that is away for good, if no broker of its tree node lists it."""
+        """Withdraw a leaf that is gone for good, if no broker of its tree node lists it."""
         node = self._nodes.get(leaf)
         if node is not None and node != self._own_node and not self._summaries.lists(node, leaf):
             self._forgotten.add(leaf)
@@ -485,7 +485,7 @@ class ConstraintInterest(InterestScheme):
                 self._send_full(neighbour, broker, refresh)
 
     def _swap(self, node: str, patterns: Iterable[Conjunction]) -> None:
-        """Let a tree node want these patterns and no others."""
+        """Replace the patterns of a tree node by these."""
         wanted = set(patterns)
         known = {Conjunction(space, text) for space, table in self._tables.items() for text in table.patterns(node)}
         self._touched.update(conjunction.space for conjunction in known ^ wanted)
@@ -494,7 +494,7 @@ class ConstraintInterest(InterestScheme):
     def _alter(
         self, node: str, added: Iterable[Conjunction], removed: Iterable[Conjunction]
     ) -> dict[str, dict[Conjunction, bool]]:
-        """Add and remove patterns of a tree node, and return what that is for each neighbour."""
+        """Add and remove patterns of a tree node, and return the change for each neighbour."""
         self.version += 1
         told: dict[str, dict[Conjunction, bool]] = {}
         for conjunction, comes in [*((one, True) for one in added), *((one, False) for one in removed)]:
@@ -524,7 +524,7 @@ class ConstraintInterest(InterestScheme):
         self._forgotten -= times.keys()
 
     def _slice(self, node: str) -> dict[str, int]:
-        """Return V_b of the leaves in all directions but one."""
+        """Return V_b of the leaves in all other directions."""
         return {leaf: time for other, times in self._times.items() if other != node for leaf, time in times.items()}
 
     def _send_full(self, node: str, broker: str, refresh: tuple[str, tuple[int, int]] | None = None) -> None:

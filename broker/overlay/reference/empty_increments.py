@@ -15,7 +15,7 @@ READINGS_MAX: Final = 8
 
 
 class EmptyIncrementsEnd(ConstraintInterest):
-    """Constraint vectors where an increment ends at the broker that has nothing to tell of it.
+    """Constraint vectors where an increment ends at a broker for which it changes nothing.
 
     There all patterns are covered that it adds, so what the neighbours know is complete up to its virtual time, too.
     The broker remembers the vector that the neighbours know and the one up to which it is complete: a V_m that equals

@@ -28,9 +28,9 @@ class Checker:
     With `may_lose` messages may be missing where the leaf reported a gap: limits and leaves that are given up. Messages
     that are too large for any broker may always be missing where the leaf reported a gap.
 
-    A leaf whose data folder was replaced by an older copy has lost what it got since, and what others published for its
-    former life. Whatever is published after that comes as always, from it and to it. Messages that the copy
-    still had for others may be delivered a second time.
+    A leaf whose data folder was replaced by an older copy has lost what it received since, and what others published
+    for its former incarnation. Messages published later arrive as usual, from it and to it. Messages that the copy
+    still held for others may be delivered a second time.
     """
 
     def __init__(self, network: Network, *, may_lose: bool = False) -> None:
@@ -57,7 +57,7 @@ class Checker:
         return "" if self._network.cut_for_good else self._tables()
 
     def final(self) -> None:
-        """Check all promises when nothing is under way any more."""
+        """Check all promises once nothing is in flight."""
         for publisher in self._network.leaves.values():
             for space, messages in publisher.published.items():
                 self._check_vectors(publisher, space)
@@ -103,7 +103,7 @@ class Checker:
         )
 
     def _is_too_large(self, gap: StreamGap) -> bool:
-        """Return whether a gap has messages that are too large for a broker, and nothing else."""
+        """Return whether all messages of a gap are too large for a broker."""
         space, incarnation = gap.stream.space, gap.stream.incarnation
         publisher = self._network.leaves[gap.stream.leaf]
         of_all_lives = [*publisher.published[space], *publisher.lost_life[space]]
@@ -112,7 +112,7 @@ class Checker:
         return bool(found) and all(message.size_bytes > self._limit_bytes for message in found)
 
     def _is_of_no_message(self, gap: StreamGap) -> bool:
-        """Return whether a gap is a change of the vector, which promised less than before: that of another life."""
+        """Return whether a gap is a vector change that promises less than before: that of another incarnation."""
         publisher, space = self._network.leaves[gap.stream.leaf], gap.stream.space
         messages = [*publisher.published[space], *publisher.lost_life[space]]
         return not any(gap.has(message.number) for message in messages if message.incarnation == gap.stream.incarnation)
@@ -146,7 +146,7 @@ class Checker:
         self.delivered += 1
 
     def _replaced(self, leaf: LeafMember) -> None:
-        """Note that a leaf has the numbers that its copied data folder has, and no others."""
+        """Note that a leaf has only the numbers of its copied data folder."""
         self._last = defaultdict(int, {place: last for place, last in self._last.items() if place[0] != leaf.name})
         for stream, numbers in leaf.received_numbers.items():
             self._last[leaf.name, stream] = max(numbers, default=0)
@@ -182,14 +182,14 @@ class Checker:
                     known = broker.interest.roots(node, space)
                     wanted = _wanted(network, behind, space)
                     if "#" in known and network.patterns_max < MANY_PATTERNS:
-                        continue  # the full feed, for somebody had too many patterns
+                        continue  # the full feed: some broker had too many patterns
                     if not _equal(known, wanted):
                         return f"{member.name} knows {sorted(known)} of {node}, not {sorted(wanted)}"
         return ""
 
 
 def _is_due(leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
-    """Return whether a binding of a leaf has a right to a message."""
+    """Return whether a binding of a leaf must get a message."""
     return any(_is_due_to(binding, leaf, space, message) for binding in leaf.bindings.values())
 
 
@@ -201,7 +201,7 @@ def _is_due_to(binding: SimulatedBinding, leaf: LeafMember, space: Space, messag
 
 
 def _is_of_another_life(leaf: LeafMember, time: int) -> bool:
-    """Return whether a leaf whose data folder was replaced promised a virtual time before that, or may have."""
+    """Return whether a leaf may have promised a virtual time before its data folder was replaced."""
     if not leaf.replaced:
         return False
     if not leaf.is_running:

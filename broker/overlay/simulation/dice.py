@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class Dice(Protocol):
-    """What a simulation asks of its random numbers."""
+    """The random choices of a simulation."""
 
     def random(self) -> float:
         """Return a number from 0 up to, not including, 1."""

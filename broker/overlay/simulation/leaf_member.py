@@ -262,7 +262,7 @@ class LeafMember(SimulatedBroker):
             self._scheduler.after(self._dice.choice((0, 1, 40)), self._tell)
 
     def _tell(self) -> None:
-        """Tell the broker of all changes as one batch, and save what it wants saved before it says anything."""
+        """Pass all changes to the broker as one batch, and save what it wants saved before it sends anything."""
         self._telling = False
         leaf = self.broker
         if not isinstance(leaf, Leaf):

@@ -22,7 +22,7 @@ TICK_MS = 50
 
 
 class InnerMember(SimulatedBroker):
-    """An inner broker, which keeps nothing over a crash."""
+    """An inner broker, which keeps nothing across a crash."""
 
     __slots__ = ("_aggregation", "_neighbours", "_patterns_max", "_scheme")
 
@@ -43,7 +43,7 @@ class InnerMember(SimulatedBroker):
         self._patterns_max = patterns_max
 
     def start(self) -> None:
-        """Start the broker with nothing."""
+        """Start the broker without state."""
         interest = self._scheme(self.node, self._neighbours, self._aggregation, self._patterns_max)
         self.broker = Inner(interest, self._neighbours)
 
@@ -57,8 +57,8 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, with simulated time.
 
-    The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these do
-    not find V_m again after a crash.
+    The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these
+    leaves lose V_m in a crash.
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ class Network:
         self.scheduler.after(back_after_ms, lambda: self._mend(link))
 
     def cut_one_for_good(self) -> None:
-        """Cut a link of a broker whose tree node has others; they keep the tree connected."""
+        """Cut a link of a broker whose tree node has other brokers, which keep the tree connected."""
         names = {name for brokers in self.topology.brokers.values() if len(brokers) > 1 for name in brokers}
         links = [link for link in self.links if any(member.name in names for member in link.members)]
         if links:
@@ -205,7 +205,7 @@ class Network:
         return found
 
     def heal(self) -> None:
-        """End all faults: every broker runs and every link is up, soon."""
+        """End all faults, so that every broker runs and every link is up soon."""
         for link in self.links:
             link.held = link in self.cut_for_good
         for member in self.members():

@@ -26,7 +26,7 @@ class SimulatedTree:
 
 
 def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> SimulatedTree:
-    """Return a random tree with about so many brokers, at least 3; the inner nodes are redundant at random."""
+    """Return a random tree with about this many brokers, at least 3; the inner nodes are redundant at random."""
     inner: dict[str, tuple[str, ...]] = {}
     neighbours: dict[str, list[str]] = {}
     left = brokers

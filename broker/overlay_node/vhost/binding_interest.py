@@ -21,7 +21,7 @@ __all__ = ["BindingInterest", "StartPoint"]
 Wanted = tuple[str, Conjunction, bool]
 """The id of a binding, what it asks for, and whether it outlives a restart."""
 
-NEVER: Final = 1 << 62  # the start point of a binding that was not told yet
+NEVER: Final = 1 << 62  # the start point of a binding that was not announced yet
 BATCH_BINDINGS: Final = 2000  # of some microseconds
 _Entry = tuple[bool, "Exchange", Any, str, Mapping[str, Any]]  # whether the binding was made or removed
 _Pair = tuple["Exchange", Hashable]  # a source and a destination
@@ -29,13 +29,13 @@ _Pair = tuple["Exchange", Hashable]  # a source and a destination
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """The virtual time of a message, and the start point of each binding by its id. Raises: KeyError when not told."""
+    """The virtual time of a message, and the start points of bindings by id. Raises: KeyError when not announced."""
 
     virtual_time: int
     of: Callable[[str], int]
 
     def point(self, binding: str) -> int:
-        """Return the start point of a binding, NEVER if it was not told yet."""
+        """Return the start point of a binding, NEVER if it was not announced yet."""
         try:
             return self.of(binding)
         except KeyError:
@@ -51,11 +51,11 @@ def binding_id(vhost: str, source: Exchange, destination: Any, key: str, argumen
 
 
 class BindingInterest:
-    """Gathers what the bindings of the overlay exchanges of a vhost ask for, and tells it in batches.
+    """Gathers the interest of a vhost's overlay bindings, and announces it in batches.
 
-    Bindings of queues and of exchanges count alike: what an exchange passes on, it has to get first.
+    Bindings of queues and of exchanges count alike: an exchange can pass on only what it gets.
     Invariant: the batches, in order, say which bindings there are, however often one was made and removed meanwhile. A
-        binding is in force before it is told; until then no message of another broker is for it.
+        binding takes effect before it is announced; until then it gets no message of another broker.
     Cost: one entry for each binding that is made or removed; a deleted queue's bindings are copied as references.
     """
 
@@ -73,7 +73,7 @@ class BindingInterest:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to take."""
+        """Whether any change is waiting."""
         return bool(self._entries)
 
     def made(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ class BindingInterest:
             self._note((source, destination), iter([(True, source, destination, key, arguments)]))
 
     def removed(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
-        """Note a binding that is gone."""
+        """Note a removed binding."""
         self._note((source, destination), iter([(False, source, destination, key, arguments)]))
 
     def began(self, bundle: Bundle[Exchange]) -> None:
@@ -91,7 +91,7 @@ class BindingInterest:
         self._note((bundle.source, bundle.destination), _entries(bundle.copy(), made=True))
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Note that the bindings from an exchange to one destination are gone."""
+        """Note that the bindings from an exchange to one destination were removed."""
         self._latest.pop((bundle.source, bundle.destination), None)
         self._note((bundle.source, bundle.destination), _entries(bundle.copy(), made=False))
 
@@ -102,9 +102,9 @@ class BindingInterest:
             self._schedule()
 
     def take(self, left: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[Wanted]]:
-        """Return the next batch: bindings that were made, and those that are gone; one in both was replaced.
+        """Return the next batch: new bindings and removed ones; one in both was replaced.
 
-        A binding that was removed and made again is another one, which begins anew.
+        A binding that was removed and made again is another one, which starts over.
         Cost: at most `left` changes; `busy` tells whether there are more.
         """
         changes: dict[str, Wanted | None] = {}
@@ -144,7 +144,7 @@ class BindingInterest:
         return added, removed
 
     def known(self) -> list[str]:
-        """Return the ids of all bindings that were told. Cost: O(bindings)."""
+        """Return the ids of all announced bindings. Cost: O(bindings)."""
         return list(self._told)
 
     # -- start points -------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class BindingInterest:
     def gets(
         self, source: Exchange, destination: Any, keys: Sequence[str], fields: MessageFields, start: StartPoint
     ) -> bool:
-        """Return whether a binding whose start point is reached leads a message to a destination.
+        """Return whether a binding whose start point is reached routes a message to a destination.
 
         Cost: the bindings between the two, unless all of them have reached it.
         """
@@ -179,7 +179,7 @@ class BindingInterest:
 
 
 def _count_down(counts: Counter[Any], one: Hashable) -> None:
-    """Count one less of something, which is forgotten when none is left."""
+    """Decrease a count, and forget it at zero."""
     counts[one] -= 1
     if counts[one] <= 0:
         del counts[one]

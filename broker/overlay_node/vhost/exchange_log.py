@@ -1,6 +1,6 @@
 """One stream of the overlay on disk: the messages of a stream queue by their numbers, and the changes of its vector.
 
-Reading settles nothing. What all brokers have is trimmed from the front; the vector in force there stays.
+Reading settles nothing. Messages that all brokers have are trimmed from the front; the vector in force there stays.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["ExchangeLog", "Stretch"]
 _log = get_logger()
 
 VECTORS_OF: Final = "amq.overlay.vectors."  # producers of the broker: the number of the last change of the vector,
-LOST_OF: Final = "amq.overlay.lost."  # ... and up to which numbers may have been dropped too early
-PASSAGE_MS: Final = 100  # what a link needs while it is up; shorter expirations count from the arrival
+LOST_OF: Final = "amq.overlay.lost."  # ... and the last number that may have been dropped too early
+PASSAGE_MS: Final = 100  # the time that a link needs while it is up; shorter expirations count from the arrival
 FETCH_MESSAGES: Final = 1000
-SLOTS_AT_ONCE: Final = 32  # slots that are trimmed in one turn
+SLOTS_AT_ONCE: Final = 32  # slots trimmed in one turn
 VECTORS: Final = "amq.slotmq.vector"  # no exchange: the messages of clients never have it
 ENVELOPE: Final = Envelope(VECTORS, "")
 HEADER: Final = Struct(">HHQHB")  # class, weight, body size, flags, delivery mode
@@ -56,7 +56,7 @@ def is_vector_change(message: Message) -> bool:
 
 
 def vector_change(number: int, message: Message) -> VectorChange:
-    """Return the change that a message stands for."""
+    """Return the vector change that a message encodes."""
     written = json.loads(message.body)
     return VectorChange(number, written["old"], written["new"], written["incarnation"])
 
@@ -78,7 +78,7 @@ class ExchangeLog:
     """Reads, extends and trims the stream of one exchange.
 
     Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
-        still there. Numbers up to ``lost_upto`` may have been dropped before all brokers had them.
+        kept. Numbers up to ``lost_upto`` may have been dropped before all brokers had them.
     Cost: reading costs the messages read, and the slots between the front, or the end, and the place.
     """
 
@@ -92,7 +92,7 @@ class ExchangeLog:
         self._lost = vhost.producers.own(LOST_OF + queue.exchange)
         if self._manager.next_id < queue.first_number:
             self._stream.lose_sealed(queue.first_number)
-        self.changes: list[VectorChange] = []  # those that are there, ascending
+        self.changes: list[VectorChange] = []  # those still kept, ascending
         self._fetched: dict[int, Message | None] = {}
         self._fetching = False
         self._ready: Callable[[], None] = lambda: None
@@ -110,7 +110,7 @@ class ExchangeLog:
 
     @property
     def first(self) -> int:
-        """The first number that is there, leaving out a vector that is kept alone; `last` + 1 if there is none."""
+        """The first kept number, except for a vector that is kept alone; `last` + 1 if there is none."""
         for slot in self._manager.slots.values():
             for number in _numbers(slot, slot.first, slot.end):
                 if number > self.trimmed:
@@ -119,7 +119,7 @@ class ExchangeLog:
 
     @property
     def lost_upto(self) -> int:
-        """Up to which number messages may have been dropped before all brokers had them; 0 if none was."""
+        """The number up to which messages may have been dropped before all brokers had them; 0 if none was."""
         return max(self._lost.reached, 0)
 
     # -- the vector ---------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class ExchangeLog:
             done()
 
     def _find_change(self, number: int, done: Callable[[], None]) -> None:
-        """Note the change of that number and those before it, as far back as they are there."""
+        """Note the change of that number and the earlier ones that are kept."""
         while number > 0:
             slot = next(self._slots_from(number), None)
             if slot is None or number not in _numbers(slot, number, number + 1):
@@ -170,7 +170,7 @@ class ExchangeLog:
         done()
 
     def _find_trimmed(self) -> int:
-        """Return up to which number the stream was trimmed before the start: up to the first gap after a vector."""
+        """Return the number up to which the stream was trimmed before the start: the first gap after a vector."""
         present = (number for slot in self._manager.slots.values() for number in _numbers(slot, slot.first, slot.end))
         first = next(present, self._manager.next_id)
         if first != (self.changes[0].number if self.changes else 0):
@@ -181,10 +181,10 @@ class ExchangeLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, limit_bytes: int) -> Stretch | None:
-        """Return the elements from one number on, at least one if there is any, and up to which number they go.
+        """Return the elements from one number on, at least one if there is any, and their last number.
 
         Messages that have expired meanwhile are left out.
-        None when they lie on disk: they are read, and `ready` is called.
+        None when they are on disk: they are read, and `ready` is called.
         Units: `limit_bytes` limits the messages' headers and bodies together.
         """
         last = min(last, self.last)
@@ -251,7 +251,7 @@ class ExchangeLog:
     # -- trimming -----------------------------------------------------------------------------------------------------
 
     def trim(self, upto: int) -> None:
-        """Settle everything up to a number but for the last change of the vector there, some slots in each turn."""
+        """Settle everything up to a number except the last change of the vector there, some slots in each turn."""
         self.trimmed = max(self.trimmed, min(upto, self.last))
         self._trim()
 
@@ -280,7 +280,7 @@ class ExchangeLog:
             self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)
 
     def enforce(self, max_bytes: int, max_age_ms: int) -> int:
-        """Drop messages beyond the limits, the oldest first, and return up to which number; 0 if none was dropped.
+        """Drop messages beyond the limits, the oldest first, and return the last dropped number; 0 if none was dropped.
 
         Cost: O(slots); the age of a slot on disk is that of its last message.
         """
@@ -304,7 +304,7 @@ class ExchangeLog:
         return upto
 
     def _aged(self, slot: Slot, before_ms: int) -> int:
-        """Return the last number of a slot whose message came before a moment, 0 if none did or if it is not known."""
+        """Return the last number of a slot whose message came before a moment, 0 if none did or if unknown."""
         if slot.contents is not None:
             known = [
                 slot.first + index
@@ -351,7 +351,7 @@ def _numbers(slot: Slot, first: int, end: int) -> range | list[int]:
 
 
 def _message_bytes(slot: Slot) -> int:
-    """Return about how many bytes the headers and bodies of a slot's messages have."""
+    """Return the approximate bytes of the headers and bodies of a slot's messages."""
     return max(slot.bytes - OVERHEAD_BYTES * slot.length, 0) * slot.unsettled // max(slot.length, 1)
 
 

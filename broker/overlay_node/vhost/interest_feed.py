@@ -84,7 +84,7 @@ class InterestFeed:
             told(*one, is_wanted)
 
     def bound(self, destination: Queue | Exchange, key: str) -> None:
-        """Tell a new binding what is wanted of the exchanges that its key matches."""
+        """Add to a new binding the patterns wanted of the exchanges that its key matches."""
         pattern = AMQP.parse(key).words
         names = {name for name, _ in self._counts if words_match(pattern, AMQP.words(name))}
         self._snapshots.append((destination, iter([one for one in self._counts if one[0] in names])))

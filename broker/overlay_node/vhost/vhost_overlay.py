@@ -23,7 +23,7 @@ __all__ = ["VhostOverlay"]
 class VhostOverlay:
     """Connects the exchanges of a vhost that take part in the overlay.
 
-    Shapes: ``streams`` has the stream of each exchange that exists or once did, by its name.
+    Shapes: ``streams`` has the stream of each existing or former exchange, by name.
     Invariant: an exchange that takes part has an outlet from its declaration on, so that a message enters the overlay
         at the first such exchange that it meets, wanted or not.
     """
@@ -51,7 +51,7 @@ class VhostOverlay:
         self._wanted: dict[str, set[str]] = {}
 
     def begin(self) -> None:
-        """Take up the exchanges and bindings that are there, and hear of those to come."""
+        """Take over the existing exchanges and bindings, and listen for new ones."""
         self.feed.begin()
         self.vhost.bindings.live.watch_with(self)
         for exchange in list(self.vhost.exchanges.values()):
@@ -78,13 +78,13 @@ class VhostOverlay:
         self.feed.went((exchange, pattern) for pattern in sorted(went))
 
     def take_bindings(self, limit: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[str]]:
-        """Return the next batch of bindings that were made, and the ids of those that are gone."""
+        """Return the next batch of new bindings, and the ids of removed ones."""
         added, removed = self.bindings.take(limit)
         self.feed.came((asked.space.exchange, asked.pattern) for _, asked, _ in added)
         self.feed.went((asked.space.exchange, asked.pattern) for _, asked, _ in removed)
         return added, [one for one, _, _ in removed]
 
-    # -- what the topology tells --------------------------------------------------------------------------------------
+    # -- changes of the topology --------------------------------------------------------------------------------------
 
     def declared(self, exchange: Exchange) -> None:
         """Give a new exchange its outlet, with the patterns that a former one of its name had."""
@@ -102,7 +102,7 @@ class VhostOverlay:
         self._schedule()
 
     def deleted(self, exchange: Exchange) -> None:
-        """Keep the stream of a deleted exchange: other brokers read it to its end, and its numbers go on."""
+        """Keep the stream of a deleted exchange: other brokers read it to its end, and its numbering continues."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
         """Note a new binding."""

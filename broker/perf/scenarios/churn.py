@@ -32,7 +32,7 @@ _SECONDS: Final = 10.0
 
 def add_churn(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "churn", "connections, channels, queues, bindings or consumers made and undone")
+    parser = add_scenario(commands, "churn", "connections, channels, queues, bindings or consumers created and deleted")
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
     add(load, "-w --workers", "N", count, "number of workers with a connection each, default 4", 4)
@@ -173,7 +173,7 @@ class CycleQuota:
 
 
 class CycleWorker:
-    """Creates and deletes one kind of object on a connection; a queue that this needs belongs to the worker alone."""
+    """Creates and deletes one kind of object on a connection; any queue that it needs belongs to this worker alone."""
 
     def __init__(self, kind: str, address: Address, durable: bool) -> None:
         self._kind = kind

@@ -1,4 +1,4 @@
-"""Ping-pong: pairs of clients that send one message to and fro, each waiting for the other's: no batching."""
+"""Ping-pong: pairs of clients that send one message back and forth, each waiting for the other's: no batching."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _END_NS: Final = 5_000_000_000  # for the messages in flight at the end of the r
 
 def add_pingpong(commands: Any) -> None:
     """Add the scenario's parser."""
-    parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one under way in each pair, unconfirmed")
+    parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one in flight in each pair, unconfirmed")
     load = parser.add_argument_group("load")
     add(load, "-x --pairs", "N", count, f"number of pairs, default {_PAIRS}", _PAIRS)
     add(load, "-s --size", "SIZE", size, f"size of a body, default {STAMP_BYTES} bytes", STAMP_BYTES)
@@ -171,7 +171,7 @@ class Pairs:
         return not under_way or now_ns - self._stop_ns > _END_NS
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Return the time of the end: the last message has arrived, or is not waited for."""
+        """Return the end time: when the last message arrived, or the wait for it ended."""
         return {"ended_ns": time.monotonic_ns()}
 
     def tally(self) -> RunTally:

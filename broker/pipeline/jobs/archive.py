@@ -107,14 +107,16 @@ def add_archive(commands: Any) -> None:
     command.add_argument(
         "--take-over", action="store_true", help="continue after what an archive with another cursor took from the taps"
     )
-    command.add_argument("--no-seal", dest="seal", action="store_false", help="leave out what is not in slot files yet")
+    command.add_argument(
+        "--no-seal", dest="seal", action="store_false", help="leave out messages not yet in slot files"
+    )
     add_spark(command)
     command.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.path is None) == (arguments.url is None):
-        raise BadUsage("say where the broker is: --path DIR or --url URL, one of them")
+        raise BadUsage("name the broker with either --path DIR or --url URL")
     if not 0 < arguments.every_s <= 86_400:
         raise BadUsage(f"--every {arguments.every_s:g} is not between 0 and 86,400 seconds")
     _check_cursor(arguments.cursor)
@@ -124,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with restated((SourceRefused, OSError), BadUsage, "--path: "):
             found = local_path(arguments.path, SourceRefused).is_dir()
         if not found:
-            raise BadUsage(f"--path {arguments.path!r} is no folder")
+            raise BadUsage(f"--path {arguments.path!r} is not a folder")
     options = options_of(ArchiveOptions, arguments)
     return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
 
@@ -186,7 +188,7 @@ def _chosen(options: ArchiveOptions) -> dict[str, str]:
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
-    """Archive batch by batch, up to the slots that exist now, or until it is told to stop."""
+    """Archive batch by batch, up to the slots that exist now, or until stopped."""
     stop = options.stop or threading.Event()
     limits = {"maxBytesPerTrigger": str(options.batch_bytes), "maxSlotsPerTrigger": str(BATCH_SLOTS)}
     stream = SealStream({**_chosen(options), **limits, "failOnGap": str(not options.allow_gap)})
@@ -220,7 +222,7 @@ def _retried(take: Callable[[], bool], progress: Progress) -> bool:
         except Exception as error:
             if TOO_SLOW not in str(error) or not left:
                 raise
-            progress.say("Spark gave up waiting for Python on this busy machine; once more")
+            progress.say("Spark gave up waiting for Python on this busy machine; retrying")
     raise AssertionError
 
 

@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             arguments.day = date.fromisoformat(arguments.day).isoformat()
         except ValueError:
-            raise BadUsage(f"--day {arguments.day!r} is no date such as 2026-11-20") from None
+            raise BadUsage(f"--day {arguments.day!r} is not a date such as 2026-11-20") from None
     if not 1 / MEGABYTE <= arguments.target_mb <= 100_000:
         raise BadUsage(f"--target-mb {arguments.target_mb:g} is not between 0 and 100,000")
     keep_hours(arguments.keep_days)

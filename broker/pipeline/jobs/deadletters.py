@@ -132,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.replay and (arguments.rate or arguments.into != EXCHANGE):
         raise BadUsage("--rate and --into belong to --replay")
     if not 0 <= arguments.rate < math.inf:
-        raise BadUsage(f"--rate {arguments.rate:g} is no number of messages per second")
+        raise BadUsage(f"--rate {arguments.rate:g} is not a number of messages per second")
     with restated(BadAddress, BadUsage):
         to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
     options = options_of(

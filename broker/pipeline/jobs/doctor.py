@@ -99,7 +99,7 @@ def _available_bytes() -> int | None:
 def _cgroup_left_bytes() -> int | None:
     """Return how much memory a container may still take, None without a limit."""
     folder = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):  # "max" is no number
+    with suppress(OSError, ValueError):  # "max" is not a number
         return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
     return None
 

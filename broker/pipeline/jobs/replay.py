@@ -258,7 +258,7 @@ class ReplayState:
         except (OSError, ValueError) as error:
             raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise BadReplayState(f"{self.path}: is no state of a replay, or of another version")
+            raise BadReplayState(f"{self.path}: is not a state of a replay, or of another version")
         if found.get("selection") != self.selection:
             raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
         self.done, self.published, self.refused = found["done"], found["published"], found["refused"]

@@ -150,7 +150,7 @@ def _broker(
             try:
                 queues = consumer_rows(ask(options.path, "list_queues"), ask(options.path, "list_consumers"))
                 topology, source = running_topology(options.path), "the broker's bindings"
-            except Unanswered as unanswered:  # its slots are readable all the same
+            except Unanswered as unanswered:  # its slots are still readable
                 progress.say(f"{unanswered}: the report has nothing of its queues")
         if options.bindings is not None:
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"

@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.diff and (arguments.path is not None or arguments.today is not None):
         raise BadUsage("--path and --today belong to --diff")
     if arguments.rows is not None and arguments.rows.exists():
-        raise BadUsage(f"{arguments.rows} is there already")
+        raise BadUsage(f"{arguments.rows} already exists")
     with restated((BadBindings, BadTopology), BadUsage):
         topology = read_bindings(arguments.bindings, arguments.vhost or "/")
         today = None

@@ -33,16 +33,16 @@ def add_server(commands: Any) -> None:
     """Add the command."""
     server = add_command(commands, "server", "start, stop or check a Spark that commands use")
     actions = server.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    starting = add_command(actions, "start", "start it, and return when commands can use it")
+    starting = add_command(actions, "start", "start it and wait until commands can use it")
     starting.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores")
-    starting.add_argument("--memory", metavar="SIZE", type=_memory, default="1g", help="limit of its JVM; default 1g")
+    starting.add_argument("--memory", metavar="SIZE", type=_memory, default="1g", help="JVM memory limit; default 1g")
     starting.add_argument(
         "--idle", dest="idle_s", metavar="T", type=_duration_s, default=1800.0,
-        help="end it when idle so long, as 90s, 30m or 2h; 30m",
+        help="end it after this idle time: 90s, 30m, 2h; default 30m",
     )  # fmt: skip
-    starting.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
+    starting.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a Spark setting")
     stopping = add_command(actions, "stop", "end it and everything that runs on it")
-    looking = add_command(actions, "status", "show whether it runs; exit code 1 if none does")
+    looking = add_command(actions, "status", "show whether it runs; exit code 1 if not")
     for action, parser in (("start", starting), ("stop", stopping), ("status", looking)):
         add_output(parser)
         parser.set_defaults(run=_run, action=action)
@@ -50,14 +50,14 @@ def add_server(commands: Any) -> None:
 
 def _memory(text: str) -> str:
     if MEMORY.fullmatch(text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512m or 2g")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512m or 2g")
     return text
 
 
 def _duration_s(text: str) -> float:
     found = IDLE.fullmatch(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 90s, 30m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m or 2h")
     return int(found[1]) * UNITS_S[found[2]]
 
 
@@ -82,7 +82,7 @@ def run_server(options: ServerOptions, progress: Progress) -> Summary:
     progress.step("starting Spark")
     state, started = start(options.request, place)
     if not started and _differs(state, options.request):
-        raise ServerRefused(f"{state} runs already: slotmq pipeline server stop, then start it anew")
+        raise ServerRefused(f"{state} is already running: run slotmq pipeline server stop, then start it again")
     probe = connect(state, {})  # detect a server that refuses clients now, not in the first command
     probe.range(1).count()
     probe.stop()

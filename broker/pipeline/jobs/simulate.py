@@ -161,7 +161,7 @@ def _number(name: str) -> Callable[[str], int]:
         try:
             value = int(text) if "e" not in text.lower() else int(float(text))
         except (ValueError, OverflowError):
-            raise argparse.ArgumentTypeError(f"{text!r} is no number such as 1000 or 1e3") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 1000 or 1e3") from None
         if not low <= value <= high:
             raise argparse.ArgumentTypeError(f"{text} is not between {low:,} and {high:,}")
         return value
@@ -190,7 +190,7 @@ def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progres
 
 @contextmanager
 def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
-    """Tell meanwhile how many tasks have ended; a session over Connect does not know."""
+    """Report the number of finished tasks meanwhile; a session over Connect does not know it."""
     progress.step(f"0 {what}")
     if not hasattr(spark, "sparkContext"):
         yield

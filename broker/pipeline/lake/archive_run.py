@@ -83,7 +83,7 @@ class ArchiveRun:
         self.note: ArchiveNote  # from `begin` on
         self._at = StreamOffset("", 0)  # everything up to this offset is in the lake
         self._has_batch = False
-        self._interrupted: StreamOffset | None = None  # the end of a batch of which the lake has the bad records only
+        self._interrupted: StreamOffset | None = None  # the end of a batch of which the lake has only the bad records
         self._begins: dict[TapName, int] = {}  # before the first batch: the seal after which each tap is archived
         self._gone = 0  # the last gap before a new archive
         self._say = say
@@ -95,13 +95,13 @@ class ArchiveRun:
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> None:
         """Start a new archive or resume an old one, after sweeping the partial work of earlier runs.
 
-        With `take_over` it starts anew after the last seal of each tap in the lake if another archive has archived
+        With `take_over` it starts over after the last seal of each tap in the lake if another archive has archived
         slots of its taps, and with `accept_restored` if the history of the data folder differs from the archived one.
         Raises: LakeRefused when the archive already runs, belongs to another store or other taps, or when the history
             differs and that is not accepted; TapTaken; SlotGap.
         """
         if not self._take_lock():
-            raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.place} already")
+            raise LakeRefused(f"an archive with the cursor {self._cursor!r} already works on {self.lake.place}")
         try:
             self._begin(allow_gap=allow_gap, accept_restored=accept_restored, take_over=take_over)
         except BaseException:
@@ -130,7 +130,7 @@ class ArchiveRun:
             self._has_batch, self._at = at is not None, at or note.start
             self._interrupted = self.lake.interrupted(note, self._at)
             if why := self._superseded(note, accept_restored=accept_restored, take_over=take_over):
-                self._say(f"{why}: the archive goes on behind what the lake has")
+                self._say(f"{why}: the archive continues after what the lake has")
                 note = None
         if note is None:
             note = self._new(store, allow_gap=allow_gap, accept_restored=accept_restored)
@@ -138,7 +138,7 @@ class ArchiveRun:
         else:
             note = self._resumed(note, allow_gap=allow_gap)
         self.note = note
-        if self.lake.place.folder is not None:  # the lock keeps no other machine from a bucket
+        if self.lake.place.folder is not None:  # the lock cannot keep other machines from a bucket
             for table in (self.lake.message_table, self.lake.bad_table):
                 table.sweep(note.query)
         self.totals.seal = self._at.seal
@@ -192,7 +192,7 @@ class ArchiveRun:
             )
 
     def _superseded(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
-        """Return why an archive starts anew instead of resuming from its position, empty if it resumes."""
+        """Return why an archive starts over instead of resuming from its position, empty if it resumes."""
         view, at = self._catalog.view(), self._at
         for offset in filter(None, (at, self._interrupted)):
             if view.parted(offset.seal, offset.incarnation):
@@ -234,7 +234,7 @@ class ArchiveRun:
         self.totals.gaps = len(gaps)
         self.totals.gap_messages = sum(gap.count for gap in gaps)
         if gaps and not allow_gap:
-            raise SlotGap(f"{self._told(gaps)}; --allow-gap goes on without them")
+            raise SlotGap(f"{self._told(gaps)}; --allow-gap continues without them")
 
     def _told(self, gaps: Sequence[Gap]) -> str:
         """Return how much is missing, and the first of the missing slots."""
@@ -249,7 +249,7 @@ class ArchiveRun:
         )
         more = f" and {len(gaps) - GAPS_TOLD:,} more" if len(gaps) > GAPS_TOLD else ""
         total = known if slots else "an unknown number of messages"
-        return f"{total} went before they were archived: {named}{more}"
+        return f"{total} had gone before they were archived: {named}{more}"
 
     def target(self, slots: str) -> LakeTarget:
         """Return the target of tasks that copy slots. Shapes: `slots` is a data folder or a URL."""
@@ -259,7 +259,7 @@ class ArchiveRun:
         """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
         Shapes: `tasks` runs a function over items as tasks and returns the results.
-        Invariant: a batch of which the lake has the bad records only is repeated with the same slots.
+        Invariant: a batch of which the lake has only the bad records is repeated with the same slots.
         """
         begin = self._at.to_json()
         interrupted = self._interrupted
@@ -315,7 +315,7 @@ class ArchiveRun:
             self.lake.compact(TENDED_BYTES)
             self.lake.vacuum(KEEP_HOURS)
         except LakeRefused as refused:
-            self._say(f"small files are not put together for now: {refused}")
+            self._say(f"small files are not merged for now: {refused}")
 
     def withdraw(self) -> None:
         """Remove the cursors that this run created, if the lake has nothing of the archive: it was refused."""
@@ -323,7 +323,7 @@ class ArchiveRun:
             self.cursors.withdraw()
 
     def end(self) -> None:
-        """Let another run begin."""
+        """Release the lock, so that another run can begin."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

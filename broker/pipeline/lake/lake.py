@@ -2,7 +2,7 @@
 
 messages, bad               the tables: the messages in the schema of `slotmq`, and the unreadable records
 _taps                       the taps of each store in the lake
-_archives/<cursor>.json     what an archive takes, and where it began; the log of `messages` has its position
+_archives/<cursor>.json     what an archive takes, and where it began; its position is in the log of `messages`
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.thresho
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark reads these as a pattern in a path
 LISTED_BY_DRIVER: Final = 10_000  # above this many files, a Spark job that lists them costs more than listing them here
 OBJECT_ROWS: Final = 10_000  # of a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # for each task that runs at once
+OBJECT_TASKS: Final = 4  # for each task that runs concurrently
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ class Lake:
         elif not self.message_table.exists:
             self._refuse("for it has no table of messages")
         elif version is not None:
-            self.message_table.load()  # a version that it does not have is refused here
+            self.message_table.load()  # a missing version is refused here
 
     def _create(self) -> None:
         try:
             names = self.disk.list(self.place.root)
         except NotADirectoryError:
-            raise LakeRefused(f"{self.place} is no lake but a file") from None
+            raise LakeRefused(f"{self.place} is not a lake but a file") from None
         if self.place.folder is not None and set(names) - OURS:
             self._refuse("and not empty")
         for table in (self.bad_table, self.message_table):
@@ -106,7 +106,7 @@ class Lake:
             table.create()
 
     def _refuse(self, why: str) -> None:
-        raise LakeRefused(f"{self.place} is no lake, {why}")
+        raise LakeRefused(f"{self.place} is not a lake, {why}")
 
     # ---- writing
 
@@ -185,7 +185,7 @@ class Lake:
         return self._passed(self.message_table, note)
 
     def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
-        """Return the end of a batch after `at` of which the lake has the bad records only, None if there is none."""
+        """Return the end of a batch after `at` of which the lake has only the bad records, None if there is none."""
         bad = self._passed(self.bad_table, note)
         return bad if bad is not None and bad.seal > at.seal else None
 
@@ -204,8 +204,7 @@ class Lake:
     ) -> DataFrame:
         """Return the messages with since <= ts < until in this version's columns, null where an older file lacks one.
 
-        Cost: files of other days are not opened. The frame shows the lake of this moment; later commits do not change
-        it.
+        Cost: files of other days are not opened. The frame shows the lake of this moment, without later commits.
         """
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))

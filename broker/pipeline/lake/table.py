@@ -34,7 +34,7 @@ ATTEMPTS: Final = 100
 ORPHAN_HOURS: Final = 24  # older than any writer that still works
 CAUSE: Final = "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}"
 ONE_ONLY: Final = (
-    "one archive only may write a tap into a lake; end the other one, then --take-over goes on behind what it took"
+    "one archive only may write a tap into a lake; end the other one, then --take-over continues after what it took"
 )
 COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {

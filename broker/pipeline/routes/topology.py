@@ -207,7 +207,7 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
             or row.get("apply-to", row.get("apply_to", "all")) not in FOR_EXCHANGES
         ):
             continue
-        with restated(re.error, BadBindings, f"policy '{row.get('name')}': pattern is no regular expression: "):
+        with restated(re.error, BadBindings, f"policy '{row.get('name')}': pattern is not a regular expression: "):
             found = re.search(text_of(row, "pattern"), name)
         priority, said = row.get("priority", 0), row.get("definition") or {}
         if not isinstance(priority, int | float) or not isinstance(said, dict):

@@ -1,4 +1,4 @@
-"""Simulates overlays at two levels: what all brokers announce and where they would send messages, or whole brokers."""
+"""Simulates overlays at two levels: only announcements and routes of all brokers, or whole brokers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TableSimulation(Simulation):
         row.converge_ms = network.crash(self.tree.brokers["inner0"][-1])
         row.crash_bytes = self._all_bytes(network.take_traffic())
         if network.knowledge() != before:
-            raise SimulationFailed(f"the brokers know something else after a crash: {self.plan}")
+            raise SimulationFailed(f"the brokers know other patterns after a crash: {self.plan}")
         return row
 
     def _publish(self) -> None:
@@ -107,9 +107,9 @@ class TableSimulation(Simulation):
         return footprint_bytes(self.network.brokers[self.tree.brokers[node][0]].interest)
 
     def _change_subscriptions(self) -> tuple[int, int, int]:
-        """Let clients of observed leaves change subscriptions one by one until enough changes were news to others.
+        """Let clients of observed leaves change subscriptions one by one until enough changes were announced.
 
-        Return the changes, those that were news, and the bytes that these took.
+        Return the number of changes, of announced ones, and the bytes of these.
         """
         network, told = self.network, 0
         network.take_traffic()
@@ -133,9 +133,9 @@ class TableSimulation(Simulation):
         return changes, told, self._all_bytes(network.take_traffic(), telling=1)
 
     def _all_bytes(self, traffic: UpdateTraffic, telling: int = 0) -> int:
-        """Return the bytes of all links: what observed leaves are told counts for the others, too.
+        """Return the bytes of all links; what observed leaves receive stands for the other leaves, too.
 
-        `telling` leaves are not told themselves.
+        `telling` leaves receive nothing themselves.
         """
         share = (len(self.leaves) - telling) / (len(self.tree.leaves) - telling)
         return round(traffic.bytes + traffic.told_bytes / share)

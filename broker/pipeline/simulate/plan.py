@@ -1,4 +1,4 @@
-"""The overlays to simulate: their plans, what both levels of a simulation have in common, and the results."""
+"""The overlays to simulate: their plans, the common part of both levels of a simulation, and the results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SimulationPlan:
 
     @property
     def weight(self) -> int:
-        """Return a number that rises with the time that the simulation takes."""
+        """Return a number that grows with the time that the simulation takes."""
         return self.brokers**2 * self.redundancy**2 * (20 if self.level == MESSAGES else 1)
 
     @property
@@ -88,7 +88,7 @@ def _largest_first(plans: Iterable[SimulationPlan]) -> list[SimulationPlan]:
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:
-    """Return so many of the names, evenly spread."""
+    """Return this many of the names, evenly spread."""
     return [names[place * len(names) // count] for place in range(count)] if count < len(names) else list(names)
 
 
@@ -105,12 +105,12 @@ class LinkCrossings:
 
 @dataclass(slots=True)
 class SimulatedRow:
-    """What one simulation found; None where its level has no such figure.
+    """The figures of one simulation; None where its level has no such figure.
 
     Shapes: `edges` joins tree nodes, `links` brokers. `observed_leaves` of all leaves are complete, and the figures of
         leaves come from these. Traffic is counted in crossings of an edge by a message. `inner_patterns` are what an
         inner broker has of all its directions together.
-    Units: `told_changes` of `changes` made by clients were news to other brokers.
+    Units: `told_changes` of the clients' `changes` were announced to other brokers.
     """
 
     leaves: int

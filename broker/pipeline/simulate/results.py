@@ -54,7 +54,7 @@ COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
 NOTES: Final = (
     "traffic, needed: links crossed, of those that flooding crosses; needed is the least that reaches all who want it",
     "patterns: of all directions of an inner broker; memory, CPU: for each broker, the mean of all",
-    "told changes: subscriptions and unsubscriptions that other brokers heard of; bytes for each change, on all links",
+    "told changes: subscriptions and unsubscriptions that reached other brokers; bytes for each change, on all links",
     "crash: until all know everything again after a broker at the root came back with nothing; bytes on all links",
     "exact: inner brokers above the sites, and the sites of complete leaves; sampled: messages, changes, other sites",
     f"aggregated: the equal subscriptions of a leaf, whose clients choose among {LEAF_PATTERNS} patterns",
@@ -62,7 +62,7 @@ NOTES: Final = (
 
 
 def result_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the results, those of each level as a table, and what the figures mean."""
+    """Yield the results, those of each level as a table, and the meaning of the figures."""
     for level, title in (
         (TABLES, "What brokers announce (level tables)"),
         (MESSAGES, "Whole brokers (level messages)"),

@@ -17,7 +17,7 @@ _SHARES: Final = (0.7, 0.2, 0.09, 0.01)
 
 
 def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
-    """Return a tree with exactly so many brokers, as even as possible.
+    """Return a tree with exactly this many brokers, as even as possible.
 
     Inner tree nodes have `redundancy` brokers and `fan_out` children; the last of them have up to as many more children
     as the number of brokers needs. The node `inner0` is the root.

@@ -97,7 +97,7 @@ class BadProperties(ValueError):
 def _octet(value: Any) -> bytes:
     number = int(value)
     if not 0 <= number <= OCTET_MAX:
-        raise BadProperties(f"{number} is no octet")
+        raise BadProperties(f"{number} is not an octet")
     return bytes([number])
 
 

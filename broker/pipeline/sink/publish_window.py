@@ -73,7 +73,7 @@ class PublishWindow:
         return [known for known in self.waiting if known <= tag]
 
     def restart(self) -> list[tuple[Outgoing, int]]:
-        """Return the messages in flight, in order, and start anew after a lost connection."""
+        """Return the messages in flight, in order, and start over after a lost connection."""
         left = [(message, self.attempts.get(tag, 0)) for tag, message in self.waiting.items()]
         self.waiting.clear()
         self.attempts.clear()

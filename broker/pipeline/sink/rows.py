@@ -33,7 +33,7 @@ BY_SPARK: Final = ("checkpointLocation",)  # an option of streams that belongs t
 WINDOW_MAX: Final = 65_535
 PLACE: Final = ("seal", "slot", "offset")
 ORIGIN: Final = ("store", "incarnation")  # identify the history of the seals
-NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # columns that are no part of a message
+NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # columns that are not part of a message
 SLOT_NUMBERS: Final = 65_536
 UNPUBLISHABLE: Final = 0
 

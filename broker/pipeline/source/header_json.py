@@ -15,7 +15,7 @@ Everything else is an object whose one key is `$` and the type octet:
     {"$D": "-1.50"}                  decimal: digits and scale as written; the digits are signed, as clients have them
     {"$T": 1700000000}               timestamp in seconds
     {"$x": "AAEC"}                   byte array, Base64
-    {"$d": "7ff8000000000000"}, {"$f": "7fc00000"}   floats that are no number or have no end, their octets in hex
+    {"$d": "7ff8000000000000"}, {"$f": "7fc00000"}   floats that are not a number or have no end, their octets in hex
     {"$t": 2}                        a true that is not encoded as 1
     {"$F": {...}}                    a table with a single key, which begins with `$`
 
@@ -56,7 +56,7 @@ class BadHeaderJson(ValueError):
 def table_to_json(octets: bytes) -> str:
     """Return a headers table, given with its length prefix, as JSON. Cost: linear.
 
-    Raises: ValueError when the octets are no table; RecursionError for a table deeper than a broker accepts.
+    Raises: ValueError when the octets are not table; RecursionError for a table deeper than a broker accepts.
     """
     try:
         text, end = _table(octets, 0)
@@ -204,7 +204,7 @@ def json_to_table(text: str) -> bytes:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise BadHeaderJson(f"{constant} is no number")
+    raise BadHeaderJson(f"{constant} is not a number")
 
 
 def _members(members: _Members) -> bytes:

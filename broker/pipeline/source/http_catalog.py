@@ -45,7 +45,7 @@ class HttpClient:
     """
 
     def __init__(self, url: str) -> None:
-        """Check the arguments. Raises: SourceRefused when it is no http or https URL."""
+        """Check the arguments. Raises: SourceRefused when it is not an http or https URL."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -179,7 +179,7 @@ class HttpCatalog:
         known = self._view.last_seal
         parted = known > page["last_seal"] or starts.of(known) != self._view.starts.of(known)
         if self._view.store and (self._view.store != page["store"] or parted):
-            self._view = SealView()  # another data folder at the same URL, or a copy of it: start anew
+            self._view = SealView()  # another data folder at the same URL, or a copy of it: start over
             return True
         more = bool(page["more"])
         self.partial = self.partial or bool(page.get("partial"))

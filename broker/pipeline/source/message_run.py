@@ -2,7 +2,7 @@
 
 Each column is picked from the bytes of the slot for a batch of rows at a time; columns that are not requested cost
 nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement characters,
-and a headers property that is no table is null; `properties_raw` has the original octets of both.
+and a headers property that is not a table is null; `properties_raw` has the original octets of both.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
         except ValueError:
             names = [text]  # a glob that begins with a set of characters
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            raise SourceRefused(f"option {option}: {text!r} is no list of names")
+            raise SourceRefused(f"option {option}: {text!r} is not a list of names")
         return tuple(names)
     names = [name.strip() for name in text.split(",")]
     if not all(names):
@@ -161,7 +161,7 @@ def _position(given: GivenOptions, option: str, default: Position) -> Position:
     with restated(BadPosition, SourceRefused, f"option {option}: "):
         position = read_position(text)
     if option == "to" and position == EARLIEST:
-        raise SourceRefused("option to: nothing stands before the earliest message")
+        raise SourceRefused("option to: nothing precedes the earliest message")
     return position
 
 

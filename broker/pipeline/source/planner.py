@@ -93,7 +93,7 @@ def _matching(pattern: str, slot: SlotRows) -> Any:
 
 
 class BadPosition(ValueError):
-    """A text that is no valid position; one line."""
+    """A text that is not a valid position; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,13 @@ def read_position(text: str) -> Position:
     kind, colon, number = text.partition(":")
     if colon and kind in ("seal", "id"):
         if not (number.isascii() and number.isdigit()) or int(number) > NUMBER_MAX:
-            raise BadPosition(f"{text!r} is no position: {kind}: wants a number behind it")
+            raise BadPosition(f"{text!r} is not a position: {kind}: needs a number after it")
         return Position(kind, int(number))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadPosition(
-            f"{text!r} is no position, such as earliest, latest, seal:12, id:5000 or 2026-11-20T08:00:00Z"
+            f"{text!r} is not a position, such as earliest, latest, seal:12, id:5000 or 2026-11-20T08:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

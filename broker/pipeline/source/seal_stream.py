@@ -3,7 +3,7 @@
 {"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal
 "incarnation"  the start of the broker that wrote the seal
 "slots": k    the number of slots between the previous offset and this one: the slots of the batch that ends here
-"gaps": n     gaps up to that seal existed when the stream began, and are no loss of the stream
+"gaps": n     gaps up to that seal existed when the stream began, and are not loss of the stream
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
     """Return why a reader cannot resume after a seal that is in no history of this store."""
     found = f"has sealed {view.last_seal} only" if seal > view.last_seal else "has another slot under that number"
     return (
-        f"{reader} stands at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
+        f"{reader}  is at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
         "Nothing is read or released; an archive takes both histories with --accept-restored, "
         "a stream with a new checkpoint"
     )
@@ -228,7 +228,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _named(self, seal: int | None = None) -> str:
         wants = self._source.options.wants()
-        return f"a stream of {wants}" if seal is None else f"a stream of {wants} behind seal {seal}"
+        return f"a stream of {wants}" if seal is None else f"a stream of {wants} after seal {seal}"
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one run."""

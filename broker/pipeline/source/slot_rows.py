@@ -52,7 +52,7 @@ class PropertyPlaces:
     The flags of a content header define which properties it has, and in which order (AMQP 0-9-1 section 4.2.6.1). So
     one pass over all headers finds the place of each property in each of them, and only requested ones are decoded.
     Shapes: octets is the slot file as numbers; starts and lengths say where each content header is.
-    Invariant: no place lies outside its header, for any octets; `malformed` marks headers that exceed their length.
+    Invariant: no place is outside its header, for any octets; `malformed` marks headers that exceed their length.
     """
 
     __slots__ = ("_found", "malformed")
@@ -105,8 +105,8 @@ def number_at(octets: Any, at: Any, width: int) -> Any:
 class Gather:
     """Picks from one buffer.
 
-    Shapes: starts and lengths are arrays of one length, with places that lie within the buffer and at least 12 bytes
-        before its end; present marks the existing values, None for all.
+    Shapes: starts and lengths are arrays of one length, with places within the buffer, at least 12 bytes before its
+        end; present marks the existing values, None for all.
     """
 
     __slots__ = ("_buffer", "_twelves")

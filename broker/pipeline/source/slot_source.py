@@ -29,7 +29,7 @@ def lost_since(view: SealView, begin: Position, takes: Takes) -> list[Gap]:
         return [gap for gap in view.lost(begin.value - 1) if takes(gap.vhost, gap.queue)]
     lost: list[Gap] = []
     for key, released in list(view.released.items()):
-        if takes(released.vhost, released.queue) and _begins_behind(_first(view, key), begin):
+        if takes(released.vhost, released.queue) and _begins_after(_first(view, key), begin):
             known = [gap for gap in view.gaps if gap.key == key and _reaches(gap, begin)]
             made = Gap(released.seal, released.vhost, released.queue, released.number, 0, 0, 0, 0, "released")
             lost += known or [made]
@@ -45,7 +45,7 @@ def _first(view: SealView, key: QueueKey) -> Seal | None:
     return there[0] if there else None
 
 
-def _begins_behind(first: Seal | None, begin: Position) -> bool:
+def _begins_after(first: Seal | None, begin: Position) -> bool:
     """Return whether the existing slots begin after the start of the read."""
     if first is None:
         return True

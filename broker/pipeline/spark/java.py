@@ -97,7 +97,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A supported Java. `home` is the value for JAVA_HOME; with a shim the Java lies elsewhere."""
+    """A supported Java. `home` is the value for JAVA_HOME; with a shim the Java itself is elsewhere."""
 
     source: str
     where: Path
@@ -204,7 +204,7 @@ def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | 
     facts = properties(said)
     version, home = facts.get("java.version"), Path(facts.get("java.home", ""))
     if version is None or not (home / "bin" / "java").is_file():
-        return RefusedJava(source, place, "does not say its version and its home")
+        return RefusedJava(source, place, "does not report its version and home")
     reason = refusal(version)
     if reason:
         return RefusedJava(source, place, reason)

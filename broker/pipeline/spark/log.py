@@ -1,4 +1,4 @@
-"""The log of Spark's JVM and its workers in the user's cache folder, and one line for the user of what fails there.
+"""The log of Spark's JVM and workers in the user's cache folder; the user sees one line of each failure.
 
 The stack traces of both languages go to the log.
 """
@@ -125,12 +125,12 @@ class SparkLog:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]
             if lines:
-                return f"{lines[-1]} (all of it: {self.path})"
+                return f"{lines[-1]} (in full: {self.path})"
         return ""
 
 
 def told(error: Exception) -> JobFailed:
-    """Return the failure for the user, with the exit code; the log has the details of what is no failure already."""
+    """Return the failure for the user, with the exit code; the log has the details of any other exception."""
     fault = fault_in(error)
     if fault is not None:
         return JobFailed(_short(str(fault)), fault.code)

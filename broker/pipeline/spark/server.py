@@ -127,7 +127,7 @@ def _launch(request: ServerRequest, folder: Path) -> None:
 
 
 def stop(found: ServerFiles) -> int | None:
-    """Stop the server, also one whose state cannot be read, and return its pid; None if none ran.
+    """Stop the server, even if its state cannot be read, and return its pid; None if none ran.
 
     Raises: JobFailed.
     """
@@ -151,7 +151,7 @@ def stop(found: ServerFiles) -> int | None:
                 if not found.alive():
                     return pid
                 time.sleep(LOOK_EVERY_S)
-    raise JobFailed(f"the server with pid {pid} does not end")
+    raise JobFailed(f"the server with pid {pid} does not stop")
 
 
 def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:

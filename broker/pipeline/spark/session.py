@@ -33,7 +33,7 @@ BATCH_BYTES: Final = 8 << 20  # 10,000 rows with large bodies would be too much
 ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.speculation": "false",  # a second attempt beside the first would publish twice
+    "spark.speculation": "false",  # a second, concurrent attempt would publish twice
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),

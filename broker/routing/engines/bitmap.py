@@ -22,7 +22,7 @@ a pattern with a `#` another column."""
 
 @dataclass(frozen=True, slots=True)
 class DrawnTable:
-    """The table of one constituent as the article draws it: a text of 0 and 1 for each row, a digit for each pattern.
+    """The table of one constituent as the article draws it: a string of 0 and 1 for each row, a digit for each pattern.
 
     `null` is the row of a key that has ended before this place, `other` that of a word that no pattern has here.
     """
@@ -202,7 +202,7 @@ class ConstituentBitmap(Generic[T]):
         return DrawnTable(self._draw(place, None), words, self._draw(place, STAR))
 
     def _draw(self, place: int, word: str | None) -> str:
-        """Return a row as a text; no word is the end of the key, and a star, which is no row's name, any other word."""
+        """Return a row as a string; an empty word means the end of the key, `*` any other word."""
         text = ""
         for _, closed in sorted(self._closed.items()):
             ended = closed.side.ended(place)

@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class ClosedTables(Section[T]):
-    """One table for each word, for keys of as many words alone.
+    """One table for each word, only for keys of this number of words.
 
-    As keys of another length have tables of their own, no row has to say where a pattern ends: the article's `null` of
-    a place is every column of a shorter pattern. A pattern with a `#` is here what it is for keys of this length: the
-    words before its first `#`, as many stars as it takes, and the words after its last.
+    Keys of another length have tables of their own, so no row has to say where a pattern ends: the article's `null` of
+    a place is every column of a shorter pattern. A pattern with a `#` is expanded for this length: the words before its
+    first `#`, as many stars as needed, and the words after its last.
     """
 
     __slots__ = ("length", "side", "suspects")
@@ -63,7 +63,7 @@ class ClosedTables(Section[T]):
         self.suspects.resize(columns)
 
     def _closed_words(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return what a pattern wants of a key of this length; after the end of that it takes any words."""
+        """Return the words that a pattern requires in a key of this length; after them it accepts any words."""
         if HASH not in words:
             return words
         first_hash = words.index(HASH)

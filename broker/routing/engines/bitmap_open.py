@@ -1,4 +1,4 @@
-"""The tables of the patterns with a `#` for long keys: what must come first, and what must come last."""
+"""The tables of the patterns with a `#` for long keys: the words that must come first and last."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class OpenTables(Section[T]):
 
 
 def size_of(words: Sequence[str]) -> int:
-    """Return how many words a key has to have at least."""
+    """Return the least number of words in a matching key."""
     return len(words) - words.count(HASH)
 
 

@@ -1,4 +1,4 @@
-"""The columns of patterns with several `#`: what is left over of them is only suspected to match."""
+"""The columns of patterns with several `#`, whose remaining bits are only suspected to match."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from broker.routing.engines.bitmap_table import fit_row
 from broker.routing.pattern import HASH
 
 COMPARED: Final = 8
-"""Columns that are looked at one by one; where there are more, to suspect them all costs less."""
+"""The most columns that are checked one by one; with more, suspecting all costs less."""
 
 
 ALL: Final = -1
 
 
 class Suspects:
-    """Tells whether it is worth while to follow the patterns with several `#`, and in which tables of places.
+    """Decides whether to follow the patterns with several `#`, and in which tables of places.
 
-    In canonical form a word that is no wildcard comes right after the first `#`. The columns are kept by that word,
-    with the stride of their places, and a key without it is spared.
+    In canonical form a word that is not a wildcard comes right after the first `#`. The columns are kept by that word,
+    with the stride of their places, and a key without it skips them.
     """
 
     __slots__ = ("_between", "_row")
@@ -35,7 +35,7 @@ class Suspects:
         return bool(self._between)
 
     def acquit(self, bits: bitarray, words: Sequence[str]) -> int:
-        """Take the suspects out of the bits that are left over, and return the strides of those that may match the key.
+        """Remove the suspects from the remaining bits, and return the strides of those that may match the key.
 
         Shapes: bit n of the result stands for stride n.
         """

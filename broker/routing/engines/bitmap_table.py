@@ -10,19 +10,19 @@ from bitarray import bitarray
 from broker.routing.pattern import STAR
 
 FEW_SHARE: Final = 256
-"""A word has few columns up to this part of all: there a list is smaller than a row, and about as fast."""
+"""Up to this share of all columns a word has few: there a list is smaller than a row, and about as fast."""
 
 ONE_BY_ONE: Final = 6
-"""Columns that are looked at one by one: fewer than it takes to earn back what a look at all of them costs to begin."""
+"""The most columns that are checked one by one: fewer than would repay the fixed cost of checking all at once."""
 
 
 class Table:
-    """Tells which columns a word at one place of a key leaves possible, of those that have a demand there.
+    """Tells which columns a word at one place of a key leaves possible, among those with a word there.
 
     `default` is the row of every word that no pattern has here, the article's `other`: the columns with a star. `dense`
     holds whole rows, the bits of `default` among them; a word that few columns have is in `few`, as their numbers,
-    which are 0 in `default`. So to add a word writes nothing but its own row, and to add a star writes the dense rows,
-    of which there are at most about FEW_SHARE.
+    which are 0 in `default`. So adding a word writes only its own row, and adding a star writes the dense rows, of
+    which there are at most about FEW_SHARE.
 
     Invariant: all rows have as many bits as the table has columns; no row is without a column of its own.
     """
@@ -37,7 +37,7 @@ class Table:
         self._few_most = columns // FEW_SHARE
 
     def want(self, column: int, word: str) -> None:
-        """Let a column take this word of a pattern and no other; a star takes all."""
+        """Let a column accept only this word of a pattern; a star accepts all."""
         if word == STAR:
             self._take_any(column, 1)
             return
@@ -70,7 +70,7 @@ class Table:
             del self.few[word]
 
     def resize(self, columns: int) -> None:
-        """Give every row this number of bits; those that go are 0. Cost: the rows."""
+        """Give every row this number of bits; removed ones are 0. Cost: the rows."""
         shrinks = columns < len(self.default)
         fit_row(self.default, columns)
         for row in self.dense.values():
@@ -84,7 +84,7 @@ class Table:
             self.few = dict(self.few)  # gives back the places of words that have gone
 
     def row(self, word: str) -> bitarray:
-        """Return a new row of the columns that take the word of a key."""
+        """Return a new row of the columns that accept the word of a key."""
         row = self.dense.get(word)
         if row is not None:
             return row.copy()
@@ -127,7 +127,7 @@ def fit_row(row: bitarray, columns: int) -> None:
 
 
 def narrow_few(bits: bitarray, few: list[int], default: bitarray) -> None:
-    """Keep of the bits the default's and those of a few columns that are not in it."""
+    """Keep only the bits of the default and of the given few columns that are not in it."""
     if len(few) > ONE_BY_ONE:
         some = bits[few]
         bits &= default

@@ -1,4 +1,4 @@
-"""The conventional topic matching."""
+"""Conventional topic matching."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Conventional(Generic[T]):
 
     A subscription joins the list of those with the same binding key (the target); the lists are in a hash map whose
     keys are the binding keys. For a message each key of the map is tested by string matching, and both strings are
-    split into words anew for each of these tests. After the last key all subscriptions are found. The hash map finds
+    split into words again for each of these tests. After the last key all subscriptions are found. The hash map finds
     no message's subscriptions itself, for a wildcard may stand for any word.
 
     Cost: a match costs all binding keys, whatever the message; add and remove cost one look-up.

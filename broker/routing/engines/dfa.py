@@ -1,4 +1,4 @@
-"""A deterministic automaton of the wildcard patterns, built as keys ask for it."""
+"""A deterministic automaton of the wildcard patterns, built on demand."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class DfaLimits:
 
 
 TAKEN_APART: Final = 16
-"""How many dropped states each verb gives back: more than a few at once would hold up whoever waits for it."""
+"""How many dropped states each verb gives back: more than a few at once would delay the caller."""
 
 
 class State(Generic[T]):
-    """What all places that some beginning of a key leads to say at once, and where the next word leads from there.
+    """The combined result of all places that a key's prefix leads to, and the transitions for the next word.
 
     `found` has the targets for a key that ends here, `tables` the words that are expected, and `without_word` the
     places that any word leads to. `next` has the words that at least one pattern expects here, once they have been
@@ -56,7 +56,7 @@ class State(Generic[T]):
                 self.without_word.append(place)
 
     def lead_others_to(self, state: State[T]) -> None:
-        """Keep the state that all words lead to which no pattern expects here."""
+        """Set the state for all words that no pattern expects here."""
         self.other = state
 
     def take_apart(self) -> None:
@@ -69,8 +69,8 @@ class LazyDfa(Generic[T]):
     """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
     A key that was seen before costs one look-up a word, however many patterns there are. States and transitions are
-    built when a key first needs them and dropped when a pattern comes or goes, or when they pass the limits; a word
-    that no pattern expects at a state is not stored there, so publishers cannot make it grow with words of their own.
+    built when a key first needs them and dropped when a pattern is added or removed, or when they exceed the limits; a
+    word that no pattern expects at a state is not stored there, so publishers cannot make it grow with new words.
 
     Cost: a match builds at most one state a word, at the cost of that word in the patterns' automaton; a drop costs
         nothing at once: the verbs that follow give back a few dropped states each, new states two, and the removal of
@@ -109,7 +109,7 @@ class LazyDfa(Generic[T]):
         return self._nfa.patterns
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places beside the start, of states, of transitions, and of states yet to give back."""
+        """Return the numbers of places besides the start, of states, of transitions, and of states yet to give back."""
         return {
             "places": self._nfa.places,
             "states": len(self._states),
@@ -161,7 +161,7 @@ class LazyDfa(Generic[T]):
     def _step(self, state: State[T], word: str, drops: int) -> State[T]:
         """Return the state that a word leads to.
 
-        The way is kept, unless no pattern expects the word, or the states were dropped since this key began.
+        The transition is kept unless no pattern expects the word, or the states were dropped since this key began.
         """
         reached: list[NfaPlace[T]] = []
         for table in state.tables:
@@ -182,7 +182,7 @@ class LazyDfa(Generic[T]):
         return following
 
     def _may_keep(self, drops: int) -> bool:
-        """Return whether one more transition may be kept by a key that began after so many drops, and count it."""
+        """Return whether one more transition may be kept by a key that began after this many drops, and count it."""
         if drops == self.drops and self._transitions >= self._limits.transitions:
             self._drop()
         if drops != self.drops:
@@ -208,7 +208,7 @@ class LazyDfa(Generic[T]):
         return state
 
     def _drop(self) -> None:
-        """Use the states no longer."""
+        """Drop all states."""
         if not self._states:
             return
         self.drops += 1
@@ -219,7 +219,7 @@ class LazyDfa(Generic[T]):
         self._held_places = 0
 
     def _take_apart(self, most: int) -> None:
-        """Give back so many dropped states; all, if the number is below 0."""
+        """Give back this many dropped states; all, if the number is below 0."""
         dropped = self._dropped
         while dropped and most:
             states = dropped[-1]

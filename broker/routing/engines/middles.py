@@ -17,7 +17,7 @@ PATTERNS_OF_WORD_MOST: Final = 32
 class Middles(Generic[T]):
     """Compares a key with the patterns of which it has two words: the one after the first `#`, and the first other.
 
-    In canonical form the word after the first `#` is no wildcard. One pattern in a thousand with several `#` would
+    In canonical form the word after the first `#` is not a wildcard. One pattern in a thousand with several `#` would
     otherwise cost every key as much as all others do. Of a million patterns, a key has the first of the two words of
     fifteen and both of fewer than two, most of which match.
 
@@ -77,7 +77,7 @@ class Middles(Generic[T]):
 
 
 def _compare(beside: dict[str, list[tuple[tuple[str, ...], T]]], words: list[str], found: list[T]) -> int:
-    """Append the targets of the patterns beside a middle that match, each once, and return the patterns compared."""
+    """Append the targets of the patterns of a middle that match, each once, and return the patterns compared."""
     visited = 0
     for place, other in enumerate(words):
         listed = beside.get(other)
@@ -90,7 +90,7 @@ def _compare(beside: dict[str, list[tuple[tuple[str, ...], T]]], words: list[str
 
 
 def _two_words(pattern: Pattern) -> tuple[str, str]:
-    """Return the word after the first `#`, and the first other that is no wildcard, or that word again without one."""
+    """Return the word after the first `#`, and the next that is not a wildcard (the first word again if none is)."""
     words = pattern.words
     place = words.index(HASH) + 1
     for word in words[:place] + words[place + 1 :]:

@@ -1,4 +1,4 @@
-"""One pattern against one routing key: what the linear engines do for every pattern."""
+"""Match one pattern against one routing key, as the linear engines do for every pattern."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.routing.pattern import HASH, STAR
 def words_match(pattern: Sequence[str], key: Sequence[str], star: str = STAR) -> bool:
     """Return whether the words of a pattern match those of a routing key.
 
-    What stands between two `#` takes the leftmost place where it fits, which leaves the most for what follows; so only
+    The words between two `#` take the leftmost place where they fit, which leaves the most for what follows; so only
     the last `#` is ever returned to.
 
     Cost: |key| x |pattern| at worst; without a `#` it ends at the first word that differs.

@@ -17,16 +17,16 @@ T = TypeVar("T")
 ROWS_MOST: Final = 16_384
 ROWS_MOST_BYTES: Final = 16 * 1024 * 1024
 ROW_BYTES: Final = 250
-"""What a row costs beside its key and its bits: the places in two dicts, the words, the objects."""
+"""What a row costs besides its key and its bits: the places in two dicts, the words, the objects."""
 
 
 class PlainBitmap(Generic[T]):
-    """Maps patterns to targets; which of them match is written down for every key that has come.
+    """Maps patterns to targets, and remembers the matching patterns of each key that it has seen.
 
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
-    row of the key. Rows are the algorithm and not a cache beside it, but publishers make them, so they are bounded in
-    number and bytes: when full the oldest eighth goes. The bit of a removed pattern is 0 in every row, and the next
-    pattern takes its position; when more than half of the positions are deleted, all are numbered anew, without rows.
+    row of the key. Rows are the algorithm and not a cache in addition, but publishers make them, so they are bounded in
+    number and bytes: when full, the oldest eighth is dropped. The bit of a removed pattern is 0 in every row, and the
+    next pattern takes its position; when more than half of the positions are deleted, all are renumbered, without rows.
 
     Cost: a match of a key that has a row a bit a pattern; of another one every pattern is tested, and each test costs
         the words of one times those of the other. An add tests every row, a remove clears a bit in each.
@@ -150,7 +150,7 @@ class PlainBitmap(Generic[T]):
         return row
 
     def _make_room(self, weight_bytes: int) -> None:
-        """Forget the oldest rows until as many bytes are free, and one more row if there is to be one."""
+        """Forget the oldest rows until as many bytes are free, and one more row if one is wanted."""
         while self._rows and (
             self.used_bytes + weight_bytes > self._rows_most_bytes
             or len(self._rows) + (weight_bytes > 0) > self._rows_most

@@ -1,4 +1,4 @@
-"""The conventional topic matching, improved: nothing is split twice."""
+"""Conventional topic matching, improved: nothing is split twice."""
 
 from __future__ import annotations
 

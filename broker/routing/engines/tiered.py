@@ -22,7 +22,7 @@ TAME_WILDCARDS: Final = 4
 def is_tame(pattern: Pattern) -> bool:
     """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
 
-    Each star doubles the ways through, and what stands between two `#` may begin at each word of the key; both at once
+    Each star doubles the ways through, and the words between two `#` may begin at each word of the key; both at once
     are too much, and one alone is within bounds. Patterns of wildcards alone are few and share one way.
     """
     words = pattern.words
@@ -48,7 +48,7 @@ class Tiers(Generic[T]):
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self.trie: Trie[T] = Trie(dialect)
-        self._visited_before = 0  # beside what the two count, as `visited` was set
+        self._visited_before = 0  # besides what the two count, as `visited` was set
 
     @property
     def visited(self) -> int:
@@ -108,7 +108,7 @@ class Tiered(Generic[T]):
         self._plain: Tiers[T] = Tiers(dialect)
         self._several: Tiers[T] | None = None
         self._middles: Middles[T] = Middles()
-        self._visited_before = 0  # beside what the tiers count, as `visited` was set
+        self._visited_before = 0  # besides what the tiers count, as `visited` was set
 
     @property
     def visited(self) -> int:

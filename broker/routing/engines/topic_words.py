@@ -12,7 +12,7 @@ from broker.routing.pattern import HASH, STAR, Pattern
 T = TypeVar("T")
 
 CACHE_ENTRIES: Final = 1 << 20
-"""How many words and patterns under words are cached at most: some 60 MB. Full, the cache begins anew."""
+"""How many words and patterns under words are cached at most: some 60 MB. Full, the cache starts over."""
 
 
 class TopicLength:

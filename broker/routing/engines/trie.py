@@ -18,9 +18,9 @@ class Trie(Generic[T]):
     """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
     Matching walks all places that a key may have reached, word by word. What follows the last `#` of a pattern has to
-    be the end of the key, so it is read once, backwards, instead of being tried at each later word. Only what stands
-    between two `#` may be anywhere: a place there is reached at most once per word, so several `#` cost at most
-    nodes x words, however many ways through them there are.
+    be the end of the key, so it is read once, backwards, instead of being tried at each later word. Only the words
+    between two `#` may be anywhere: a place there is reached at most once per word, so several `#` cost at most nodes x
+    words, however many ways through them there are.
 
     Invariant: every node but the root leads to a target. `visited` counts the nodes looked at, by any verb but find.
     Source: "Very fast and scalable topic routing", part 1 (RabbitMQ, 2010), whose trie tries what follows a `#` with
@@ -39,7 +39,7 @@ class Trie(Generic[T]):
         return self.size
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of nodes beside the root. Cost: all of them."""
+        """Return the number of nodes without the root. Cost: all of them."""
         pending = self._root.children()
         nodes = 0
         while pending:
@@ -48,7 +48,7 @@ class Trie(Generic[T]):
         return {"nodes": nodes}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        """Store the target of one pattern, or return the target that it already has. Cost: the words of the pattern."""
         steps, turn, open_end = _steps(pattern.words)
         node = self._root
         visited = 1
@@ -182,7 +182,7 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
 
 
 def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> T | None:
-    """Return the target at the end of a path, if what the path leaves of the steps is there."""
+    """Return the target at the end of a path, if the leaf has the steps that the path leaves."""
     node, left = path[-1], steps[len(path) - 1 :]
     if node.tail is None and len(left) == 1 and not open_end:
         child = node.child(left[0])

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, Node[T]]], found: list[T]) -> int:
-    """Find the patterns that go on from a node with the words from a place on, and return the number of nodes visited.
+    """Find the patterns that continue from a node with the words from a place on, and return the number of nodes
+    visited.
 
     Add to the floats what follows a `#` that is not the last of its pattern, if some word of the key may follow.
     """
@@ -75,9 +76,9 @@ def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
 
 
 def walk_back(node: Node[T], words: list[str], left: int, place: int, found: list[T]) -> int:
-    """Find the patterns that go on from a node backwards from a place, and return the number of nodes visited.
+    """Find the patterns that continue from a node backwards from a place, and return the number of nodes visited.
 
-    Shapes: `left` words of the key are left.
+    Shapes: `left` words of the key remain.
     """
     visited = 0
     while True:
@@ -107,7 +108,7 @@ def walk_back(node: Node[T], words: list[str], left: int, place: int, found: lis
 
 
 def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int, found: list[T]) -> None:
-    """Find the pattern of a leaf, if the words that are left are, or begin with, its tail."""
+    """Find the pattern of a leaf, if the remaining words are, or begin with, its tail."""
     if len(tail) > left or (node.rest is None and len(tail) < left):
         return
     position = len(words) - left
@@ -133,8 +134,8 @@ def _ends_with(words: list[str], position: int, tail: tuple[str, ...]) -> bool:
 def match_floating(floats: list[tuple[int, Node[T]]], words: list[str], found: list[T]) -> int:
     """Find the patterns with more than one `#` and a word between them, and return the number of nodes visited.
 
-    Shapes: the numbers of words that were left where the first `#` was reached, falling, and what follows it.
-    Invariant: what stands after a later `#` is opened where it is reached first, as more words never match less.
+    Shapes: the numbers of words that remained where the first `#` was reached, descending, and the nodes after it.
+    Invariant: the nodes after a later `#` are opened where it is reached first, because more words never match less.
     """
     visited = 0
     begun = 0
@@ -173,7 +174,7 @@ def _open(
     found: list[T],
 ) -> int:
     """Find what a `#` ends, and enter what it leads to, at the places between two `#` that are reached first now, and
-    return the number of nodes visited beside the active ones.
+    return the number of nodes visited besides the active ones.
     """
     visited = 0
     for node in active:

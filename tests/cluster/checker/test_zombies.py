@@ -87,7 +87,7 @@ def read_on(conversation: Conversation) -> None:
 
 
 def epoch_of(system: System, name: str) -> int:
-    """Return the epoch of a node, 0 if it is no member."""
+    """Return the epoch of a node, 0 if it is not a member."""
     return int(system.sql(f"SELECT epoch FROM member WHERE node = '{name}'") or 0)
 
 

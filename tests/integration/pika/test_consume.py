@@ -79,7 +79,7 @@ def test_ack_multiple(connection: pika.BlockingConnection, queue: str) -> None:
 
 
 def test_ack_everything_by_tag_zero(connection: pika.BlockingConnection, queue: str) -> None:
-    """ack of tag 0 with multiple settles all unacked messages of the channel, and is no error when there are none."""
+    """ack of tag 0 with multiple settles all unacked messages of the channel; none at all is not an error."""
     channel = connection.channel()
     channel.basic_ack(0, multiple=True)
     publish(channel, queue, *numbered(3))

@@ -337,7 +337,7 @@ def test_deleted_queue_cancels_its_consumers(connection: pika.BlockingConnection
 
 
 def test_unacked_messages_of_a_deleted_queue_may_be_acked(connection: pika.BlockingConnection, queue: str) -> None:
-    """Settling a message of a deleted queue is no error."""
+    """Settling a message of a deleted queue is not an error."""
     channel = connection.channel()
     publish(channel, queue, b"1", b"2", b"3")
     tags = [channel.basic_get(queue)[0].delivery_tag for _ in range(3)]

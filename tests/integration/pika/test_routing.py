@@ -249,7 +249,7 @@ def test_unbind_of_a_missing_binding_succeeds(channel: BlockingChannel, queue: s
 
 @pytest.mark.parametrize("method", ["bind", "unbind"])
 def test_bind_to_a_missing_exchange(channel: BlockingChannel, queue: str, name: str, method: str) -> None:
-    """Binding to a missing exchange closes the channel with 404; unbinding from it is no error."""
+    """Binding to a missing exchange closes the channel with 404; unbinding from it is not an error."""
     missing = f"{name}.missing"
     if method == "unbind":
         channel.queue_unbind(queue, missing, "key")
@@ -261,7 +261,7 @@ def test_bind_to_a_missing_exchange(channel: BlockingChannel, queue: str, name: 
 
 @pytest.mark.parametrize("method", ["bind", "unbind"])
 def test_bind_a_missing_queue(channel: BlockingChannel, name: str, method: str) -> None:
-    """Binding a missing queue closes the channel with 404; unbinding it is no error."""
+    """Binding a missing queue closes the channel with 404; unbinding it is not an error."""
     if method == "unbind":
         channel.queue_unbind(name, "amq.direct", "key")
         assert channel.is_open

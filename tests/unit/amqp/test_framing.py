@@ -151,7 +151,7 @@ def test_a_run_ends_where_something_else_begins() -> None:
 
 
 def test_what_is_no_publish_is_judged_by_itself() -> None:
-    """A method with content that is no publish is given back and then cut as plain frames."""
+    """A method with content that is not a publish is given back and then cut as plain frames."""
     consume = b"\x00\x3c\x00\x14" + PUBLISH[4:]
     cutter = FrameCutter(4096)
     cutter.feed(publish(1, b"a") + publish(1, b"b", consume) + publish(1, b"c"))

@@ -118,7 +118,7 @@ def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.M
         (["policy", "set", "p", "^a", "{max-length: 1}"], "", "the definition is not valid JSON"),
         (["definitions", "import", "missing.json"], "", "missing.json: cannot be read: No such file or directory"),
         (["definitions", "import", "-"], "{", "-: not valid JSON"),
-        (["definitions", "import", "-"], '{"a": NaN}', "-: not valid JSON: NaN is no number"),
+        (["definitions", "import", "-"], '{"a": NaN}', "-: not valid JSON: NaN is not a number"),
         (["policy", "set", "p", "^a", "[" * 100_000], "", "the definition is not valid JSON: nested too deeply"),
         (["user", "add", "u", "--password-stdin"], "x" * (1 << 16) + "y\n", "a password has at most 65536 bytes"),
         (["purge", "q", "a\nb\x1b[31m"], "", r"unrecognized arguments: a\nb\x1b[31m"),

@@ -78,7 +78,7 @@ def headers_of(message: Message) -> dict[str, Any]:
 
 
 def test_what_a_dead_letter_says(yard: Graveyard) -> None:
-    """A dead letter is the message in a new envelope, with x-death, without expiration, and its age starts anew."""
+    """A dead letter is the message in a new envelope, with x-death, without expiration, and its age starts over."""
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     kept: dict[str, Any] = {"content_type": "t", "priority": 3, "user_id": "u", "message_id": "m", "delivery_mode": 2}
     source = yard.dead_letter(queue, "expired", headers={"n": 1, "CC": ["a"], "BCC": ["b"]}, expiration="+20", **kept)

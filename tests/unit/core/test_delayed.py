@@ -414,7 +414,7 @@ def test_a_crash_between_exchange_and_holding_queue_is_mended() -> None:
     ],
 )
 def test_a_delay_is_read_as_the_plugin_reads_it(value: object, delay_ms: int | None) -> None:
-    """An invalid x-delay is no delay, as in the plugin."""
+    """An invalid x-delay is not a delay, as in the plugin."""
     assert delay_of(value) == delay_ms
 
 

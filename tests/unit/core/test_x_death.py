@@ -86,13 +86,13 @@ def test_kinds_that_a_publisher_repeats() -> None:
 
 @pytest.mark.parametrize("past", [[], ["bogus"], "bogus", 5, None, {"queue": "q"}])
 def test_header_that_tells_of_no_death(past: Any) -> None:
-    """A header that is no array of tables is ignored: the death is the first one."""
+    """A header that is not an array of tables is ignored: the death is the first one."""
     assert record_death({"x-death": past}, died("q")) == record_death({}, died("q"))
 
 
 @pytest.mark.parametrize("count", [None, "many", True, 2.5, [1]])
 def test_counts_that_are_none(count: Any) -> None:
-    """A count that is no number starts anew."""
+    """A count that is not a number starts over."""
     headers = {"x-death": [{**event("q"), "count": count}]}
     assert record_death(headers, died("q"))["x-death"] == [event("q")]
 
@@ -104,7 +104,7 @@ def test_counts_have_an_end() -> None:
 
 
 def test_entries_that_are_no_deaths() -> None:
-    """Entries that are no tables are dropped; any table is kept, because another broker may have written it."""
+    """Entries that are not tables are dropped; any table is kept, because another broker may have written it."""
     strange = [5, "h1", [event("h1")], {}, {"queue": ["h1"], "reason": {"a": 1}}, {"queue": b"\xff"}]
     assert record_death({"x-death": strange}, died("h1"))["x-death"] == [event("h1"), *strange[3:]]
 

@@ -295,7 +295,7 @@ def test_a_lone_message_that_cannot_be_delivered_is_put_back() -> None:
 
 
 def test_a_lost_store_retires_nobody() -> None:
-    """StoreFailed is no worker's fault: it propagates and ends the broker."""
+    """StoreFailed is not a worker's fault: it propagates and ends the broker."""
     office = Office(2)
     slot = office.queue("q", 3).level.manager.front()
     assert slot is not None

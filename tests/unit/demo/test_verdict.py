@@ -81,7 +81,7 @@ def reported(
 
 
 def test_good_run_ends_with_a_table_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table has a row per kind and the sums; explained duplicates are no failure."""
+    """The table has a row per kind and the sums; explained duplicates are not failure."""
     assert reported({})
     output = capsys.readouterr().out
     cells = [line.split() for line in output.splitlines()]

@@ -98,7 +98,7 @@ def test_space_is_compared_with_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_disk_may_be_too_slow_and_too_fast() -> None:
-    """The median counts: one slow sync is no slow disk."""
+    """The median counts: one slow sync is not a slow disk."""
     assert sync_finding(0.001, 0.002, 0.5).verdict is Verdict.OK
     assert sync_finding(0.001, 0.030, 0.040).advice == "use a faster disk, an SSD for example"
     assert "perhaps no power loss" in sync_finding(*[0.000_001] * 5).advice

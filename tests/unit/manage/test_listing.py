@@ -78,7 +78,7 @@ async def test_names_are_found_by_a_part_or_an_expression() -> None:
         ({"page": "1", "page_size": "0"}, "invalid_pagination_parameters", "page number 1, page size 0"),
         ({"page": "x"}, "bad_request", "Pagination parameters are invalid"),
         ({"page": "\u0663"}, "bad_request", "Pagination parameters are invalid"),
-        ({"page": "1", "name": "(", "use_regex": "true"}, "bad_request", "no regular expression"),
+        ({"page": "1", "name": "(", "use_regex": "true"}, "bad_request", "not a regular expression"),
         ({"page": "3"}, "page_out_of_range", "page: 3 page size: 100, len: 7"),
     ],
 )

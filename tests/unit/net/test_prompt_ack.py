@@ -36,7 +36,7 @@ def test_a_read_that_ends_amid_a_message_is_acknowledged() -> None:
 
 
 def test_other_pauses_cause_few_system_calls() -> None:
-    """A pause after an answer and a very long one are no waits for us; single pauses soon are none."""
+    """A pause after an answer and a very long one are not waits for us; single pauses soon are none."""
     prompt_ack = PromptAck()
     for now_ms in range(1000, 3000, LATER_MS):
         assert not prompt_ack.after_read(now_ms, answered=True, amid_message=False)

@@ -53,7 +53,7 @@ def test_facts_are_the_answer() -> None:
 
 
 def test_a_broker_by_itself_refuses() -> None:
-    """A broker that is no node says so."""
+    """A broker that is not a node says so."""
     with pytest.raises(OperationRefused, match="no node of a cluster"):
         cluster(parts(None), Nothing(), Asker())
 

@@ -187,7 +187,7 @@ def test_a_leaf_that_restarts_is_never_believed_to_be_earlier() -> None:
 
 
 def test_a_receiver_without_a_base_asks_for_everything() -> None:
-    """An update that is no full one tells a new replica nothing."""
+    """An update that is not a full one tells a new replica nothing."""
     network = Network(FIGURE, EDGES)
     network.settle()
     network.interests["pb"].connected("middle", "b1", 99)

@@ -88,7 +88,7 @@ def test_a_full_update_that_breaks_off_is_replaced_by_the_next() -> None:
 
 
 def test_a_full_update_may_leave_serials_out() -> None:
-    """A sender that starts anew forgets what was under way."""
+    """A sender that starts over forgets what was under way."""
     replica = filled()
     replica.receive(update(2, last=False, removed=texts("a")))
     assert replica.receive(update(9, full=True, last=False, added=texts("a"))) is not None

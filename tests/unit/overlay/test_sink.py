@@ -44,7 +44,7 @@ def test_the_vector_change_that_reaches_the_start_point_is_the_base() -> None:
 
 
 def test_without_the_base_the_stream_is_asked_for_from_there() -> None:
-    """A run that shows that the start point was passed is no base itself: messages before it may be missing."""
+    """A run that shows that the start point was passed is not a base itself: messages before it may be missing."""
     late = sink()
     assert late.received(run(7, data(7), vector={"sb": 2}), 2, 2) == []
     assert late.position is None

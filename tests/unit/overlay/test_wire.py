@@ -120,7 +120,7 @@ def test_a_hello_of_another_version_is_read_as_far_as_all_versions_agree(rest: b
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    """A newer broker's packet is no noise."""
+    """A newer broker's packet is not noise."""
     with pytest.raises(DamagedPacket, match="no packet has kind 99"):
         decode(b"\0\0\0\1c")
 

@@ -54,7 +54,7 @@ def test_the_document_names_what_other_programs_look_for() -> None:
         ('{"format": "slotmq-perf/2"}', "not a document of format slotmq-perf/1"),
         ('{"format": ["slotmq-perf/1"]}', "not a document of format slotmq-perf/1"),
         ('{"format": "slotmq-perf/1"}', "scenario: missing"),
-        ('{"format": "slotmq-perf/1", "seconds": NaN}', "not JSON: NaN is no number"),
+        ('{"format": "slotmq-perf/1", "seconds": NaN}', "not JSON: NaN is not a number"),
         (_changed("seconds", "4"), 'seconds: expected a number, found "4"'),
         (_changed("seconds", True), "seconds: expected a number, found true"),
         (_changed("seconds", 10**400), "seconds: expected a number, found " + "1" + "0" * 39 + "..."),

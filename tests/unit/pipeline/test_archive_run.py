@@ -197,7 +197,7 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
     run.end()
     for seal in world.folder.view.seals[1:]:
         world.folder.add_gap(seal)
-    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages went .*: slot 2 of tap 'audit' \(10 messages\)"):
+    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages had gone .*: slot 2 of tap 'audit' \(10 messages\)"):
         world.run().begin()
 
 
@@ -210,7 +210,7 @@ def test_a_gap_before_the_first_batch_is_refused_too(world: World, reason: str, 
     gone = world.folder.view.seals[seal - 1]
     world.folder.add_gap(gone, reason) if seal == 1 else world.folder.lose(gone, reason)
     for _ in range(2):
-        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages went .*: slot {seal} of tap 'audit' "):
+        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages had gone .*: slot {seal} of tap 'audit' "):
             world.run().begin()
     run = world.run()
     run.begin(allow_gap=True)
@@ -275,7 +275,7 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
     """The second run is refused and the first goes on; when that has ended, another may run."""
     first, second = world.run(), world.run()
     first.begin()
-    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' works on"):
+    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' already works on"):
         second.begin()
     first.end()
     second.begin()
@@ -384,7 +384,7 @@ def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: st
 
 
 def test_a_lost_note_costs_nothing(world: World) -> None:
-    """The archive begins anew after the last seal that the lake has of each tap."""
+    """The archive starts over after the last seal that the lake has of each tap."""
     run = world.run()
     run.begin()
     world.batch(run, [1, 2])

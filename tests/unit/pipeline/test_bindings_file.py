@@ -116,7 +116,7 @@ def test_an_alternate_comes_from_the_arguments_or_the_first_policy() -> None:
         ),
         (
             '{"bindings": [], "exchanges": [{"name": "e", "type": "topic"}], "policies": [{"pattern": "("}]}',
-            "no regular expression",
+            "not a regular expression",
         ),
         (f"ex,{'a' * 140_000},q", "not valid CSV: field larger than field limit"),
         ("[" * 100_000, "nested too deeply"),

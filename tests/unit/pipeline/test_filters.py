@@ -123,7 +123,7 @@ def test_positions_are_seals_ids_and_times(text: str, position: Position) -> Non
 )
 def test_text_that_is_no_position_is_refused(text: str) -> None:
     """The refusal quotes the given text."""
-    with pytest.raises(BadPosition, match="is no position"):
+    with pytest.raises(BadPosition, match="is not a position"):
         read_position(text)
 
 

@@ -109,7 +109,7 @@ def test_forms_are_those_that_are_documented(octets: bytes, value: Any) -> None:
         ('{"a": {"$D": "4294967296"}}', "no table can hold"),
         ('{"a": {"$D": "-2147483649"}}', "no table can hold"),
         ('{"a": {"$D": "1E+2"}}', "no table can hold"),
-        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": NaN}', "NaN is not a number"),
         ('{"a": 99999999999999999999}', "no table can hold"),
         ('{"a": {"$F": 1}}', "a table is a JSON object"),
         (json.dumps({"k" * 256: 1}), "cannot have 256 octets"),

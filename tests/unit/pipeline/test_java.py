@@ -113,7 +113,7 @@ def test_a_java_that_says_nothing_is_refused(tmp_path: Path) -> None:
     """A program that succeeds but is no Java is refused."""
     home = fake_java(tmp_path / "mute", "21.0.1")
     (home / "bin" / "java").write_text("#!/bin/sh\n")
-    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not say its version and its home"
+    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not report its version and home"
 
 
 @pytest.mark.parametrize("vector", [True, False])

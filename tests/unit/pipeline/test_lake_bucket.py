@@ -53,7 +53,7 @@ def offsets(lake: Lake) -> list[int]:
 
 def test_a_bucket_holds_each_batch_once(place: str) -> None:
     """A batch is stored once when repeated, written by another writer, compacted, deleted from and vacuumed."""
-    with pytest.raises(LakeRefused, match=rf"{place} is no lake"):
+    with pytest.raises(LakeRefused, match=rf"{place} is not a lake"):
         Lake(place)
     lake = Lake(place, create=True)
     for number in range(3):

@@ -422,10 +422,10 @@ def test_what_is_no_lake_is_refused_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")
     for name in ("file", "full", "none"):
-        with pytest.raises(LakeRefused, match="is no lake"):
+        with pytest.raises(LakeRefused, match="is not a lake"):
             Lake(tmp_path / name)
     for name in ("file", "full"):
-        with pytest.raises(LakeRefused, match="is no lake"):
+        with pytest.raises(LakeRefused, match="is not a lake"):
             Lake(tmp_path / name, create=True)
     for name in ("a[b", "a%20b", "a^b", "a|b", "a\\b"):
         with pytest.raises(LakeRefused, match="the Delta package fails over"):

@@ -183,7 +183,7 @@ def test_latest_is_what_comes(tmp_path: Path) -> None:
 
 
 def test_earliest_is_what_is_there(tmp_path: Path) -> None:
-    """Slots released before the start are no loss, also of a tap whose slots are older."""
+    """Slots released before the start are not loss, also of a tap whose slots are older."""
     folder = SlotFolder(tmp_path / "data")
     folder.add_slot("old", numbered(1))
     gone = folder.add_slot("audit", numbered(10))
@@ -210,7 +210,7 @@ def test_a_gap_fails_and_fail_on_gap_goes_on(tmp_path: Path, noted: bool) -> Non
     with pytest.raises(SlotGap) as refused:
         reader.latestOffset(end, LIMITED)
     assert "tap 'audit' in vhost '/'" in str(refused.value)
-    assert "behind seal 1" in str(refused.value)
+    assert "after seal 1" in str(refused.value)
     assert ("10 messages" in str(refused.value) and "(age)" in str(refused.value)) is noted
     assert all_ids(stream(folder, failOnGap="false"), end) == list(range(21, 31))
 
@@ -244,7 +244,7 @@ def test_a_slot_that_goes_before_its_task_reads_it_is_named(tmp_path: Path) -> N
     runs = stream(folder).partitions(start, end)
     lenient = stream(folder, failOnGap="false").partitions(start, end)
     folder.slot_path(1).unlink()
-    with pytest.raises(SlotMissing, match=r"^slot 1 of tap 'audit' .* is gone.*a stream of all taps behind seal 0"):
+    with pytest.raises(SlotMissing, match=r"^slot 1 of tap 'audit' .* is gone.*a stream of all taps after seal 0"):
         list(stream(folder).read(runs[0]))
     assert [row for batch in stream(folder).read(lenient[0]) for row in batch["offset"].to_pylist()] == list(
         range(11, 21)

@@ -146,7 +146,7 @@ def test_a_start_with_other_options_is_refused(files: ServerFiles) -> None:
     """A start with other Spark settings than those of the running server is refused; status reports that server."""
     files.write(replace(STATE, conf={"spark.a": "b"}))
     request = ServerRequest(STATE.master, STATE.memory, STATE.idle_s, {"spark.a": "c"})
-    with pytest.raises(ServerRefused, match="runs already"):
+    with pytest.raises(ServerRefused, match="is already running"):
         run_server(ServerOptions("start", request), Progress("server", quiet=True))
     values = run_server(ServerOptions("status"), Progress("server", quiet=True)).values
     assert values["pid"] == STATE.pid and not {"token", "conf"} & set(values)

@@ -251,5 +251,5 @@ def test_a_moment_is_a_date_a_time_or_how_long_ago(text: str, at_ms: int) -> Non
 
 def test_what_is_no_moment() -> None:
     """An invalid moment is refused with one line that shows a valid one."""
-    with pytest.raises(LakeRefused, match="'yesterday' is no time such as 2026-11-20"):
+    with pytest.raises(LakeRefused, match="'yesterday' is not a time such as 2026-11-20"):
         instant_ms("yesterday", 0)

@@ -69,14 +69,14 @@ def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"taps": "a"}, "there is no option 'taps'; do you mean tap?"),
+        ({"taps": "a"}, "there is no option 'taps'; did you mean tap?"),
         ({"frobnicate": "a"}, "there is no option 'frobnicate', but path, url,"),
         ({"tap": "a", "queue": "b"}, "of the options tap and queue only one"),
         ({"queue": "amq.tap.a,b"}, "taps and other queues cannot be read at once"),
         ({"tap": "a,,b"}, "has an empty name in it"),
-        ({"tap": "[]"}, "is no list of names"),
-        ({"from": "5"}, "option from: '5' is no position"),
-        ({"to": "earliest"}, "nothing stands before the earliest"),
+        ({"tap": "[]"}, "is not a list of names"),
+        ({"from": "5"}, "option from: '5' is not a position"),
+        ({"to": "earliest"}, "nothing precedes the earliest"),
         ({"failOnGap": "yes"}, "the option failOnGap should be true or false, not 'yes'"),
         ({"maxRowsPerTrigger": "0"}, "the option maxRowsPerTrigger should be a whole number from 1 on"),
         ({"columns": "body,bdoy"}, "there is no column 'bdoy'"),

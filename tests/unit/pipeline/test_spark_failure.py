@@ -145,4 +145,4 @@ def test_the_last_words_are_those_that_say_something(tmp_path: Path) -> None:
     log = SparkLog(tmp_path / "log")
     assert log.last_words() == ""
     log.path.write_text("WARNING: Using incubator modules: x\nError occurred: Too small maximum heap\n\tat x.y\n\n")
-    assert log.last_words() == f"Error occurred: Too small maximum heap (all of it: {log.path})"
+    assert log.last_words() == f"Error occurred: Too small maximum heap (in full: {log.path})"

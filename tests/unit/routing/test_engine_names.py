@@ -32,7 +32,7 @@ def test_auto_is_the_default_of_the_dialect(dialect: TopicDialect) -> None:
 
 def test_an_unknown_name_tells_the_known_ones() -> None:
     """An unknown name is a ValueError that lists the known names."""
-    with pytest.raises(ValueError, match="'linear' is no topic engine; known are auto, conventional, "):
+    with pytest.raises(ValueError, match="'linear' is not a topic engine; known are auto, conventional, "):
         make_engine("linear")
 
 

@@ -70,7 +70,7 @@ def test_hash_arguments_are_checked(arguments: dict[str, Any], text: str) -> Non
 
 
 def test_the_alternate_comes_from_the_arguments() -> None:
-    """The alternate exchange comes from the arguments and may change later; a value that is no string is ignored."""
+    """The alternate exchange comes from the arguments and may change later; a value that is not a string is ignored."""
     exchange = make_exchange("x", "topic", arguments={"alternate-exchange": "ae"})
     assert exchange.alternate == "ae"
     exchange.set_alternate(None)

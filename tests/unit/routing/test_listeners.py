@@ -101,7 +101,7 @@ def test_the_default_exchange_is_heard() -> None:
 
 
 def test_an_alternate_exchange_is_taken_though_somebody_listens() -> None:
-    """A listener is no destination, so the alternate exchange is used; its listeners match as well."""
+    """A listener is not a destination, so the alternate exchange is used; its listeners match as well."""
     first = make_exchange("x", "topic", arguments={"alternate-exchange": "other"})
     other = make_exchange("other", "fanout")
     other.bind("queue", "", {})

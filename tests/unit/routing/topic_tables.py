@@ -189,7 +189,7 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
             "\ud83d.\udc07": set(),
         },
     ),
-    # wildcard characters in a published key are ordinary words; within a longer word of a pattern they are no wildcards
+    # wildcard characters in a published key are ordinary words; within a longer word of a pattern none
     "published wildcards": (
         ["a.*", "a.b", "#.c", "a#b.*", "**.#", "*.##"],
         {

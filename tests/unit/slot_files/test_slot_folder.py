@@ -223,7 +223,7 @@ def test_snapshots_live_until_the_next_start() -> None:
     assert opened(files).view.seals == []
     assert files.list(folder.snapshots.folder) == []
     for name in ("../../vhosts", "", "ABCDEFABCDEFABCD", snapshots[1] + "0"):
-        with pytest.raises(ValueError, match="no id"):
+        with pytest.raises(ValueError, match="not an id"):
             folder.snapshots.path(name, 0)
 
 

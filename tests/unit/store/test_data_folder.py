@@ -78,7 +78,7 @@ def test_a_long_name_that_was_lost_is_written_again(found: bytes) -> None:
     files.contents[path / "name"].block[:] = found
     assert folder.list_vhosts() == []  # a crash left a folder without a store
     files.make_folder(path / "log")
-    with pytest.raises(CorruptFile, match="which vhost"):
+    with pytest.raises(CorruptFile, match="does not name the vhost"):
         folder.list_vhosts()
     assert folder.vhost_folder(LONG[0]) == path
     assert folder.list_vhosts() == LONG[:1]
@@ -100,7 +100,7 @@ def test_a_removed_vhost_is_gone() -> None:
 
 
 def test_what_a_removal_left_goes_at_the_next_start() -> None:
-    """A removal that was cut short is no vhost, does not prevent a new one, and is finished by the next start."""
+    """A removal that was cut short is not a vhost, does not prevent a new one, and is finished by the next start."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     left = PATH / "vhosts" / "%removed-1"

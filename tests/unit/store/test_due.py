@@ -41,7 +41,7 @@ def test_a_record_tells_when_its_message_is_due() -> None:
 
 
 def test_moments_are_recovered() -> None:
-    """Due times are recovered across windows, beside other messages; they are no queues and use no queue number."""
+    """Due times are recovered across windows, beside other messages; they are not queues and use no queue number."""
     room = Room(window_messages=10)
     room.append(*[held(number, 1000 * number) for number in range(1, 26)], room.message(8))
     recovered = room.reopen()
@@ -118,7 +118,7 @@ def test_the_size_of_a_scattered_message_is_its_own() -> None:
 
 
 def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
-    """Entries of ids that are no neighbours are written apart, each with its own moment."""
+    """Entries of ids that are not neighbours are written apart, each with its own moment."""
     room = Room()
     ids = [1, 2, 5, 6, 9, 300, 700]
     room.append(*[held(one, 100 + one if one % 2 else 0) for one in ids])

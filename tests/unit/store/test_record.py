@@ -124,7 +124,7 @@ def test_a_change_comes_back() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 36, b"\0" * 500])
 def test_zeros_are_no_record(damage: bytes) -> None:
-    """Zeros are no record, although the checksum of nothing matches."""
+    """Zeros are not record, although the checksum of nothing matches."""
     assert not is_whole(damage)
 
 

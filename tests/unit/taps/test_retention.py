@@ -54,7 +54,7 @@ def test_a_tap_without_cursors_keeps_all() -> None:
 
 
 def test_the_bytes_of_a_tap() -> None:
-    """The oldest files are removed until the rest fits; those that all cursors passed come first and are no gap."""
+    """The oldest files are removed until the rest fits; those that all cursors passed come first and are not gap."""
     found = view(*(seal(number) for number in range(1, 7)), cursor("a", 2))
     assert planned(found, audit=Cap(400, DAY_MS)) == ([1, 2], [])
     assert planned(found, audit=Cap(399, DAY_MS)) == ([1, 2], [(3, "bytes")])

@@ -205,7 +205,7 @@ def test_rights_come_back_from_json_as_they_were() -> None:
     ],
 )
 def test_a_topic_right_is_an_expression_over_routing_keys(write: str, key: str, allowed: bool) -> None:
-    """A user name in a topic right is literal: al.*ce is no expression. Other exchanges stay open."""
+    """A user name in a topic right is literal: al.*ce is not an expression. Other exchanges stay open."""
     users = Users()
     users.put(User("al.*ce"))
     permissions = Permissions(users)

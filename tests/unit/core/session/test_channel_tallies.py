@@ -14,7 +14,7 @@ from tests.unit.core.session.publishing import declare
 
 
 def test_a_run_with_several_keys_counts_each_key() -> None:
-    """Messages of one run go to no queue, one or two, and to different exchanges; a tap is no queue."""
+    """Messages of one run go to no queue, one or two, and to different exchanges; a tap is not a queue."""
     room = Room()
     client = room.enter()
     for queue in ("one", "two"):

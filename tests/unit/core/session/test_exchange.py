@@ -82,7 +82,7 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
     ("bind: weight zero", [HASH], Bind(destination="amq.topic", source="x", routing_key="0"),
      "channel 406 PRECONDITION_FAILED - The binding key must be greater than 0"),
     ("bind: no topic filter", [MQTT], Bind(destination="amq.topic", source="x", routing_key="a/#/b"),
-     FAILED + "binding key 'a/#/b' is not a topic filter: '#' has to be the last level"),
+     FAILED + "binding key 'a/#/b' is not a topic filter: '#' must be the last level"),
     ("bind: too many hashes", [], Bind(destination="amq.fanout", source="amq.topic", routing_key="#.a.#.b.#"),
      FAILED + "binding key '#.a.#.b.#' has 3 '#' words, the limit is 2"),
     ("unbind: default source", [TOPIC], Unbind(destination="x", source=""), DEFAULT),

@@ -157,7 +157,7 @@ def test_a_nameless_queue_gets_a_generated_name() -> None:
 
 
 def test_a_generated_name_begins_with_the_prefix_that_was_asked_for() -> None:
-    """The prefix is no argument of the queue; of 65 bytes it is 406, reserved 403, and a named queue ignores it."""
+    """The prefix is not an argument of the queue; of 65 bytes it is 406, reserved 403, and a named queue ignores it."""
     room = Room()
     client = room.enter()
     made = client.call(1, Declare(arguments={"x-name-prefix": "worker."}), commands.Queue.DeclareOk)

@@ -13,7 +13,7 @@ import { changingVhost, defaultType, deletingVhost } from "./vhosts.js";
 
 export const vhost = { path: "vhosts/{vhost}", title: "Vhost", open };
 
-const LIMITS = [["max-connections", "Connections"], ["max-queues", "Queues"]];
+const LIMITS = [["max-connections", "Connections"], ["max-queues", "Queues"], ["max-blocked-seconds", "Seconds blocked by an alarm"]];
 
 async function open(view) {
   const { vhost: name } = view.words;
