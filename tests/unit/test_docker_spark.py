@@ -108,6 +108,6 @@ def test_the_jobs_are_commands_that_there_are() -> None:
     arguments = build_parser().parse_args(words("archive")[1:])
     url = urlsplit(arguments.url)
     assert (url.username, url.password, url.hostname, url.port) == ("spark", "spark", "broker", Settings().http.port)
-    assert arguments.follow and arguments.tap == ["everything"]
+    assert arguments.follow and arguments.taps == ["everything"]
     query = build_parser().parse_args(words("query")[1:])
     assert query.lake == arguments.lake
