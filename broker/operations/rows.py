@@ -250,7 +250,7 @@ def _connection_state(session: SessionOfConnection, *, blocked: bool) -> str:
         return state.name.lower()
     if blocked:
         return "blocked"
-    if session.draining:
+    if session.drains:
         return "draining"
     return "running" if session.output_window.writable else "flow"
 

@@ -149,7 +149,7 @@ def test_what_is_no_whole_backup_changes_nothing(cluster: Nodes, copy: Copy, tmp
     for content, reason in (
         (whole[:-40], "its end is missing"),
         (whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], "damaged"),
-        (b"-- PostgreSQL database dump", "no backup of a cluster"),
+        (b"-- PostgreSQL database dump", "not a backup of a cluster"),
     ):
         damaged.write_bytes(content)
         told = copy("restore", damaged, code=1)

@@ -187,6 +187,7 @@ class Consumer(RingMember):
     __slots__ = (
         "_head",
         "_heads",
+        "_shut",
         "_suffix_bytes",
         "_tag_bytes",
         "arguments",
@@ -227,6 +228,7 @@ class Consumer(RingMember):
         self.queue = queue
         self.arguments = arguments
         self.timeout_ms = timeout_ms
+        self._shut = 0  # calls of `shut` without their `open`
 
     @property
     def takes_replies(self) -> bool:
@@ -243,18 +245,17 @@ class Consumer(RingMember):
 
         The answer to basic.consume is not sent yet, or the consumer is drained.
         """
-        if self.output_window is self.session.output_window:
+        if not self._shut:
             self.output_window = OutputWindow(self.connection)
             self.output_window.pause()
-        self.output_window.holds += 1
+        self._shut += 1
 
     def open(self) -> None:
         """Take messages, and those that wait, unless it is still shut for another reason."""
+        self._shut -= 1
+        if self._shut:
+            return
         session, queue = self.session, self.queue
-        if self.output_window is not session.output_window:
-            self.output_window.holds -= 1
-            if self.output_window.holds:
-                return
         self.output_window = session.output_window
         if session.prefetch_channel:
             session.wake()

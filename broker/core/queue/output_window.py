@@ -19,16 +19,14 @@ class OutputWindow:
         is cleared.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
         ``last_served`` is the number of the channel whose consumers were served last, 0 for none.
-        ``holds`` counts why a consumer with a window of its own is shut.
     """
 
-    __slots__ = ("_connection", "high_water_bytes", "holds", "last_served", "starved", "writable")
+    __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.high_water_bytes = HIGH_WATER_BYTES
         self.writable = True
-        self.holds = 0
         self.starved = False
         self.last_served = 0
 

@@ -115,9 +115,10 @@ class BasicSession(ChannelConsumers):
         self.consumers[tag] = consumer
         if not method.nowait:
             self._channel.send(commands.Basic.ConsumeOk(tag))
-        if self._session.draining and not consumer.takes_replies:
-            consumer.shut()
-        elif not method.nowait and self.connection.withholds_on(self.number):
+        if not consumer.takes_replies:
+            for _ in range(self._session.drains):
+                consumer.shut()
+        if not method.nowait and self.connection.withholds_on(self.number):
             consumer.shut()
             self.connection.when_sent(self.number, consumer.open)
         queue.add_consumer(consumer)

@@ -25,15 +25,15 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish, ``draining`` counts its drains.
-        ``patient`` is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it
-        stands, whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
-        connection postpones one method at a time.
+        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the client
+        finishes what it holds. ``patient`` is set for a part of this process and for a link of the overlay: an alarm
+        blocks it as long as it stands, whatever the vhost's limit is. ``postponed`` has the postponements of the
+        running method, in order: a connection postpones one method at a time.
     """
 
     __slots__ = (
         "connection",
-        "draining",
+        "drains",
         "method_budget",
         "name",
         "output_window",
@@ -54,7 +54,7 @@ class SessionClient:
         self.permissions = permissions
         self.usage = usage
         self.publishing = False
-        self.draining = 0
+        self.drains = 0
         self.patient = False
         self.postponed: list[Postponed] = []
         self.user: User | None = None

@@ -216,20 +216,18 @@ class SessionOfConnection(SessionClient):
         return [consumer for basic in found for consumer in basic.consumers.values()]
 
     def drain(self) -> None:
-        """Deliver nothing more to the client, except answers that it waits for."""
-        self.draining += 1
-        if self.draining == 1:
-            for consumer in self._consumers():
-                if not consumer.takes_replies:
-                    consumer.shut()
+        """Deliver nothing more to the client, except answers that it waits for, until as many calls of `end_drain`."""
+        self.drains += 1
+        for consumer in self._consumers():
+            if not consumer.takes_replies:
+                consumer.shut()
 
     def end_drain(self) -> None:
         """Deliver again, unless another drain is under way."""
-        self.draining -= 1
-        if not self.draining:
-            for consumer in self._consumers():
-                if not consumer.takes_replies:
-                    consumer.open()
+        self.drains -= 1
+        for consumer in self._consumers():
+            if not consumer.takes_replies:
+                consumer.open()
 
     def cancel_consumers(self) -> int:
         """Cancel all consumers, tell the client, and return how many there were."""

@@ -127,14 +127,14 @@ METHODS = [
     # Malformed content of a complete frame is a syntax error (502); RabbitMQ calls it a frame error.
     Case("arguments missing", method(60, 10), 502, rabbitmq=501),
     Case("arguments cut short", method(60, 10, b"\0\0"), 502, rabbitmq=501),
-    Case("octets behind the arguments", method(60, 10, b"\0" * 8), 502, rabbitmq=501),
+    Case("octets after the arguments", method(60, 10, b"\0" * 8), 502, rabbitmq=501),
     Case(
-        "octets behind the table", method(50, 10, b"\0\0" + short(b"") + b"\x04" + long(b"") + b"zz"), 502, rabbitmq=501
+        "octets after the table", method(50, 10, b"\0\0" + short(b"") + b"\x04" + long(b"") + b"zz"), 502, rabbitmq=501
     ),
     Case("short string longer than the frame", method(50, 10, b"\0\0\xffabc"), 502, rabbitmq=501),
     Case("name that is not UTF-8", declare(b"", b"\xff\xfe"), 501),
     Case("publish cut short", method(60, 40, b"\0\0") + header(), 502, rabbitmq=501),
-    Case("publish with octets behind it", method(60, 40, b"\0" * 5 + b"zz") + header(), 502, rabbitmq=501),
+    Case("publish with octets after it", method(60, 40, b"\0" * 5 + b"zz") + header(), 502, rabbitmq=501),
     Case("open cut short", method(20, 10, b"", channel=5), 502, rabbitmq=501),
 ]
 
@@ -188,7 +188,7 @@ CONTENTS = [
     Case("content header cut short", PUBLISH + frame(HEADER, 1, b"\0\x3c\0\0"), 501),
     # RabbitMQ detects these when it decodes the properties, if at all, and reports an internal error.
     Case("flag without its property", PUBLISH + header(flags=0x8000), 502, rabbitmq=541),
-    Case("octets behind the properties", PUBLISH + header(properties=b"xx"), 502, rabbitmq=541),
+    Case("octets after the properties", PUBLISH + header(properties=b"xx"), 502, rabbitmq=541),
     Case("short string beyond the header", PUBLISH + header(flags=0x8000, properties=b"\x09ab"), 502, rabbitmq=541),
     Case(
         "headers table with a bad type",

@@ -51,8 +51,11 @@ def test_a_node_of_the_usual_schema_is_named_by_its_name() -> None:
     [
         (asyncpg.InvalidSQLStatementNameError('prepared statement "s1" does not exist'), "pooler in session mode"),
         (asyncpg.DuplicatePreparedStatementError('prepared statement "s1" already exists'), "pooler in session mode"),
-        (asyncpg.UndefinedObjectError('unrecognized configuration parameter "keepalives"'), '"keepalives": leave this'),
-        (asyncpg.ProtocolViolationError("unsupported startup parameter: options"), "options: leave this option out"),
+        (
+            asyncpg.UndefinedObjectError('unrecognized configuration parameter "keepalives"'),
+            '"keepalives": remove this',
+        ),
+        (asyncpg.ProtocolViolationError("unsupported startup parameter: options"), "options: remove this option"),
         (ssl.SSLCertVerificationError(1, "certificate verify failed:\n self-signed"), "failed: self-signed"),
         (ConnectionError('PostgreSQL server at "db" rejected SSL upgrade'), "rejected SSL upgrade"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), "directory: a certificate or key"),
