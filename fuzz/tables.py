@@ -17,6 +17,7 @@ from pamqp import decode
 
 from broker.amqp.content_header import decode_properties, measure_header
 from broker.amqp.errors import ConnectionFault
+from broker.amqp.header_facts import NO_PRIORITY
 from broker.amqp.tables import TableReader
 from fuzz.campaign import main
 from fuzz.grammar import header, table
@@ -100,7 +101,7 @@ def check_header(rng: Random) -> str:
     # A header that passes can be decoded, with equal values.
     properties = decode_properties(octets)
     assert facts.persistent == (properties.delivery_mode == 2)
-    assert facts.priority == (properties.priority or 0)
+    assert facts.priority == (NO_PRIORITY if properties.priority is None else properties.priority)
     assert facts.special or properties.user_id is None
     return "header read"
 

@@ -367,8 +367,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "a commit drops the lowest level first",
         LIMITS,
-        "        ORDER BY c.stream, s.stream DESC\n",
-        "        ORDER BY c.stream, s.stream\n",
+        "        ORDER BY c.stream, level_rank(s.stream) DESC, s.stream DESC\n",
+        "        ORDER BY c.stream, level_rank(s.stream), s.stream\n",
         LIMITS_TESTS,
     ),
     Defect(

@@ -84,11 +84,11 @@ def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path:
     assert bodies(lake) == "ABC"
 
     restore(broker, copy)
-    with pytest.raises(LakeRefused, match=r"stands at seal 3, but .* has sealed 1 only: .*--accept-restored"):
+    with pytest.raises(LakeRefused, match=r"is at seal 3, but .* has sealed 1 only: .*--accept-restored"):
         archive(lake, folder)
     seal(broker, "DEF")
     for place in (folder, url_of(broker)):
-        with pytest.raises(LakeRefused, match=r"stands at seal 3, but .* has another slot .*--accept-restored"):
+        with pytest.raises(LakeRefused, match=r"is at seal 3, but .* has another slot .*--accept-restored"):
             archive(lake, place)
     assert slots(broker) == 4
     assert bodies(lake) == "ABC"
@@ -129,7 +129,7 @@ def test_a_lost_note_hides_no_history(broker: BrokerProcess, tmp_path: Path) -> 
     shutil.rmtree(lake / "_archives")
     restore(broker, copy)
     seal(broker, "DE")
-    with pytest.raises(LakeRefused, match=r"the lake .* stands at seal 3, but .* has another slot"):
+    with pytest.raises(LakeRefused, match=r"the lake .* is at seal 3, but .* has another slot"):
         archive(lake, folder)
     archive(lake, folder, accept_restored=True)
     assert bodies(lake) == "ABCDE"

@@ -97,7 +97,7 @@ def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
     """Return why a reader cannot resume after a seal that is in no history of this store."""
     found = f"has sealed {view.last_seal} only" if seal > view.last_seal else "has another slot under that number"
     return (
-        f"{reader}  is at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
+        f"{reader} is at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
         "Nothing is read or released; an archive takes both histories with --accept-restored, "
         "a stream with a new checkpoint"
     )

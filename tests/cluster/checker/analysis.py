@@ -187,10 +187,13 @@ class Analysis:
         """Return whether another fresh delivery would be of the same message.
 
         A dead letter that a node delivered and did not commit is gone with the node, and its source is rejected again.
+        So is a delayed message whose release was not yet in the log when its node was killed: it is released again.
         """
         sources = [queue for queue, dead in self.dead.items() if dead == delivery.queue]
         if (sources or delivery.queue in self.late) and self._may_be_undone(delivery.at):
             return False  # it is made again
+        if delivery.queue in self.late:
+            return _proof_at(delivery, None) < NEVER
         if self.expiring and not {*sources}.isdisjoint(self.expiring):
             return _proof_at(delivery, None) < NEVER
         rejecters = {
