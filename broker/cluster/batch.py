@@ -72,7 +72,7 @@ class Share:
     def add(self, first: int, count: int, mine: int, size_bytes: int) -> None:
         """Append messages with consecutive records, of which the first `mine` are leased to this node."""
         self.records.extend(range(first, first + count))
-        self.slot.count += count
+        self.slot.grow(count)
         self.size_bytes += size_bytes
         self.mine.extend(b"\1" * mine)
         self.free.extend(bytes(mine))

@@ -154,8 +154,7 @@ class BrokerNode:
             await follower.swept()
             await self.data.drain()
 
-        self.definitions.flushed = flushed
-        self.definitions.limits_changed = self.topology.replace_limits
+        self.definitions.attach(flushed, self.topology.replace_limits)
         self._follows = True
         self._tasks.start(self.definitions.run(follower))
 

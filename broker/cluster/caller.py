@@ -286,9 +286,7 @@ def _returned(left_out: LeftOut) -> list[Returned]:
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)
-        one.bits[: len(bits)] |= bits
-        if slot.delivered:
-            one.seen |= one.bits
+        one.add(bits, seen=slot.delivered)
         found.append(one)
     return found
 

@@ -100,6 +100,19 @@ class Database:
         self.failing = FailingCalls(time.monotonic)
         self.link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
+    def attach(
+        self,
+        *,
+        fenced: Callable[[int, str], None],
+        reconcile: Callable[[list[LeasedRow]], None],
+        topology: Callable[[], int],
+        failed: Callable[[BaseException], None] | None,
+    ) -> None:
+        """Take the functions of the node; without `failed` a defect is raised in the loop."""
+        self.fenced, self.reconcile, self.topology = fenced, reconcile, topology
+        if failed is not None:
+            self.failed = failed
+
     # ---- life
 
     @property

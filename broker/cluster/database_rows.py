@@ -156,6 +156,10 @@ class LeasedRow:
     began: int = 0
     finished: int = 0
 
+    def hold(self, bits: bitarray) -> None:
+        """Take the bits that this node holds now."""
+        self.bits = bits
+
 
 def pack_bits(bits: bitarray) -> bytes:
     """Return a bitarray as PostgreSQL receives it."""

@@ -131,8 +131,7 @@ def reconciled(
         share = answering.get(stream_number)
         if unknown.any() and (mine is not None or share is None or share.sent_mine != row.bits):
             returned = Returned(SharedSlot(stream_number, number, row.count))
-            returned.bits |= unknown
-            returned.seen |= unknown
+            returned.add(unknown, seen=True)
             found.append(returned)
             _log.warning("lease.unknown", stream=stream_number, number=number, messages=unknown.count())
     return found
@@ -154,10 +153,7 @@ def _settle_again(streams: SharedLevels, held: Mapping[Place, LeasedRow], known:
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
     """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
     row = held.get(returned.slot.place)
-    if row is None:
-        returned.bits.setall(0)
-    else:
-        returned.bits &= row.bits
+    returned.keep(None if row is None else row.bits)
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

@@ -68,6 +68,10 @@ class SharedDefinitions:
         self._reporting = asyncio.Lock()
         self._look = WakeUp()
 
+    def attach(self, flushed: Callable[[], Awaitable[None]], limits_changed: Callable[[str], Awaitable[None]]) -> None:
+        """Take the functions of the node: one that commits what was routed, one that replaces the limits of a vhost."""
+        self.flushed, self.limits_changed = flushed, limits_changed
+
     # -- the store ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:

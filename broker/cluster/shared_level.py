@@ -33,8 +33,7 @@ class SharedLevels:
     """The shared streams of a node by number, the batch that gathers, and the streams that changed.
 
     Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
-    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``has_work`` is set while a look at the batch
-        and at these streams is scheduled.
+    Invariant: ``has_work`` is set while a look at the batch and at the touched streams is scheduled.
     """
 
     __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
@@ -48,7 +47,7 @@ class SharedLevels:
         self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedLevel] = {}
         self.has_work = False
-        self.touched: list[SharedLevel] = []
+        self.touched: dict[SharedLevel, None] = {}  # in their order
 
     @contextmanager
     def not_ahead(self) -> Iterator[None]:
@@ -75,19 +74,16 @@ class SharedLevels:
 
     def touch(self, stream: SharedLevel) -> None:
         """Note that a stream may have to ask for messages, or to return some."""
-        if not stream.touched:
-            stream.touched = True
-            self.touched.append(stream)
+        if stream not in self.touched:
+            self.touched[stream] = None
             if not self.has_work:
                 self.schedule()
 
     def take_touched(self) -> list[SharedLevel]:
         """Return the streams that were touched since the last call; the look begins."""
         self.has_work = False
-        touched, self.touched = self.touched, []
-        for stream in touched:
-            stream.touched = False
-        return touched
+        touched, self.touched = self.touched, {}
+        return list(touched)
 
     def gathers(self, number: int) -> bool:
         """Return whether free messages of a stream gather, or are in the call that runs."""
@@ -123,7 +119,6 @@ class SharedLevel(Level):
     Shapes: ``demand`` is what this node asks for. ``lasting`` messages survive a restart of the database. ``elsewhere``
         is set while only a consumer of another node may have messages. ``damaged`` are messages that are leased and
         cannot be read, by the number of their slot. ``dated`` is set once a message came that is due at some time.
-    Invariant: ``touched`` is set while the stream is on the list of those that were touched.
     """
 
     __slots__ = (
@@ -139,7 +134,6 @@ class SharedLevel(Level):
         "demand",
         "elsewhere",
         "lasting",
-        "touched",
     )
 
     def __init__(
@@ -166,7 +160,6 @@ class SharedLevel(Level):
         self.dated = False
         self.demand = Demand()
         self.elsewhere = False
-        self.touched = False
         streams.by_number[number] = self
 
     @property
@@ -296,8 +289,7 @@ class SharedLevel(Level):
         self._mark(slot, indexes)
         self.manager.settle(slot, indexes)
         self.demand.settled(len(indexes))
-        if not self.touched:
-            self._streams.touch(self)
+        self._streams.touch(self)
 
     def settle_one(self, slot: Slot, index: int) -> None:
         """Settle one message as `settle` does."""

@@ -179,12 +179,12 @@ class SharedMessages(LocalMessages):
         for one in chosen:
             wanted[one.row.number][one.bit] = 1
         for row in rows.values():
-            row.bits = bitarray(row.count, "big")
+            row.hold(bitarray(row.count, "big"))
         async with self._data.keeping(list(rows.values())):
             self._check_epoch()
             bits = pack_rows(list(wanted.values()))
             for number, still_free in await self._database.acting("lease", "hold", level.number, list(wanted), bits):
-                rows[number].bits = still_free
+                rows[number].hold(still_free)
             self._check_epoch()
             held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
             landed = _Landed(self.vhost, self._data.streams, level)

@@ -39,6 +39,10 @@ class SharedSlot:
         """Its stream and number, by which rows are locked in order."""
         return self.stream, self.number
 
+    def grow(self, count: int) -> None:
+        """Add messages to a slot whose call is not under way yet."""
+        self.count += count
+
     def numbered(self, number: int) -> None:
         """Take the number that the commit gave."""
         self.number = number
@@ -85,6 +89,19 @@ class Returned:
         self.bits = bitarray(slot.count, "big")
         self.seen = bitarray(slot.count, "big")
         self.counts: dict[int, Counts] = {}
+
+    def add(self, bits: bitarray, *, seen: bool) -> None:
+        """Add messages, all of which may have been delivered or none."""
+        self.bits[: len(bits)] |= bits
+        if seen:
+            self.seen[: len(bits)] |= bits
+
+    def keep(self, bits: bitarray | None) -> None:
+        """Leave out all messages but these; None stands for none."""
+        if bits is None:
+            self.bits.setall(0)
+        else:
+            self.bits &= bits
 
 
 Settlement = tuple[SharedSlot, bitarray]

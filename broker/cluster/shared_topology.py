@@ -112,7 +112,7 @@ class SharedTopology:
         named = change_of(change, vhost=vhost, durable=durable)
         named.limit_by(self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits())
         if owner is not None and isinstance(named, QueueDeclared):
-            named.owner = self._owners.name(owner, self._database.node, self._database.epoch)
+            named.own(self._owners.name(owner, self._database.node, self._database.epoch))
         return named
 
     async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
@@ -123,12 +123,12 @@ class SharedTopology:
             vhost = self._vhosts.get(change.vhost)
             match change:
                 case QueueDeclared():
-                    change.number = await self._take_numbers(change.levels)
+                    change.take_number(await self._take_numbers(change.levels))
                     if vhost is not None:
                         found = vhost.policies.rules_for(change.name, arguments_from_json(change.arguments))
                         limits += _limits(vhost.name, change.streams, found[0])
                 case ExchangeDeclared() if change.type == DELAYED:
-                    change.holding = await self._take_numbers(1)
+                    change.take_number(await self._take_numbers(1))
                 case QueueDeleted() if vhost is not None:
                     dropped += self._streams(vhost, change.name, change.number)
                 case QueueDeleted():

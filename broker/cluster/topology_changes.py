@@ -111,6 +111,10 @@ class ExchangeDeclared(TopologyChange):
     arguments: dict[str, Any]
     holding: int | None = None
 
+    def take_number(self, number: int) -> None:
+        """Take the number of its holding queue."""
+        self.holding = number
+
     @property
     def streams(self) -> Sequence[int]:
         """The number of its holding queue."""
@@ -164,6 +168,14 @@ class QueueDeclared(TopologyChange):
     def __post_init__(self) -> None:
         if self.owner is not None:  # a list in JSON
             self.owner = ForeignOwner(*self.owner)
+
+    def own(self, owner: ForeignOwner) -> None:
+        """Take the connection whose exclusive queue it is."""
+        self.owner = owner
+
+    def take_number(self, number: int) -> None:
+        """Take the number of its first stream."""
+        self.number = number
 
     @property
     def levels(self) -> int:
