@@ -200,8 +200,8 @@ class SharedQueue(Queue):
         Those that no node has are counted when one of them is fetched, others when their node beats.
         """
         elsewhere = self._parts.inquiries.elsewhere
-        shared = [stream for stream in self.levels if isinstance(stream, SharedLevel)]
-        return self.ready + sum([stream.demand.remaining + elsewhere.get(stream.number, 0) for stream in shared])
+        shared = [level for level in self.levels if isinstance(level, SharedLevel)]
+        return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
 
     def purge(self, done: Callable[[int], None]) -> None:
         """Drop the ready messages that this node has, and tell how many were dropped in all."""

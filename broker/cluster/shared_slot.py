@@ -26,18 +26,18 @@ class SharedSlot:
         have been delivered; a move settles messages that were not.
     """
 
-    __slots__ = ("count", "delivered", "number", "stream")
+    __slots__ = ("count", "delivered", "level", "number")
 
-    def __init__(self, stream: int, number: int, count: int, *, delivered: bool = True) -> None:
-        self.stream = stream
+    def __init__(self, level: int, number: int, count: int, *, delivered: bool = True) -> None:
+        self.level = level
         self.number = number
         self.count = count
         self.delivered = delivered
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its stream and number, by which rows are locked in order."""
-        return self.stream, self.number
+        """Its level and number, by which rows are locked in order."""
+        return self.level, self.number
 
     def grow(self, count: int) -> None:
         """Add messages to a slot whose call is not under way yet."""
