@@ -98,8 +98,6 @@ class ClusterNode:
         self._lease_s = lease_ms / 1000
         self._interval_s = self._lease_s / BEATS_PER_LEASE
         self._tenure = NodeTenure(self._lease_s)
-        if failed is not None:
-            database.failed = failed
         self._tasks = Tasks(self._ended)
         self._defects_s: list[float] = []  # when the last ones were found
         self._others = OtherNodes(database, self._lease_s, clock, self._tasks)
@@ -112,9 +110,7 @@ class ClusterNode:
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
         database.link.adapt(self._lease_s)
-        database.fenced = self._fenced
-        database.reconcile = events.reconcile
-        database.topology = applied_version
+        database.attach(fenced=self._fenced, reconcile=events.reconcile, topology=applied_version, failed=failed)
 
     # ---- what others ask
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bench.cluster.cases import cases
 from bench.cluster.spread import SpreadLoad
-from bench.cluster.suite import SUITE, goals
+from bench.cluster.suite import SUITE, cases, goals
 from bench.run import Run
 from broker.perf.peer import Address
 from broker.perf.receiver import ReceiverPace
