@@ -13,6 +13,7 @@ from broker.routing.exchange import Exchange, ExchangeProperties
 from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.hash_exchange import HashExchange
 from broker.routing.headers_exchange import HeadersExchange
+from broker.routing.memory_exchange import DeduplicationExchange, HistoryExchange
 from broker.routing.modulus_exchange import ModulusExchange
 from broker.routing.pattern import PatternLimits
 from broker.routing.random_exchange import LocalRandomExchange, RandomExchange
@@ -21,7 +22,8 @@ from broker.routing.topic_exchange import TopicExchange
 DELAYED_TYPE: Final = "x-delayed-message"
 EXCHANGE_TYPES: Final = (
     "direct", "fanout", "topic", "headers",
-    "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random", DELAYED_TYPE,
+    "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random",
+    "x-recent-history", "x-message-deduplication", DELAYED_TYPE,
 )  # fmt: skip
 
 
@@ -59,16 +61,17 @@ def make_exchange(
         case "headers":
             exchange = HeadersExchange(name, properties)
         case "x-consistent-hash":
-            try:
-                exchange = HashExchange(name, properties, cache_limits)
-            except ValueError as error:
-                raise ExchangeArgumentError(str(error)) from error
+            exchange = HashExchange(name, properties, cache_limits)
         case "x-modulus-hash":
             exchange = ModulusExchange(name, properties, cache_limits)
         case "x-random":
             exchange = RandomExchange(name, properties)
         case "x-local-random":
             exchange = LocalRandomExchange(name, properties)
+        case "x-recent-history":
+            exchange = HistoryExchange(name, properties)
+        case "x-message-deduplication":
+            exchange = DeduplicationExchange(name, properties)
         case unknown:
             raise ExchangeArgumentError(f"unknown exchange type '{unknown}'")
     if type == DELAYED_TYPE:
