@@ -93,8 +93,6 @@ def queue_row(node: str, vhost: Vhost, queue: Queue) -> Row:
         "type": kind,
         "vhost": vhost.name,
     }
-    if queue.duplicates is not None:
-        row["duplicates_dropped"] = queue.duplicates.dropped
     if kind == "quorum":
         row |= {"leader": node, "members": [node], "online": [node]}
     return row
@@ -113,6 +111,7 @@ def queue_lengths(queue: Queue) -> Row:
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "consumers": consumers,
+        "duplicates_dropped": 0 if queue.duplicates is None else queue.duplicates.dropped,
     }
     if queue.strict:
         row["messages_by_priority"] = {str(priority): count for priority, count in queue.ready_by_priority().items()}

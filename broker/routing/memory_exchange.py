@@ -13,9 +13,19 @@ from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.route import Route
 
-__all__ = ["DEDUPLICATION_HEADER", "DeduplicationExchange", "HistoryExchange", "MemoryExchange", "cache_ttl_ms"]
+__all__ = [
+    "DEDUPLICATION_HEADER",
+    "HISTORY_PREFIX",
+    "SEEN_PREFIX",
+    "DeduplicationExchange",
+    "HistoryExchange",
+    "MemoryExchange",
+    "cache_ttl_ms",
+]
 
 DEDUPLICATION_HEADER: Final = "x-deduplication-header"
+HISTORY_PREFIX: Final = "amq.history."
+SEEN_PREFIX: Final = "amq.deduplication."
 NO_STORE: Final = "x-recent-history-no-store"
 LENGTH: Final = "x-recent-history-length"
 LENGTH_DEFAULT: Final = 20  # the plugin's
@@ -61,7 +71,7 @@ class HistoryExchange(MemoryExchange):
     """
 
     type = "x-recent-history"
-    memory_prefix = "amq.history."
+    memory_prefix = HISTORY_PREFIX
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         """Check the arguments. Raises: ValueError."""
@@ -86,7 +96,7 @@ class DeduplicationExchange(MemoryExchange):
     """
 
     type = "x-message-deduplication"
-    memory_prefix = "amq.deduplication."
+    memory_prefix = SEEN_PREFIX
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         """Check the arguments. Raises: ValueError."""
@@ -108,12 +118,12 @@ class DeduplicationExchange(MemoryExchange):
         self.memory_arguments = {**memory_arguments, "x-message-deduplication": True}
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations and the memory, or only the listeners for a message that it knows."""
+        """Return all destinations and the memory, or nothing for a message that it knows; nobody hears that."""
         found = super().match(keys, fields)
         value = fields.headers.get(DEDUPLICATION_HEADER)
         if self.memory is None or self._knows is None or value is None:
             return found
-        return self.listeners.match(keys) if self._knows(value) else (self.memory, *found)
+        return () if self._knows(value) else (self.memory, *found)
 
 
 def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:

@@ -13,6 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import UnroutableError
 
+from broker.cli.control_client import ask
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.integration.pika.conversation import channel_closed, drain, parameters, ready
@@ -88,6 +89,8 @@ def test_a_queue_knows_its_messages_after_kill_9(broker_process: BrokerProcess, 
     with channel_of(broker_process.address) as channel:
         send(channel, "", "q", *map(str, range(20)))
         assert drain(channel, "q") == [str(number).encode() for number in (*range(6, 20), *range(6))]
+    (row,) = ask(broker_process.folder, "list_queues")
+    assert row["duplicates_dropped"] == 28
 
 
 def test_an_exchange_lets_a_value_through_once(broker_process: BrokerProcess) -> None:
@@ -102,6 +105,8 @@ def test_an_exchange_lets_a_value_through_once(broker_process: BrokerProcess) ->
         send(channel, "x", "k", "a", "b", "a", None, None)
         assert drain(channel, "q") == [b"a", b"b", b"None", b"None"]
         assert drain(channel, "again") == [b"a"]
+        rows = {row["name"]: row["duplicates_dropped"] for row in ask(broker_process.folder, "list_exchanges")}
+        assert rows["x"] == 1
     with channel_of(broker_process.restart().address) as channel:
         drain(channel, "q")  # the kill may have undone the last acks
         send(channel, "x", "k", "b", "c", "d", "a")

@@ -26,8 +26,9 @@ def channel_of(address: BrokerAddress) -> Iterator[BlockingChannel]:
         yield channel
 
 
-def send(channel: BlockingChannel, numbers: Iterator[int] | range, exchange: str = "x", **headers: Any) -> None:
+def send(channel: BlockingChannel, numbers: Iterator[int] | range, exchange: str = "x", no_store: object = None) -> None:
     """Publish persistent messages with these numbers."""
+    headers = {} if no_store is None else {"x-recent-history-no-store": no_store}
     properties = pika.BasicProperties(delivery_mode=2, headers=headers)
     for number in numbers:
         channel.basic_publish(exchange, f"k{number}", b"%d" % number, properties)
@@ -69,8 +70,8 @@ def test_a_message_may_stay_out_of_the_history(broker_process: BrokerProcess) ->
         channel.exchange_declare("x", KIND)
         channel.queue_declare("q")
         send(channel, range(3))
-        send(channel, range(3, 6), **{"x-recent-history-no-store": True})
-        send(channel, range(6, 8), **{"x-recent-history-no-store": "yes"})
+        send(channel, range(3, 6), no_store=True)
+        send(channel, range(6, 8), no_store="yes")
         with pytest.raises(UnroutableError):
             channel.basic_publish("x", "", b"8", mandatory=True)
         channel.queue_bind("q", "x")

@@ -8,7 +8,7 @@ from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.recovered_queue import RecoveredQueue
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
-from broker.routing.memory_exchange import DeduplicationExchange, HistoryExchange
+from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
 
 __all__ = ["kind_of"]
 
@@ -17,9 +17,9 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
     """Return the class of a queue: its name tells what it is for, `recovered` that its declaration was lost."""
     if is_holding_name(name):
         return HoldingQueue
-    if name.startswith(HistoryExchange.memory_prefix):
+    if name.startswith(HISTORY_PREFIX):
         return HistoryQueue
-    if name.startswith(DeduplicationExchange.memory_prefix):
+    if name.startswith(SEEN_PREFIX):
         return SeenQueue
     if is_tap_name(name):
         return TapQueue
