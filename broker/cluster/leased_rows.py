@@ -53,7 +53,7 @@ class Arrivals:
                 await asyncio.sleep(PAUSE_S)
 
     def adopt(self, chunks: Mapping[int, Chunk | DamagedChunk]) -> dict[int, int]:
-        """Give the messages to their levels, and return how many each of them got."""
+        """Pass the messages to their levels, and return how many each of them got."""
         rows, self.rows = self.rows, []
         counts: dict[int, int] = {}
         for row in rows:

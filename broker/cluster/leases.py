@@ -100,7 +100,7 @@ class Leases:
                 self._watch(level)
 
     def freed(self, number: int, levels: Sequence[int]) -> None:
-        """Hear that a call of this node committed free messages."""
+        """Note that a call of this node committed free messages."""
         for one in levels:
             level = self._levels.by_number.get(one)
             if level is not None:
@@ -133,7 +133,7 @@ class Leases:
         self._paused = True
 
     def resume(self) -> None:
-        """Go on, with a look at everything."""
+        """Continue, with a look at everything."""
         self._paused = False
         self._look_at_all()
 
@@ -362,7 +362,7 @@ class Leases:
             self.freed(min([one.slot.number for one in returned]), levels)
 
     def _wake_waiters(self) -> None:
-        """Let those look again who wait for returns."""
+        """Wake those who wait for returns."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -226,7 +226,7 @@ class Link:
         self.wake()
 
     async def _look_at_others(self) -> None:
-        """Go to a server that was promoted while the one in use goes on taking writes."""
+        """Switch to a server that was promoted while the one in use still takes writes."""
         while True:
             await asyncio.sleep(self._look_interval_s)
             used = self._connections

@@ -335,7 +335,7 @@ class ClusterNode:
                     self._events.members_changed()
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
-        """Go by the database's clock, unless it has gone back: then `_tend` corrects it."""
+        """Follow the database's clock, unless it has gone back: then `_tend` corrects it."""
         offset_ms = database_ms - (sent_s + answered_s) * 500
         self._is_behind = self._offset_ms is not None and self._offset_ms - offset_ms > CLOCK_BEHIND_MS
         if not self._is_behind:

@@ -79,7 +79,7 @@ class Migration:
         return sum(outcome.total("moved") for outcome in self.outcomes.values())
 
     def stop(self) -> None:
-        """Stop in order: each queue after its batch."""
+        """Stop cleanly: each queue after its batch."""
         self.stopping = True
 
     async def run(self) -> None:

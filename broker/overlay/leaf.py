@@ -391,7 +391,7 @@ class Leaf(LogicalBroker):
         return self.interest.recovered_time
 
     def _leave_foreign(self, now_ms: int) -> None:
-        """Go on above the times of another life of the data folder, so that what this one promises is the latest.
+        """Continue above the times of another life of the data folder, so that what this one promises is the latest.
 
         Where two leaves have one name each goes above the other in turn, with growing pauses.
         """

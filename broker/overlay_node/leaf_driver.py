@@ -65,7 +65,7 @@ class Commits:
             self._committer.wait(self)
 
     def confirm(self, upto: int) -> None:
-        """Hear that everything up to and including number `upto` is safe."""
+        """Note that everything up to and including number `upto` is safe."""
         self.confirmed = upto
         while self._done and self._done[0][0] <= upto:
             self._done.popleft()[1]()

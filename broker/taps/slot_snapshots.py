@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from broker.core.deadlines import Clock
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.core.queue.tap_queue import TapQueue
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
@@ -148,7 +149,7 @@ class Snapshots(Mapping[str, Snapshot]):
         queue = vhost_named(self._vhosts, vhost).queues.get(name)
         if queue is None:
             raise TapRefused(f"no queue '{name}' in vhost '{vhost}'")
-        if queue.is_tap:
+        if isinstance(queue, TapQueue):
             raise TapRefused(f"queue '{name}' in vhost '{vhost}' belongs to a tap: read its slots")
         engine = self._vhosts.engines[vhost]
         taking = Taking(owner)
@@ -301,4 +302,4 @@ class Snapshots(Mapping[str, Snapshot]):
 
 def is_private(queue: Queue) -> bool:
     """Return whether no client may read a queue, or only the connection that declared it."""
-    return queue.exclusive_owner is not None or (queue.kept and not queue.is_tap)
+    return queue.exclusive_owner is not None or (queue.kept and not isinstance(queue, TapQueue))

@@ -1,4 +1,4 @@
-"""What a node returns because its consumers have no room keeps its place in the order of the queue."""
+"""Messages that a node returns because its consumers have no room keep their place in the queue."""
 
 from __future__ import annotations
 

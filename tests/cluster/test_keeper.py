@@ -1,4 +1,4 @@
-"""What the keeper does: expiry, drop-head and delays, with clients on different nodes."""
+"""The keeper: expiry, drop-head and delays, with clients on different nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of a node see when the node or the database fails."""
+"""Failures of a node and of the database, as the node's clients see them."""
 
 from __future__ import annotations
 

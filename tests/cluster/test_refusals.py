@@ -1,4 +1,4 @@
-"""What full queues refuse: PostgreSQL decides alone, and each publisher hears of what was not taken, and of no more."""
+"""Publishes that full queues refuse: PostgreSQL alone decides, and each publisher hears of exactly those refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks of PostgreSQL: a look at free messages, and a lease of certain ones."""
+"""An operator's statements in PostgreSQL: a look at free messages, and a lease of certain ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shared store costs in statements and dead rows, whatever the number of messages."""
+"""The statements and dead rows that the shared store costs, whatever the number of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark of the cluster runs, and the tables and verdicts that it makes of it."""
+"""The benchmark of the cluster: what it runs, and its tables and verdicts."""
 
 from __future__ import annotations
 
