@@ -116,7 +116,7 @@ class TapCursors:
                 place = (seal, incarnation) if begin is None else (begin, starts.of(begin))
                 if self._catalog.view().cursor(self.name, *tap) is None:
                     self._made.add(tap)
-                self._catalog.set_cursor(self.name, *tap, place[0], place[1] or None)
+                self._catalog.set_cursor(self.name, *tap, *place)
         except SourceRefused as refused:
             self._tell(refused)
             return False

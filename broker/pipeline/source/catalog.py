@@ -126,7 +126,7 @@ class StoreCatalog:
         answer = self._ask("seal", vhost=vhost, tap=tap)
         return int(answer["last_seal"])
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str) -> None:
         """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 

@@ -213,7 +213,7 @@ class HttpCatalog:
         """Seal the open slots, and return the last seal."""
         return int(self._client.send("POST", "/v1/seal", vhost=vhost, tap=tap)["last_seal"])
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str) -> None:
         """Record that a reader has passed a seal of a start."""
         place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)

@@ -36,7 +36,7 @@ class FolderCatalog(StoreCatalog):
         self.runs = True
         self.known: list[tuple[str, str]] = []
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str) -> None:
         self._check()
         self._made.set_cursor(name, tap, seal, vhost=vhost)
 

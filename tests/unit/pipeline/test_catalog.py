@@ -220,9 +220,9 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
         assert slot.count == count
         assert bytes(here.fetch_slot(slot)) == there.fetch_slot(slot)
     for catalog in (here, there):
-        catalog.set_cursor("mine", "/", "all", 0)  # so that every slot is kept
+        catalog.set_cursor("mine", "/", "all", 0, "")  # so that every slot is kept
         assert [(tap["name"], tap["cursors"][0]["name"]) for tap in catalog.taps()] == [("all", "mine")]
-        catalog.set_cursor("gone", "/", "all", 0)
+        catalog.set_cursor("gone", "/", "all", 0, "")
         catalog.remove_cursor("gone", "/", "all")
         assert [cursor["name"] for cursor in catalog.taps()[0]["cursors"]] == ["mine"]
         parts = catalog.snapshot("/", "late")
