@@ -155,6 +155,7 @@ class Vhost:
         self.wide = WidePublishes(store, clock, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
+        ports.connect(store.accept_one, store.transaction, self.delays.of_queue)
         self.replies = replies(name)
         self.accept_link: LinkAcceptor | None = None
         self.dead_letters = DeadLetters(

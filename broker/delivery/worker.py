@@ -213,7 +213,7 @@ class Worker(QueueWorker["Queue"]):
                 rooms = rooms_of(consumers, BATCH_MESSAGES)
                 room = sum(rooms)
             limit = min(room, BATCH_MESSAGES)
-            indexes = queue.take(level, slot, limit) if queue.strict else manager.take(slot, limit)
+            indexes = queue.take(level, slot, limit) if queue.laned else manager.take(slot, limit)
             budget -= len(indexes)
             if queue.timed:
                 taken, indexes = len(indexes), queue.drop_expired(level, slot, indexes)

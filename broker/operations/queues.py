@@ -205,7 +205,7 @@ async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[
 def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
     """Return the slots of a queue, those of the highest level first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
-    rows = (slot_row(level, slot) for level in reversed(queue.levels) for slot in level.manager.slots.values())
+    rows = (slot_row(level, slot) for level in reversed(queue.all_levels) for slot in level.manager.slots.values())
     return {
         "queue": queue.name,
         "vhost": vhost.name,

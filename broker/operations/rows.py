@@ -124,7 +124,7 @@ def active_tag(queue: Queue) -> str | None:
 
 def slot_count(queue: Queue) -> int:
     """Return how many slots a queue has. Cost: O(levels)."""
-    return sum([len(level.manager.slots) for level in queue.levels])
+    return sum([len(level.manager.slots) for level in queue.all_levels])
 
 
 # -- exchanges and bindings -------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class HoldingQueue(Queue):
     __slots__ = ()
 
     kept = True
+    holds = True
     persists_all = True
 
     def expires_ms(self, message: Message) -> None:

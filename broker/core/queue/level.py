@@ -21,6 +21,7 @@ from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, dense, single
 from broker.slots.states import Tenure
 from broker.store.checkpoint import QueueState
@@ -29,10 +30,11 @@ from broker.store.segment import OFFSET_BITS
 from broker.store.spill import SPILLED_SEGMENT
 from broker.store.store import VhostStore
 
-__all__ = ["Level"]
+__all__ = ["HOLDING_PRIORITY", "Level"]
 
 _log = get_logger()
 
+HOLDING_PRIORITY: Final = 256  # of the level whose messages wait until they are due: above all that messages have
 POISON: Final = "delivery_limit"  # why a poisoned message is dead-lettered
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
@@ -112,6 +114,11 @@ class Level:
         """Where its paged-out messages are stored."""
         return self._ports.store
 
+    @property
+    def holds(self) -> bool:
+        """Whether its messages wait until they are due."""
+        return self.priority == HOLDING_PRIORITY or self.queue.holds
+
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
         """Restore the messages that recovery found; all of them are on disk."""
         slots = [
@@ -140,6 +147,13 @@ class Level:
         call, self.before_next = self.before_next, None
         if call is not None:
             call(self)
+
+    def note_returns(self, slot: Slot, index: int, returns: ReturnRun) -> None:
+        """Note how often a message came back while it was elsewhere."""
+        slot.note_returns((returns._replace(first=index, end=index + 1),))
+        logged = self._logged_of(slot, (index,)) if self.durable else ()
+        if logged:
+            self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, slot.returns_of(logged))
 
     # -- append -------------------------------------------------------------------------------------------------------
 

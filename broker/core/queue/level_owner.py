@@ -31,7 +31,7 @@ class LevelOwner(Destination[Exchange]):
         that the consumers had room for.
     """
 
-    __slots__ = ("awake", "consumers", "durable", "lags", "name", "prioritized", "rules", "strict")
+    __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")
 
     consumers: ConsumerRing
     awake: bool
@@ -41,6 +41,8 @@ class LevelOwner(Destination[Exchange]):
     name: str
     prioritized: bool  # it has several levels, one for each priority
     strict: bool  # it gets its levels as they are used, and delivers what came back before all of them
+    laned: bool  # some messages are delivered before all others: those that came back to a strict queue, or came due
+    holds: bool = False  # its own level is a holding level
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property
