@@ -39,12 +39,13 @@ RECEIVED_OCTETS: Final = RECEIVED.encode()
 class Delay(Holding):
     """Holds the messages of one exchange in a queue of their own, and routes those that are due."""
 
-    __slots__ = ("_poster", "_router", "exchange")
+    __slots__ = ("_poster", "_router", "exchange", "queue")
 
     def __init__(
         self, ports: QueuePorts[Level, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
     ) -> None:
-        super().__init__(ports, queue, queue.level)
+        super().__init__(ports, queue.level)
+        self.queue = queue
         self._router = router
         self._poster = poster
         self.exchange = exchange
@@ -73,11 +74,15 @@ class Delay(Holding):
 class QueueDelay(Holding):
     """Holds messages of one queue in a level of the queue, and lets it deliver those that are due next."""
 
-    __slots__ = ()
+    __slots__ = ("_queue",)
+
+    def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
+        super().__init__(ports, level)
+        self._queue = queue
 
     def send(self, held: Message, returns: ReturnRun | None) -> None:
         """Put a message that is due into its queue. What never came back enters it now: its time to live begins."""
-        queue, now_ms = self.queue, self._ports.clock.now_ms
+        queue, now_ms = self._queue, self._ports.clock.now_ms
         entered_ms = now_ms if returns is None else held.timestamp_ms
         message = Message(held.envelope, held.header, held.body, held.charge, held.facts, entered_ms)
         level = queue.level_for(message)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.core.names import is_short_text
-from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RETRY_TYPES
 
 __all__ = [
     "KEYS",
@@ -53,12 +53,14 @@ def _is_age(value: Any) -> bool:
     return isinstance(value, str) and value[:-1].isdigit() and int(value[:-1]) > 0 and value[-1] in "YMDhms"
 
 
+DISABLED: Final = "disabled"
 _CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "overflow": (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
     "dead-letter-strategy": ("at-most-once", "at-least-once"),
     "queue-mode": ("default", "lazy"),
     "queue-version": (1, 2),
     "queue-leader-locator": ("client-local", "random", "least-leaders", "balanced"),
+    "delayed-retry-type": (*RETRY_TYPES, DISABLED),
 }
 # The check of each value, and the words of RabbitMQ when it fails.
 _LIMITS: Final[dict[str, tuple[Check, str]]] = {
@@ -71,6 +73,12 @@ _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "delivery-limit": (_is_integer, "delivery limit"),  # RabbitMQ 4: -1 is no limit
     "overflow": (_one_of(*_CHOICES["overflow"]), "overflow value"),  # RabbitMQ 4: operator too
     "target-group-size": (_is_natural, "target group size"),
+    "delayed-retry-type": (
+        _one_of(*_CHOICES["delayed-retry-type"]),
+        f"delayed retry type. Must be one of: {', '.join(_CHOICES['delayed-retry-type'])}",
+    ),
+    "delayed-retry-min": (_is_positive, "delayed retry minimum delay. Must be a positive integer"),
+    "delayed-retry-max": (_is_positive, "delayed retry maximum delay. Must be a positive integer"),
 }
 _KEYS: Final[dict[str, tuple[Check, str]]] = {
     **_LIMITS,
@@ -115,7 +123,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 }
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
-    "dead-letter-routing-key keep-poisoned consumer-timeout "
+    "dead-letter-routing-key keep-poisoned consumer-timeout delayed-retry-type delayed-retry-min delayed-retry-max "
     "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
@@ -160,10 +168,21 @@ def check_definition(definition: Any, *, operator: bool) -> None:
     for key, value in definition.items():
         if key in known and not known[key][0](value):
             raise ValueError(f"{erlang_term(value)} is not a valid {known[key][1]}")
+    _check_retry(definition)
     unknown = {key: definition[key] for key in sorted(definition) if key not in known}
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())
         raise ValueError(f"[{pairs}] are not recognised policy settings")
+
+
+def _check_retry(definition: Mapping[str, Any]) -> None:
+    """Check what a delayed retry needs. Source: RabbitMQ 4.3, rabbit_quorum_queue. Raises: ValueError."""
+    kind, least = definition.get("delayed-retry-type", DISABLED), definition.get("delayed-retry-min")
+    most = definition.get("delayed-retry-max")
+    if kind != DISABLED and least is None:
+        raise ValueError(f"delayed-retry-min is required when delayed-retry-type is {kind}")
+    if least is not None and most is not None and most < least:
+        raise ValueError(f"delayed-retry-max ({most}) must not be smaller than delayed-retry-min ({least})")
 
 
 def _meaning(key: str, check: Check) -> str:

@@ -11,20 +11,17 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from broker.core.message.delay import due_ms_of
 from broker.core.message.message import Message
 from broker.core.queue.due_moments import DueMoments, Moment, SlotMoments
 from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
 from broker.event_log import get_logger
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
-
-if TYPE_CHECKING:
-    from broker.core.queue.ports import QueuePorts
-    from broker.core.queue.queue import Queue
 
 __all__ = ["FETCH_BYTES", "Holding"]
 
@@ -49,9 +46,9 @@ class Holding:
     Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
-    __slots__ = ("_early", "_fetched", "_moments", "_ports", "_reading", "_unread", "last_ms", "level", "queue")
+    __slots__ = ("_early", "_fetched", "_moments", "_ports", "_reading", "_unread", "last_ms", "level")
 
-    def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
+    def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
         self._ports = ports
         self._moments = DueMoments()
         self._unread: deque[Slot] = deque()  # slots that existed before the start
@@ -59,7 +56,6 @@ class Holding:
         self._reading = False
         self._early = 0
         self.last_ms = 0
-        self.queue = queue
         self.level = level
 
     @property
@@ -219,15 +215,14 @@ class Holding:
             return
         self._early = max(0, self._early - 1)
         self.last_ms = self._ports.clock.now_ms
+        returns = slot.returns_of((index,))
+        level.lose(slot, (index,))  # first, as both count for a limit of the queue
+        if _is_gone(slot):
+            self._moments.forget(slot)
         if message is not None:
-            returns = slot.returns_of((index,))
             self.send(message, returns[0] if returns else None)
         else:
-            _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
-        if not level.deleted:
-            level.lose(slot, (index,))
-            if _is_gone(slot):
-                self._moments.forget(slot)
+            _log.error("messages.lost", queue=level.queue.name, slot=slot.first, count=1)
 
     def _forget_purged(self) -> None:
         if not self.count and not self._reading:

@@ -328,6 +328,10 @@ class Level:
             if worn:
                 over = set(worn)
                 indexes = [index for index in indexes if index not in over]
+        retry = self.queue.rules.retry
+        if retry is not None and indexes and retry.holds(failed=failed):
+            self._hold(slot, indexes, failed=failed)
+            indexes = ()
         self.manager.requeue(slot, indexes, failed=failed)
         if indexes:
             self.queue.note_returned(self.priority, slot, indexes)
@@ -339,6 +343,30 @@ class Level:
         if worn:
             self._bury_worn(slot, worn)
         self.queue.returned()
+
+    def _hold(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
+        """Hold messages that came back until their next delivery: each moves to the queue's holding level.
+
+        Messages on disk stay unacked until they have been read.
+        """
+        contents, retry = slot.contents, self.queue.rules.retry
+        if self.deleted or slot.tenure is Tenure.DELETED:
+            return
+        if contents is None:
+            self._ports.read(self, slot, lambda: self._hold(slot, indexes, failed=failed))
+            return
+        now_ms = self._ports.clock.now_ms
+        with self._ports.transaction():
+            for index in indexes:
+                message: Message | None = contents[index]
+                if message is not None:  # None: it could not be read any more, which was logged
+                    delivered = slot.delivery_count(index) + failed
+                    returns = ReturnRun(0, 1, slot.acquired_count(index) + 1, delivered)
+                    wait_ms = 0 if retry is None else retry.wait_ms(delivered)
+                    self.queue.keep_until(message, now_ms + wait_ms, returns)
+            self._ports.deadlines.spend(len(indexes))
+            self.settle(slot, indexes)
+            self.log_settlements()
 
     def take_back(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Keep messages, which a consumer had, for `return_next`."""

@@ -11,10 +11,12 @@ from typing import Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.rules import QueueRules
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 
@@ -68,6 +70,9 @@ class LevelOwner(Destination[Exchange]):
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Note that messages of the level of a priority came back."""
+
+    def keep_until(self, message: Message, due_ms: int, returns: ReturnRun) -> None:
+        """Hold a message that came back until it is due."""
 
     def use_level(self, number: int) -> None:
         """Make the level with a number, if it is one that the queue may have and has not."""

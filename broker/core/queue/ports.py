@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
@@ -14,9 +14,6 @@ from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.store.store import VhostStore
-
-if TYPE_CHECKING:
-    from broker.core.queue.holding import Holding
 
 __all__ = ["LevelPorts", "QueuePorts"]
 
@@ -76,7 +73,7 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     that expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of
     paged-out slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by
     whether its declaration was lost; ``level_of`` makes each level of a queue: its level, its number, and whether a
-    durable one persists all messages. ``holding_of`` makes what holds the messages of a queue in a level. ``ended`` is
+    durable one persists all messages. ``holding_of`` makes the `Holding` of a queue and a level. ``ended`` is
     the level of all deleted queues, None before there is one.
     """
 
@@ -87,14 +84,14 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     kind_of: Callable[[str, bool], Callable[..., Q]]
     level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
-    holding_of: Callable[[Q, S], Holding] = _unconnected
+    holding_of: Callable[[Q, S], Any] = _unconnected
     ended: S | None = None
 
     def connect(
         self,
         accept: Callable[[Message, S, int, bytes], tuple[Slot, int]],
         transaction: Callable[[], AbstractContextManager[None]],
-        holding_of: Callable[[Q, S], Holding],
+        holding_of: Callable[[Q, S], Any],
     ) -> None:
         """Take the ports that the vhost has, which is made after them."""
         self.accept, self.transaction, self.holding_of = accept, transaction, holding_of

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from broker.core.arguments import queue_type
+from broker.core.message.delay import held
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration
@@ -21,6 +22,7 @@ from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.sliced_work import MESSAGES_PER_UNIT
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.store.record import LEVEL_SHIFT
 
@@ -303,6 +305,10 @@ class Queue(LevelOwner):
             self.laned = True
             self._head.use_lane()
         return holding
+
+    def keep_until(self, message: Message, due_ms: int, returns: ReturnRun) -> None:
+        """Hold a message that came back until it is due."""
+        self.hold().keep(held(message, due_ms), due_ms, returns=returns)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
         """Deliver a message that has waited for its time, and is in the queue again, before all others."""
