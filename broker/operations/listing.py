@@ -29,6 +29,7 @@ from broker.operations.rows import (
     consumers_of,
     exchange_row,
     picked,
+    queue_delays,
     queue_lengths,
     queue_row,
     slot_count,
@@ -45,7 +46,7 @@ __all__ = ["LISTINGS", "count_bytes"]
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
     *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),
-    "messages_by_priority",
+    *("messages_by_priority", "messages_delayed", "next_delayed_at", "last_delayed_at", "delayed_retry"),
 )
 EXCHANGE: Final = ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments")
 BINDING: Final = ("vhost", "source", "destination", "destination_type", "routing_key", "arguments")
@@ -128,7 +129,7 @@ async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) ->
             "state": "running",
             "limits": administration.vhost_limits(vhost.name),
             "queues": len(vhost.queues),
-            "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
+            "messages": sum(queue.waiting + queue.unacked for queue in vhost.queues.values()),
             "connections": connected.count(vhost),
             "tracing": vhost.firehose.publishing,
         }
@@ -179,7 +180,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     """Return the row of a queue."""
-    row = queue_row("", vhost, queue) | queue_lengths(queue)
+    row = queue_row("", vhost, queue) | queue_lengths(queue) | queue_delays(vhost, queue)
     row["operator_policy"] = queue.operator_policy
     row["single_active_consumer_tag"] = active_tag(queue)
     row["slots"] = slot_count(queue)

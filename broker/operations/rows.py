@@ -48,6 +48,7 @@ __all__ = [
     "message_row",
     "picked",
     "properties_row",
+    "queue_delays",
     "queue_lengths",
     "queue_row",
     "queue_state",
@@ -104,16 +105,26 @@ def queue_state(queue: Queue) -> str:
 
 def queue_lengths(queue: Queue) -> Row:
     """Return how many messages and consumers a queue has; in a cluster, as last counted on all nodes."""
-    (ready, consumers), unacked = queue.counts(), queue.held()
+    (ready, consumers), unacked, delayed = queue.counts(), queue.held(), queue.delayed
     row: dict[str, Any] = {
-        "messages": ready + unacked,
+        "messages": ready + unacked + delayed,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
+        "messages_delayed": delayed,
         "consumers": consumers,
     }
     if queue.strict:
         row["messages_by_priority"] = {str(priority): count for priority, count in queue.ready_by_priority().items()}
     return row
+
+
+def queue_delays(vhost: Vhost, queue: Queue) -> Row:
+    """Return when the messages of a queue are due that wait, in ms since 1970, and what its delayed retry is."""
+    holding, retry, ahead_ms = vhost.delays.of(queue), queue.rules.retry, vhost.ports.clock.ahead_ms
+    moments = (None, None) if holding is None else (holding.next_ms, holding.last_ms)
+    next_at, last_at = [None if at_ms is None else at_ms - ahead_ms for at_ms in moments]
+    said = "disabled" if retry is None else f"{retry.type} (min: {retry.min_ms}ms, max: {retry.max_ms}ms)"
+    return {"next_delayed_at": next_at, "last_delayed_at": last_at, "delayed_retry": said}
 
 
 def active_tag(queue: Queue) -> str | None:

@@ -19,7 +19,7 @@ from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
 from broker.core.publishing.posting import Poster, charge_bytes
 from broker.core.queue.holding import Holding
-from broker.core.queue.holding_queue import is_holding_name
+from broker.core.queue.holding_queue import HOLDING_PREFIX, is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -111,6 +111,12 @@ class Delays:
         self._poster = poster
         self._ports = ports
         self._by_name: dict[str, Delay] = {}
+
+    def of(self, queue: Queue) -> Holding | None:
+        """Return what holds the messages of a queue, or those that are the queue's as it is an exchange's."""
+        if queue.holds:
+            return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
+        return queue.holding
 
     def of_queue(self, queue: Queue, level: Level) -> QueueDelay:
         """Return what holds the messages of a queue in a level."""

@@ -39,14 +39,14 @@ class Holding:
 
     A slot on disk stays there. Its entries in the queue log show which of its messages come next. A message itself is
     read when it is due, many with one read.
-    Shapes: ``last_ms`` is when the last message was released, 0 before the first. ``_early`` is how many messages an
-        operator has asked for before their time.
+    Shapes: ``_early`` is how many messages an operator has asked for before their time.
+    Units: ``_last_ms`` is the latest moment of all messages that were here since the level was empty.
     Invariant: messages are released in the order of their moments. Nothing is released before the first moment of each
         slot that existed at the start is known.
     Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
-    __slots__ = ("_early", "_fetched", "_moments", "_ports", "_reading", "_unread", "last_ms", "level")
+    __slots__ = ("_early", "_fetched", "_last_ms", "_moments", "_ports", "_reading", "_unread", "level")
 
     def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
         self._ports = ports
@@ -55,7 +55,7 @@ class Holding:
         self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due, and read
         self._reading = False
         self._early = 0
-        self.last_ms = 0
+        self._last_ms = 0
         self.level = level
 
     @property
@@ -67,6 +67,11 @@ class Holding:
     def next_ms(self) -> int | None:
         """When the next message is due, None if none waits or its moment is not known yet."""
         return self._moments.next_ms if self.count else None
+
+    @property
+    def last_ms(self) -> int | None:
+        """When the last message is due, None if none waits or its moment is not known yet."""
+        return self._last_ms or None if self.count else None
 
     @abstractmethod
     def send(self, held: Message, returns: ReturnRun | None) -> None:
@@ -81,6 +86,7 @@ class Holding:
         slot, index = self._ports.accept(message, self.level, due_ms, number)
         if returns is not None:
             self.level.note_returns(slot, index, returns)
+        self._last_ms = max(self._last_ms, due_ms)
         self._moments.add(slot, slot.first + index, due_ms)
         self._arm()
 
@@ -100,7 +106,9 @@ class Holding:
 
     def _gathered(self, slot: Slot, moments: Iterable[Moment]) -> None:
         self._unread.popleft()
-        self._moments.begin(slot, moments)
+        known = list(moments)
+        self._last_ms = max([self._last_ms, *[due_ms for due_ms, _ in known]])
+        self._moments.begin(slot, known)
 
     def close(self) -> None:
         """Forget everything: the level was deleted."""
@@ -214,7 +222,6 @@ class Holding:
         if _is_gone(slot) or index in slot.acks:  # purged
             return
         self._early = max(0, self._early - 1)
-        self.last_ms = self._ports.clock.now_ms
         returns = slot.returns_of((index,))
         level.lose(slot, (index,))  # first, as both count for a limit of the queue
         if _is_gone(slot):
@@ -229,7 +236,7 @@ class Holding:
             self._forget()
 
     def _forget(self) -> None:
-        self._early = 0
+        self._early = self._last_ms = 0
         self._moments.clear()
         self._unread.clear()
         self._fetched.clear()

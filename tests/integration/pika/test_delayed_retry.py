@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,10 +15,12 @@ from tests.deadline import wait_until
 from tests.integration.pika.conversation import drain, publish, ready
 
 KINDS: Final = ("classic", "quorum")
+Talk = tuple[Broker, BlockingChannel]
+NOTHING: Final[Mapping[str, Any]] = {}
 
 
 @contextmanager
-def retrying(kind: str, type_: str = "all", **arguments: Any) -> Iterator[tuple[Broker, BlockingChannel]]:
+def retrying(kind: str, type_: str = "all", arguments: Mapping[str, Any] = NOTHING) -> Iterator[Talk]:
     """Yield a broker and a channel with a queue `q` whose messages wait 1 s, 2 s and then 2.5 s."""
     given = {
         "x-queue-type": kind,
@@ -89,7 +91,10 @@ def test_the_wait_grows_with_the_failures_up_to_a_limit(kind: str) -> None:
 
 def test_the_counters_of_a_quorum_queue_survive_the_wait() -> None:
     """Both counters are there after it, and the delivery limit counts before a message waits."""
-    with retrying("quorum", **{"x-delivery-limit": 2, "x-dead-letter-exchange": "amq.fanout"}) as (broker, channel):
+    with retrying("quorum", "all", {"x-delivery-limit": 2, "x-dead-letter-exchange": "amq.fanout"}) as (
+        broker,
+        channel,
+    ):
         channel.queue_declare("dead")
         channel.queue_bind("dead", "amq.fanout")
         publish(channel, "q", b"m")
@@ -134,7 +139,7 @@ def test_a_lost_channel_is_a_failure(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_messages_that_wait_count_for_the_limit_and_are_purged(kind: str) -> None:
     """They fill the queue, a purge counts them, and a delete ends them."""
-    with retrying(kind, **{"x-max-length": 2, "x-overflow": "reject-publish"}) as (broker, channel):
+    with retrying(kind, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}) as (broker, channel):
         publish(channel, "q", b"a", b"b")
         back(broker, channel)
         with pytest.raises(pika.exceptions.NackError):
@@ -151,7 +156,7 @@ def test_messages_that_wait_count_for_the_limit_and_are_purged(kind: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_queue_drops_what_is_delivered_next_and_then_what_waits(kind: str) -> None:
     """With drop-head the ready messages go first, and the oldest that waits last."""
-    with retrying(kind, **{"x-max-length": 2}) as (broker, channel):
+    with retrying(kind, arguments={"x-max-length": 2}) as (broker, channel):
         publish(channel, "q", b"a", b"b")
         back(broker, channel)
         publish(channel, "q", b"c")
@@ -168,7 +173,7 @@ def test_a_full_queue_drops_what_is_delivered_next_and_then_what_waits(kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_time_to_live_ends_when_the_message_is_due_again(kind: str) -> None:
     """A message does not expire while it waits, but when it is at the head again."""
-    with retrying(kind, **{"x-message-ttl": 500}) as (broker, channel):
+    with retrying(kind, arguments={"x-message-ttl": 500}) as (broker, channel):
         publish(channel, "q", b"a")
         back(broker, channel)
         broker.clock.advance(0.9)
@@ -191,7 +196,8 @@ def test_a_consumer_gets_a_message_again_when_it_is_due() -> None:
         channel.basic_consume("q", take)
         publish(channel, "q", b"m")
         for times in (1, 2, 3):
-            wait_until(lambda times=times: channel.connection.process_data_events(0.01) or len(seen) == times, "it")
+            while len(seen) < times:
+                channel.connection.process_data_events(0.01)
             ready(channel, "q")
             broker.wait_idle()
             broker.clock.advance(2.5)
