@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.core.message.due_header import DUE_FORMATS, due_headers
 from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RETRY_TYPES
 
 __all__ = [
+    "DISABLED",
     "KEYS",
     "OPERATOR_KEYS",
     "check_definition",
@@ -39,6 +41,13 @@ def _is_positive(value: Any) -> bool:
 
 def _is_boolean(value: Any) -> bool:
     return isinstance(value, bool)
+
+
+def _is_due_header(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and due_headers(value) != ()
+    except ValueError:
+        return False
 
 
 def _is_any(_value: Any) -> bool:
@@ -87,7 +96,11 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of(*_CHOICES["dead-letter-strategy"]), "dead letter strategy"),
     "consumer-timeout": (_is_positive, "consumer timeout"),
-    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ
+    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ, as the next
+    "hold-until-header": (
+        _is_due_header,
+        f"hold-until-header. Must be NAME or NAME:FORMAT, with one of the formats: {', '.join(DUE_FORMATS)}",
+    ),
     # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
     "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
@@ -124,6 +137,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
     "dead-letter-routing-key keep-poisoned consumer-timeout delayed-retry-type delayed-retry-min delayed-retry-max "
+    "hold-until-header "
     "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
@@ -202,6 +216,7 @@ _MEANINGS: Final[tuple[tuple[Check, str], ...]] = (
     (_is_text, "text"),
     (_is_boolean, "true or false"),
     (is_short_text, "text of at most 255 bytes"),
+    (_is_due_header, f"the name of a header, alone or with a format: NAME:{'|'.join(DUE_FORMATS)}"),
     (_is_age, "an age such as 7D or 12h"),
 )
 KEYS: Final = {key: _meaning(key, check) for key, (check, _words) in _KEYS.items()}

@@ -51,21 +51,36 @@ class Poster:
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
-        takers = []
+        takers: list[Queue] = []
+        waiting: list[tuple[Queue, int]] = []  # the queues that hold it until it is due
         refused = False
         for queue in queues:
             if not queue.deleted:
-                if admitted or queue.plain or queue.admits(message):
+                if not admitted and not queue.plain and not queue.admits(message):
+                    refused = True
+                elif queue.plain or (due_ms := queue.due_ms_of(message)) is None:
                     takers.append(queue)
                 else:
-                    refused = True
+                    waiting.append((queue, due_ms))
+        if waiting:
+            with self._store.transaction():
+                for queue, due_ms in waiting:
+                    queue.keep_until(message, due_ms, number=number)
+                    number = b""  # it counts once
+                    queue.enforce()
+                self._enter(message, takers, number)
+        else:
+            self._enter(message, takers, number)
+        return not refused
+
+    def _enter(self, message: Message, takers: Sequence[Queue], number: bytes) -> None:
+        """Put a message into queues."""
         if len(takers) >= WIDE_QUEUES and self._store.enters_later:
             self._wide.begin(message, [queue.level_for(message) for queue in takers], number)
-            return not refused
+            return
         if takers:
             targets = Targets(tuple([queue.level_for(message) for queue in takers]))
             self._store.accept([message], [targets], [1], number)
         for queue in takers:
             if not queue.plain or message.facts.expiration_ms is not None:
                 queue.accepted(message)
-        return not refused

@@ -71,8 +71,10 @@ class LevelOwner(Destination[Exchange]):
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Note that messages of the level of a priority came back."""
 
-    def keep_until(self, message: Message, due_ms: int, returns: ReturnRun) -> None:
-        """Hold a message that came back until it is due."""
+    def keep_until(
+        self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
+    ) -> None:
+        """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
 
     def use_level(self, number: int) -> None:
         """Make the level with a number, if it is one that the queue may have and has not."""

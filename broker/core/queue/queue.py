@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.core.arguments import queue_type
 from broker.core.message.delay import held
+from broker.core.message.due_header import Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration
@@ -22,12 +23,16 @@ from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.sliced_work import MESSAGES_PER_UNIT
+from broker.event_log import get_logger
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.store.record import LEVEL_SHIFT
 
 __all__ = ["DEFAULT_PRIORITY", "PRIORITY_MAX", "Queue", "numbers_of"]
 
+_log = get_logger()
+
+SILENT_MS: Final = 60_000  # between two log lines about messages of one queue whose time cannot be read
 DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
@@ -47,6 +52,7 @@ class Queue(LevelOwner):
         "_head",
         "_ports",
         "_pressing",
+        "_silent_until_ms",
         "arguments",
         "auto_delete",
         "deleted",
@@ -101,6 +107,7 @@ class Queue(LevelOwner):
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
+        self._silent_until_ms = 0  # when it is logged again that the time of a message cannot be read
         self.serving = False
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
@@ -230,6 +237,7 @@ class Queue(LevelOwner):
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
         self.plain = (self.strict or not self.prioritized) and not rules.limited and rules.ttl_ms is None
+        self.plain = self.plain and not rules.due_headers
         self.timed = self.timed or rules.ttl_ms is not None
         for level in self.all_levels:
             level.limit_bytes(limited=rules.max_bytes is not None)
@@ -306,9 +314,29 @@ class Queue(LevelOwner):
             self._head.use_lane()
         return holding
 
-    def keep_until(self, message: Message, due_ms: int, returns: ReturnRun) -> None:
-        """Hold a message that came back until it is due."""
-        self.hold().keep(held(message, due_ms), due_ms, returns=returns)
+    def due_ms_of(self, message: Message) -> int | None:
+        """Return when a message is due that is to wait for a time which it names, None for one that is due now.
+
+        A message whose time cannot be read is due now.
+        """
+        headers = self.rules.due_headers
+        if not headers:
+            return None
+        clock = self._ports.clock
+        try:
+            due_ms = moment_of(headers, message.header, message.timestamp_ms, clock.ahead_ms)
+        except Unreadable as error:
+            if clock.now_ms >= self._silent_until_ms:
+                self._silent_until_ms = clock.now_ms + SILENT_MS
+                _log.warning("message.not_held", queue=self.name, reason=str(error))
+            return None
+        return None if due_ms is None or due_ms <= clock.now_ms else due_ms
+
+    def keep_until(
+        self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
+    ) -> None:
+        """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
+        self.hold().keep(held(message, due_ms), due_ms, number, returns)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
         """Deliver a message that has waited for its time, and is in the queue again, before all others."""

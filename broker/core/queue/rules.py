@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.core.message.due_header import DueHeader, due_headers
+
 __all__ = [
     "DROP_HEAD",
     "NUMBER_MAX",
@@ -62,7 +64,8 @@ class QueueRules:
         counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
         ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
         ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
-        consumer may hold a message for ``consumer_timeout_ms``. Messages that come back wait as ``retry`` says.
+        consumer may hold a message for ``consumer_timeout_ms``. Messages that come back wait as ``retry`` says. A
+        message that names a time in one of the headers ``due_headers`` waits until then.
     """
 
     ttl_ms: int | None = None
@@ -79,6 +82,7 @@ class QueueRules:
     counts_deliveries: bool = False
     keep_poisoned: bool | None = None
     retry: DelayedRetry | None = None
+    due_headers: tuple[DueHeader, ...] = ()
 
     @property
     def limited(self) -> bool:
@@ -148,6 +152,7 @@ def queue_rules(
         counts_deliveries=quorum,
         keep_poisoned=policy.get("keep-poisoned"),
         retry=_retry(arguments, merged_definitions(policy, operator)),
+        due_headers=due_headers(policy["hold-until-header"]) if "hold-until-header" in policy else (),
     )
 
 
