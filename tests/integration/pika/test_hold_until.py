@@ -36,6 +36,7 @@ def holding(policy: str, kind: str = "classic", arguments: Mapping[str, Any] | N
 
 def publish(channel: BlockingChannel, body: bytes, exchange: str = "", **headers: Any) -> None:
     """Publish a persistent message with these headers."""
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
     channel.basic_publish(exchange, "q", body, pika.BasicProperties(headers=headers, delivery_mode=2))
 
 
@@ -115,7 +116,7 @@ def test_a_time_that_cannot_be_read_is_now_and_logged_once_a_minute(caplog: pyte
 def test_without_the_policy_nothing_is_held() -> None:
     """Neither eta nor x-delay means anything to a queue without the policy, as in RabbitMQ."""
     with holding("other") as (broker, channel):
-        publish(channel, b"m", **{"eta": (now(broker) + timedelta(hours=1)).isoformat(), "x-delay": 60_000})
+        publish(channel, b"m", eta=(now(broker) + timedelta(hours=1)).isoformat(), x_delay=60_000)
         assert counts(broker) == (1, 0)
 
 
@@ -125,7 +126,7 @@ def test_x_delay_holds_a_message_on_any_exchange() -> None:
         channel.queue_bind("q", "amq.direct", "q")
         channel.queue_declare("other")
         channel.queue_bind("other", "amq.direct", "q")
-        publish(channel, b"m", "amq.direct", **{"x-delay": 1000})
+        publish(channel, b"m", "amq.direct", x_delay=1000)
         assert counts(broker) == (0, 1)
         assert ready(channel, "other") == 1
         broker.clock.advance(1)
@@ -135,8 +136,8 @@ def test_x_delay_holds_a_message_on_any_exchange() -> None:
 
 def test_a_time_to_live_begins_when_the_message_is_due() -> None:
     """What waits does not expire."""
-    with holding("in:countdown-ms", arguments={"x-message-ttl": 500}) as (broker, channel):
-        publish(channel, b"m", **{"in": 1000})
+    with holding("wait:countdown-ms", arguments={"x-message-ttl": 500}) as (broker, channel):
+        publish(channel, b"m", wait=1000)
         broker.clock.advance(1.4)
         broker.wait_idle()
         assert counts(broker) == (1, 0)
@@ -147,10 +148,10 @@ def test_a_time_to_live_begins_when_the_message_is_due() -> None:
 
 def test_a_transaction_holds_what_it_publishes() -> None:
     """Nothing is held before the commit."""
-    with holding("in:countdown-ms") as (broker, channel):
+    with holding("wait:countdown-ms") as (broker, channel):
         other = channel.connection.channel()
         other.tx_select()
-        publish(other, b"m", **{"in": 1000})
+        publish(other, b"m", wait=1000)
         assert counts(broker) == (0, 0)
         other.tx_commit()
         assert counts(broker) == (0, 1)
@@ -159,8 +160,8 @@ def test_a_transaction_holds_what_it_publishes() -> None:
 def test_a_held_message_that_comes_back_waits_for_its_retry() -> None:
     """Hold and delayed retry are one mechanism: a message may wait for both, one after the other."""
     retry = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 500}
-    with holding("in:countdown-ms", "quorum", retry) as (broker, channel):
-        publish(channel, b"m", **{"in": 1000})
+    with holding("wait:countdown-ms", "quorum", retry) as (broker, channel):
+        publish(channel, b"m", wait=1000)
         broker.clock.advance(1)
         broker.wait_idle()
         channel.basic_reject(channel.basic_get("q")[0].delivery_tag)
