@@ -182,7 +182,8 @@ def check_definition(definition: Any, *, operator: bool) -> None:
     for key, value in definition.items():
         if key in known and not known[key][0](value):
             raise ValueError(f"{erlang_term(value)} is not a valid {known[key][1]}")
-    _check_retry(definition)
+    if any(key.startswith("delayed-retry-") for key in definition):
+        _check_retry(definition)
     unknown = {key: definition[key] for key in sorted(definition) if key not in known}
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())

@@ -162,11 +162,6 @@ class Queue(LevelOwner):
         return sum(level.manager.unacked for level in self.levels)
 
     @property
-    def ready_bytes(self) -> int:
-        """The size of the bodies of the ready messages; counted only while a limit needs it."""
-        return sum(level.manager.ready_bytes for level in self.levels)
-
-    @property
     def delayed(self) -> int:
         """Messages that wait until they are due."""
         return 0 if self.holding is None else self.holding.count
@@ -365,7 +360,7 @@ class Queue(LevelOwner):
     @property
     def waiting(self) -> int:
         """The messages that count for a limit of the queue: those that are ready, or wait until they are due."""
-        return self.ready + self.delayed
+        return self.ready if self.holding is None else self.ready + self.holding.count
 
     @property
     def waiting_bytes(self) -> int:

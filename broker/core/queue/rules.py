@@ -98,6 +98,7 @@ class QueueRules:
 
 PLAIN: Final = QueueRules()
 NUMBER_MAX: Final = 1 << 62  # never reached; with a time or a count added it still fits into 64 bits
+_KEYS_OF_RETRY: Final = frozenset({"x-delayed-retry-type", "delayed-retry-type"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -151,22 +152,23 @@ def queue_rules(
         single_active=arguments.get("x-single-active-consumer") is True,
         counts_deliveries=quorum,
         keep_poisoned=policy.get("keep-poisoned"),
-        retry=_retry(arguments, merged_definitions(policy, operator)),
+        retry=_retry(arguments, policy, operator) if any(map(_KEYS_OF_RETRY.intersection, given)) else None,
         due_headers=due_headers(policy["hold-until-header"]) if "hold-until-header" in policy else (),
     )
 
 
-def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> DelayedRetry | None:
+def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]) -> DelayedRetry | None:
     """Return the delayed retry of a queue.
 
     Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type wins over the client's, and the lesser of two numbers
         applies. Nobody checks the arguments when they are declared: an invalid one says nothing.
     """
-    kind = policy.get("delayed-retry-type", arguments.get("x-delayed-retry-type"))
-    least = _positive(arguments.get("x-delayed-retry-min"), policy.get("delayed-retry-min"))
+    merged = merged_definitions(policy, operator)
+    kind = merged.get("delayed-retry-type", arguments.get("x-delayed-retry-type"))
+    least = _positive(arguments.get("x-delayed-retry-min"), merged.get("delayed-retry-min"))
     if kind not in RETRY_TYPES or least is None:
         return None
-    most = _positive(arguments.get("x-delayed-retry-max"), policy.get("delayed-retry-max"))
+    most = _positive(arguments.get("x-delayed-retry-max"), merged.get("delayed-retry-max"))
     return DelayedRetry(str(kind), least, least if most is None else most)
 
 
