@@ -310,7 +310,7 @@ class Pager:
                     if position >= SPILLED:
                         slot.mark_volatile(index)
         due_ms: list[int] = []
-        if level.holds:
+        if level.is_holding:
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
         self._store.page_out(level.number, slot.first + start, entries, due_ms, lasting=level.durable)

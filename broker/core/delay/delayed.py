@@ -114,7 +114,7 @@ class Delays:
 
     def of(self, queue: Queue) -> Holding | None:
         """Return what holds the messages of a queue, or those that are the queue's as it is an exchange's."""
-        if queue.holds:
+        if queue.is_holding:
             return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
         return queue.holding
 

@@ -31,6 +31,7 @@ RELEASE_SHARE: Final = 4  # units of the turn's share that one due message takes
 LOOK_SHARE: Final = 16  # ... and a look into a slot
 FETCH_MESSAGES: Final = 256  # due messages that are read at once, about a turn's share; or
 FETCH_BYTES: Final = 4 << 20  # ... this size of them, and at least one message
+Place = tuple[Slot, int]  # a slot, and an index there
 _FOR_EVER: Final = 1 << 62  # later than every moment
 
 
@@ -77,8 +78,8 @@ class Holding:
     def send(self, held: Message, returns: ReturnRun | None) -> None:
         """Pass a message that is due on. Shapes: `returns` tells how often it came back, if it did."""
 
-    def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> None:
-        """Hold a message until it is due.
+    def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> Place:
+        """Hold a message until it is due, and return where it is.
 
         Shapes: `number` is what a producer's sequence adds to the targets of its record; `returns` as for `send`.
         """
@@ -89,6 +90,7 @@ class Holding:
         self._last_ms = max(self._last_ms, due_ms)
         self._moments.add(slot, slot.first + index, due_ms)
         self._arm()
+        return slot, index
 
     def gather(self) -> None:
         """Read the moments of the messages that were held before the broker started."""

@@ -32,8 +32,9 @@ class HoldingQueue(Queue):
     __slots__ = ()
 
     kept = True
-    holds = True
+    is_holding = True
     persists_all = True
+    holds = "delayed messages"
 
     def expires_ms(self, message: Message) -> None:
         """Return None: nothing expires here."""

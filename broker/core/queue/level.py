@@ -115,9 +115,9 @@ class Level:
         return self._ports.store
 
     @property
-    def holds(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether its messages wait until they are due."""
-        return self.priority == HOLDING_PRIORITY or self.queue.holds
+        return self.priority == HOLDING_PRIORITY or self.queue.is_holding
 
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
         """Restore the messages that recovery found; all of them are on disk."""
@@ -185,10 +185,14 @@ class Level:
 
     def append_one(self, message: Message) -> None:
         """Put a message without a record at the end, as `append` does. HOT."""
-        if self.durable or self.before_next is not None or not self.manager.append_one(message, message.charge):
+        manager = self.manager
+        slot = manager.open
+        if self.before_next is not None or not manager.append_one(message, message.charge):
             self.append([message])
-        else:
-            self._wake()
+            return
+        if self.durable and not slot.mixed:
+            slot.mark_mixed()
+        self._wake()
 
     def _wake(self) -> None:
         """Schedule delivery of the appended messages in this loop turn, if there are consumers."""
@@ -232,7 +236,8 @@ class Level:
             return
         if self.durable:
             if slot.mixed:
-                self._note_settled(slot, single(index))
+                if slot.segments:  # else no message of the slot has a record
+                    self._note_settled(slot, single(index))
             else:
                 message_id = slot.first + index
                 self._note_ids(range(message_id, message_id + 1))

@@ -44,7 +44,7 @@ class LevelOwner(Destination[Exchange]):
     prioritized: bool  # it has several levels, one for each priority
     strict: bool  # it gets its levels as they are used, and delivers what came back before all of them
     laned: bool  # some messages are delivered before all others: those that came back to a strict queue, or came due
-    holds: bool = False  # its own level is a holding level
+    is_holding: bool = False  # its own level is a holding level
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property

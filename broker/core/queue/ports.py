@@ -95,3 +95,9 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     ) -> None:
         """Take the ports that the vhost has, which is made after them."""
         self.accept, self.transaction, self.holding_of = accept, transaction, holding_of
+
+    def ended_level(self, level: S) -> S:
+        """Return the level of all deleted queues: that of the first one, which may be this one."""
+        if self.ended is None:
+            self.ended = level
+        return self.ended

@@ -10,11 +10,12 @@ from operator import attrgetter
 from typing import Final
 
 from broker.core.arguments import queue_type
-from broker.core.message.delay import held
+from broker.core.message.delay import HeldMessage, held
 from broker.core.message.due_header import Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.duplicates import Duplicates, digest_of
 from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
 from broker.core.queue.holding import Holding
@@ -56,6 +57,7 @@ class Queue(LevelOwner):
         "arguments",
         "auto_delete",
         "deleted",
+        "duplicates",
         "exclusive_owner",
         "failures",
         "had_consumers",
@@ -82,6 +84,7 @@ class Queue(LevelOwner):
     kept: bool = False  # the broker keeps it for itself: no policy holds, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
+    holds: str = ""  # what the broker keeps in it
     is_overlay: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
 
     def __init__(
@@ -104,6 +107,7 @@ class Queue(LevelOwner):
         self.strict = self.laned = is_quorum = queue_type(arguments) == QUORUM
         self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
+        self.duplicates = Duplicates() if self.rules.deduplicates else None
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
@@ -232,7 +236,7 @@ class Queue(LevelOwner):
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
         self.plain = (self.strict or not self.prioritized) and not rules.limited and rules.ttl_ms is None
-        self.plain = self.plain and not rules.due_headers
+        self.plain = self.plain and not (rules.due_headers or rules.deduplicates)
         self.timed = self.timed or rules.ttl_ms is not None
         for level in self.all_levels:
             level.limit_bytes(limited=rules.max_bytes is not None)
@@ -331,11 +335,16 @@ class Queue(LevelOwner):
         self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
     ) -> None:
         """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
-        self.hold().keep(held(message, due_ms), due_ms, number, returns)
+        waiting = held(message, due_ms)
+        slot, index = self.hold().keep(waiting, due_ms, number, returns)
+        if self.duplicates is not None:
+            self.note_at(slot, index, waiting)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
         """Deliver a message that has waited for its time, and is in the queue again, before all others."""
         self._head.put_last(level.priority, slot, (index,))
+        if self.duplicates is not None:
+            self.note_at(slot, index, message)
         if not self.plain or message.facts.expiration_ms is not None:
             self.accepted(message)
 
@@ -366,6 +375,41 @@ class Queue(LevelOwner):
     def waiting_bytes(self) -> int:
         """The size of the bodies of these messages; counted only while a limit needs it."""
         return sum(level.manager.ready_bytes for level in self.all_levels)
+
+    def repeats(self, message: Message) -> bool:
+        """Return whether a queue without duplicates has a message with the same header; then it drops this one."""
+        digest = self.digest(message)
+        if digest is None:
+            return False
+        for level in self.levels:
+            if level.before_next is not None:  # a message on its way
+                level.go_before()
+        return self._stops(digest)
+
+    def _stops(self, digest: bytes) -> bool:
+        known = self.duplicates
+        if known is None or not known.knows(digest, self._ports.clock.now_ms):
+            return False
+        known.count_dropped()
+        return True
+
+    def note_taken(self, message: Message) -> None:
+        """Note the message that a queue without duplicates has just taken."""
+        manager = self.level_for(message).manager
+        message_id = manager.next_id - 1
+        slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
+        self.note_at(slot, message_id - slot.first, message)
+
+    def note_at(self, slot: Slot, index: int, message: Message) -> None:
+        """Note the place of a message in a queue without duplicates."""
+        digest = self.digest(message)
+        if digest is not None and self.duplicates is not None:
+            expires_ms = None if isinstance(message, HeldMessage) else self.expires_ms(message)
+            self.duplicates.note(digest, slot, index, expires_ms, self._ports.clock.now_ms)
+
+    def digest(self, message: Message) -> bytes | None:
+        """Return what stands for the header that tells duplicates, None without it."""
+        return digest_of(message)
 
     def accepted(self, message: Message) -> None:
         """Apply the rules after one of the levels accepted a message."""
@@ -606,10 +650,8 @@ class Queue(LevelOwner):
 
         The first deleted queue of a vhost keeps its level, which is empty and takes no settlements, for all others.
         """
-        ports = self._ports
-        ended = ports.ended
-        if ended is None:
-            ports.ended = self.level
+        ended = self._ports.ended_level(self.level)
+        if ended is self.level:
             return
         self.level = ended
         self.levels = (ended,)

@@ -119,6 +119,7 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-delayed-retry-type": (SUPPORTED_TYPES, _anything),  # RabbitMQ checks none of the three, and has them for quorum
     "x-delayed-retry-min": (SUPPORTED_TYPES, _anything),  # ... queues only
     "x-delayed-retry-max": (SUPPORTED_TYPES, _anything),
+    "x-message-deduplication": (SUPPORTED_TYPES, _boolean),  # of a plugin, which has it for classic queues
 }
 
 

@@ -65,7 +65,8 @@ class QueueRules:
         ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
         ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
         consumer may hold a message for ``consumer_timeout_ms``. Messages that come back wait as ``retry`` says. A
-        message that names a time in one of the headers ``due_headers`` waits until then.
+        message that names a time in one of the headers ``due_headers`` waits until then. A queue that ``deduplicates``
+        takes no message with a header that one of its messages has.
     """
 
     ttl_ms: int | None = None
@@ -83,6 +84,7 @@ class QueueRules:
     keep_poisoned: bool | None = None
     retry: DelayedRetry | None = None
     due_headers: tuple[DueHeader, ...] = ()
+    deduplicates: bool = False
 
     @property
     def limited(self) -> bool:
@@ -154,6 +156,7 @@ def queue_rules(
         keep_poisoned=policy.get("keep-poisoned"),
         retry=_retry(arguments, policy, operator) if any(map(_KEYS_OF_RETRY.intersection, given)) else None,
         due_headers=due_headers(policy["hold-until-header"]) if "hold-until-header" in policy else (),
+        deduplicates=arguments.get("x-message-deduplication") is True,
     )
 
 

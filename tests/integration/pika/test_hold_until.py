@@ -172,3 +172,27 @@ def test_a_held_message_that_comes_back_waits_for_its_retry() -> None:
         method, properties, _ = channel.basic_get("q")
         assert method.redelivered
         assert properties.headers["x-delivery-count"] == 1
+
+
+def test_a_queue_without_duplicates_knows_what_it_holds() -> None:
+    """A second message with the value is dropped while the first waits or is unacked."""
+    arguments = {
+        "x-message-deduplication": True,
+        "x-message-ttl": 500,
+        "x-delayed-retry-type": "all",
+        "x-delayed-retry-min": 1000,
+    }
+    with holding("wait:countdown-ms", arguments=arguments) as (broker, channel):
+        publish(channel, b"m", wait=1000, x_deduplication_header="a")
+        for seconds, ready_, delayed in ((0.9, 0, 1), (0.1, 1, 0)):
+            broker.clock.advance(seconds)
+            broker.wait_idle()
+            publish(channel, b"twice", x_deduplication_header="a")
+            assert counts(broker) == (ready_, delayed)
+        channel.basic_reject(channel.basic_get("q")[0].delivery_tag)
+        broker.wait_idle()
+        publish(channel, b"twice", x_deduplication_header="a")
+        assert counts(broker) == (0, 1)
+        channel.queue_purge("q")
+        publish(channel, b"again", x_deduplication_header="a")
+        assert drain(channel, "q") == [b"again"]
