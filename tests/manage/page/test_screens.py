@@ -288,6 +288,13 @@ async def test_a_connection_is_closed(tab: Tab, amqp: Any) -> None:
     await tab.show("connections")
     await tab.page.click("text=flights")
     await tab.sees("What the client says of itself")
+    assert not await tab.page.is_visible("text=lost")
+    full: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    hasty = await amqp._connection.channel(publisher_confirms=False)
+    await hasty.declare_queue("full.here", arguments=full)
+    for _ in range(3):
+        await hasty.default_exchange.publish(aio_pika.Message(b""), "full.here", mandatory=False)
+    await tab.sees("2 messages lost")
     await tab.page.click("text=Close…")
     await tab.page.fill("[name=reason]", "moved house")
     closed: list[BaseException | None] = []
