@@ -2,6 +2,7 @@
 
 import { button, h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
+import { draining, mayDrain } from "../parts/draining.js";
 import { bytes, count, duration, many, moment, value, yesNo } from "../parts/format.js";
 import { card, facts, figures, notice, state } from "../parts/panels.js";
 import { go } from "../parts/router.js";
@@ -48,7 +49,7 @@ async function open(view) {
     );
   };
   const list = table(view, { noun: "channel", filter: false, prefix: "c", empty: "No open channel", id: (one) => one.name, columns: CHANNEL_COLUMNS.filter((column) => !["user", "vhost"].includes(column.key)), source: paged([...words, "channels"]) });
-  view.show(gone, lost, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
+  view.show(gone, lost, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), mayDrain() && button("Drain…", "quiet", () => draining("Drain this connection?", "It gets no more messages, may settle what it holds, and is then closed. Most clients connect again by themselves.", { connection: name })), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
   show();
   view.onTick(async () => {
     try {
