@@ -25,10 +25,11 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the client
-        finishes what it holds; ``unsettled`` is what channels held that were closed meanwhile. ``patient`` is set for a part of this process and for a link of the overlay: an alarm
-        blocks it as long as it stands, whatever the vhost's limit is. ``postponed`` has the postponements of the
-        running method, in order: a connection postpones one method at a time.
+        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the
+        client finishes what it holds; ``unsettled`` is what channels held that were closed meanwhile. ``patient``
+        is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it stands,
+        whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
+        connection postpones one method at a time.
     """
 
     __slots__ = (
