@@ -73,6 +73,14 @@ class Taking:
     share_bytes: int = 0
     bytes: int = 0
 
+    def share(self, share_bytes: int) -> None:
+        """Limit the size by the share of the disk that is left to users."""
+        self.share_bytes = share_bytes
+
+    def add(self, size_bytes: int) -> None:
+        """Add the size of a file."""
+        self.bytes += size_bytes
+
 
 class Snapshots(Mapping[str, Snapshot]):
     """The snapshots of a broker by id.
@@ -163,7 +171,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     owner, f"user '{owner}' takes {most} snapshots already (taps.snapshots_user_max)"
                 )
             disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
-            taking.share_bytes = int(disk_bytes * self._settings.snapshots_disk_ratio)
+            taking.share(int(disk_bytes * self._settings.snapshots_disk_ratio))
         private = is_private(queue)
         bounds = [(level, list(level.manager.slots), level.manager.next_id) for level in queue.levels]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
@@ -259,7 +267,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     let_go(engine.store, pieces)
             if written is not None:
                 files.append(written)
-                taking.bytes += written.bytes
+                taking.add(written.bytes)
 
     def _writing(
         self, engine: Engine, level: Level, pieces: list[Piece], snapshot: str, n: int

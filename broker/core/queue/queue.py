@@ -568,10 +568,8 @@ class Queue(LevelOwner):
 
         The first deleted queue of a vhost keeps its level, which is empty and takes no settlements, for all others.
         """
-        ports = self._ports
-        ended = ports.ended
-        if ended is None:
-            ports.ended = self.level
+        ended = self._ports.ended_level(self.level)
+        if ended is self.level:
             return
         self.level = ended
         self.levels = (ended,)
