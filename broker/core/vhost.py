@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
 from broker.core.delay.delayed import Delay, Delays
+from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope
 from broker.core.policy.policy import Policies
@@ -30,7 +31,6 @@ from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
-from broker.core.topology.exchange_memories import ExchangeMemories
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
 from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
@@ -156,9 +156,17 @@ class Vhost:
         self.store = store
         self.wide = WidePublishes(store, clock, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
-        self.memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
+        self.memories = memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
         self.bindings = Bindings(
-            name, self.exchanges, self.queues, live, journal, limits, pattern_limits, self.memories
+            name,
+            self.exchanges,
+            self.queues,
+            live,
+            journal,
+            limits,
+            pattern_limits,
+            before=memories.prepare,
+            after=memories.replay,
         )
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         ports.connect(store.accept_one, store.transaction, self.delays.of_queue)

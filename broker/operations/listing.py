@@ -60,11 +60,11 @@ CONSUMER: Final = (
 )
 CONNECTION: Final = (
     *("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "host", "port", "ssl", "frame_max"),
-    *("channel_max", "timeout", "recv_oct", "send_oct", "connection_name", "client_properties"),
+    *("channel_max", "timeout", "recv_oct", "send_oct", "publishes_lost", "connection_name", "client_properties"),
 )
 CHANNEL: Final = (
     *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),
-    *("global_prefetch_count", "confirm", "transactional"),
+    *("global_prefetch_count", "confirm", "transactional", "publishes_lost"),
 )
 USER: Final = ("name", "tags", "of_settings", "limits")
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
