@@ -17,7 +17,16 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.errors import ConnectionFault, ProtocolError
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, HEARTBEAT, FrameCutter, Octets
+from broker.amqp.framing import (
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    HEARTBEAT,
+    NO_FRAME,
+    FrameCutter,
+    Octets,
+)
 from broker.amqp.handshake import PROTOCOL_HEADER
 from broker.amqp.lenient_methods import OpenAny
 
@@ -127,7 +136,7 @@ class ClientConnection:
         cutter.feed(data)
         cutter.begin()
         try:
-            while self.state is not ClientState.CLOSED and (frame := cutter.next_frame()) is not None:
+            while self.state is not ClientState.CLOSED and (frame := cutter.next_frame())[0] != NO_FRAME:
                 kind, channel, payload, part = frame
                 if kind == FRAME_METHOD:
                     self._method(channel, decode_method(payload), payload)
