@@ -138,7 +138,7 @@ class Engine(TurnEngine):
         """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
-        self.vhost.ports.keep_poisoned = settings.amqp.keep_poisoned
+        self.vhost.ports.take_settings(keep_poisoned=settings.amqp.keep_poisoned)
         self.vhost.limits.take_settings(limits_of(settings))
 
     @property
