@@ -261,7 +261,7 @@ def encode_connack(version: int, reason_code: int, *, present: bool, properties:
     """Return a CONNACK packet; empty when 3.1.1 has no return code for the reason."""
     flags = b"\x01" if present else b"\x00"
     if version == V5:
-        return _packet(0x20, flags + bytes((reason_code,)) + encode_properties(properties))
+        return _packet(0x20, flags + bytes((reason_code,)) + counted(properties))
     code = RETURN_CODES_311.get(reason_code)
     return b"" if code is None else _packet(0x20, flags + bytes((code,)))
 
@@ -279,7 +279,7 @@ def encode_unsuback(version: int, packet_id: int, codes: list[int]) -> bytes:
 def _encode_list(kind: int, version: int, packet_id: int, codes: list[int], reason: str) -> bytes:
     properties = b""
     if version == V5:
-        properties = encode_properties({REASON_STRING: reason} if reason else {})
+        properties = counted({REASON_STRING: reason} if reason else {})
     return _packet(kind, packet_id.to_bytes(2, "big") + properties + bytes(codes))
 
 
@@ -287,7 +287,13 @@ def encode_disconnect(version: int, reason_code: int, reason: str = "") -> bytes
     """Return a DISCONNECT packet; empty in 3.1.1, where the broker only closes."""
     if version != V5:
         return b""
-    return _packet(0xE0, bytes((reason_code,)) + encode_properties({REASON_STRING: reason} if reason else {}))
+    return _packet(0xE0, bytes((reason_code,)) + counted({REASON_STRING: reason} if reason else {}))
+
+
+def counted(properties: dict[int, Any]) -> bytes:
+    """Return properties with their length."""
+    octets = encode_properties(properties)
+    return varint(len(octets)) + octets
 
 
 def _packet(kind: int, body: bytes) -> bytes:

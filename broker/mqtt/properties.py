@@ -175,7 +175,7 @@ def _read_value(reader: Reader, kind: int) -> Any:
 
 
 def encode_properties(values: dict[int, Any]) -> bytes:
-    """Return properties with their length, in the order of `values`."""
+    """Return properties without their length, in the order of `values`."""
     pieces: list[bytes] = []
     for identifier, value in values.items():
         kind = PROPERTIES[identifier].kind
@@ -184,8 +184,7 @@ def encode_properties(values: dict[int, Any]) -> bytes:
                 pieces += (bytes((identifier,)), text(name), text(of_name))
             continue
         pieces += (bytes((identifier,)), _encode_value(kind, value))
-    octets = b"".join(pieces)
-    return varint(len(octets)) + octets
+    return b"".join(pieces)
 
 
 def _encode_value(kind: int, value: Any) -> bytes:

@@ -41,19 +41,23 @@ class Bound:
     def __init__(self, settings: Settings) -> None:
         self.amqp: list[socket.socket] = []
         self.tls: list[socket.socket] = []
+        self.mqtt: list[socket.socket] = []
         server = settings.server
         try:
             if not settings.tls.only:
                 self.amqp = bind(server.host, server.port)
             if settings.tls.is_on:
                 self.tls = bind(server.host, settings.tls.port, "tls.port")
+            if settings.mqtt.enabled:
+                host, setting = settings.mqtt.host or server.host, "mqtt.host" if settings.mqtt.host else "server.host"
+                self.mqtt = bind(host, settings.mqtt.port, "mqtt.port", setting)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Close the sockets."""
-        close(self.amqp + self.tls)
+        close(self.amqp + self.tls + self.mqtt)
 
 
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:

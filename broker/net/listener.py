@@ -10,10 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal, cast
 
-from pamqp import commands
-
 from broker import __version__
-from broker.amqp.codec import encode_method
 from broker.amqp.connection import Connection
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
@@ -76,7 +73,7 @@ class Listener:
         self._usage = usage
         self._vhosts = vhosts
         self._is_down = is_down
-        self._limits = limits_of(settings)
+        self.limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
         self._servers: list[asyncio.Server] = []
         self._tls = tls
@@ -104,7 +101,7 @@ class Listener:
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; limits that were negotiated with a client stay."""
         self._settings = settings
-        self._limits = limits_of(settings)
+        self.limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
         self._handshakes.set_timeout(settings.server.handshake_timeout_ms / 1000)
 
@@ -123,6 +120,16 @@ class Listener:
             self._tls_bound = tls_bound
             self.tls_port = tls_bound[0].getsockname()[1]
             self._tls_servers = self._listen_with_tls(self._tls)
+
+    async def serve(self, bound: list[socket.socket], machine: Callable[[Transport], Connection]) -> int:
+        """Start listening on further bound sockets, for clients of the protocol of `machine`; return the port."""
+        loop = asyncio.get_running_loop()
+        for one in bound:
+            with listening(one):
+                make = partial(self._transport, UNKNOWN, machine)
+                server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
+                self._servers.append(server)
+        return int(bound[0].getsockname()[1])
 
     async def renew_tls(self) -> None:
         """Accept new connections with the current certificate; open connections keep theirs.
@@ -162,9 +169,8 @@ class Listener:
     def tell_failed(self, reason: str) -> None:
         """Tell the clients that the broker has failed, without using the sessions, which may no longer act."""
         fault = ConnectionFault(541, reason)
-        close = encode_method(0, commands.Connection.Close(fault.reply_code, fault.reply_text, 0, 0))
         for transport in list(self.transports):
-            transport.tell_failed(close)
+            transport.tell_failed(fault)
 
     def step(self) -> None:
         """Check the next tenth of the connections, and the heartbeats that cannot wait; called ten times a second."""
@@ -252,9 +258,11 @@ class Listener:
         for transport in list(self.transports):
             transport.abort()
 
-    def _transport(self, peer: Peer = UNKNOWN) -> asyncio.Protocol:
+    def _transport(
+        self, peer: Peer = UNKNOWN, machine: Callable[[Transport], Connection] | None = None
+    ) -> asyncio.Protocol:
         transport = Transport(
-            self._make_machine,
+            machine or self._make_machine,
             self._turn,
             self._throttle,
             handshakes=self._handshakes,
@@ -267,17 +275,20 @@ class Listener:
 
     def _machine(self, transport: Transport) -> Connection:
         return Connection(
-            partial(self._session, transport),
-            self._limits,
+            partial(self.session_of, transport, SessionOfConnection),
+            self.limits,
             self._announced,
             transport,
-            self._told,
+            self.tell,
             mechanisms=self._logins.mechanisms(transport.peer),
         )
 
-    def _session(self, transport: Transport, connection: Connection) -> SessionOfConnection:
+    def session_of(
+        self, transport: Transport, kind: type[SessionOfConnection], connection: Connection
+    ) -> SessionOfConnection:
+        """Return the session of a new connection."""
         self._turn.read_clock()
-        session = SessionOfConnection(
+        session = kind(
             connection,
             logins=self._logins,
             permissions=self._permissions,
@@ -321,7 +332,7 @@ class Listener:
             self._empty.set()
 
     @staticmethod
-    def _told(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
+    def tell(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
         """Log each error that is sent to a client."""
         if isinstance(error, Refused):
             return  # the session has logged it, with a reason that the client does not get

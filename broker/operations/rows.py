@@ -230,7 +230,7 @@ def connection_row(node: str, session: SessionOfConnection, *, blocked: bool) ->
         "peer_host": peer.address,
         "peer_port": peer.port,
         "port": peer.server_port,
-        "protocol": "AMQP 0-9-1",
+        "protocol": connection.protocol,
         "recv_cnt": 0,
         "send_cnt": 0,
         "send_pend": connection.out_bytes,
