@@ -35,6 +35,7 @@ from broker.mqtt.wire import Reader
 __all__ = ["CONNECT_MAX_BYTES", "ENDED", "EXPECTS_CONNECT", "LOGIN", "OPEN", "Acks", "Conversation", "Ping"]
 
 CONNECT_MAX_BYTES: Final = 4096  # of any packet before the login
+CONNECT: Final = 0x10
 EXPECTS_CONNECT: Final = 0
 LOGIN: Final = 1
 OPEN: Final = 2
@@ -116,6 +117,8 @@ class Conversation:
         cutter = self._cutter
         kind = cutter.next_packet()
         if kind is None:
+            if self.state == EXPECTS_CONNECT and cutter.first_octet not in (-1, CONNECT):
+                raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
             return None
         if self.state != OPEN:
             return self._connect(kind)
@@ -126,15 +129,15 @@ class Conversation:
         return self._decode(kind)
 
     def _connect(self, kind: int) -> Connect:
-        if kind != 0x10:
+        if kind != CONNECT:
             raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
         if self.state == LOGIN:
             raise PacketError(PROTOCOL_ERROR, "a second CONNECT")
         cutter = self._cutter
         reader = Reader(cutter.buffer, cutter.body, cutter.end)
         self.version = version_of(cutter.buffer, cutter.body, cutter.end)
-        connect = read_connect(reader)
         self.state = LOGIN
+        connect = read_connect(reader)
         self.version = connect.version
         cutter.properties_follow = connect.version == V5
         self.reasons = connect.properties.get(REQUEST_PROBLEM, 1) == 1
@@ -144,7 +147,7 @@ class Conversation:
         cutter = self._cutter
         packet = kind & 0xF0
         if packet not in CLIENT_PACKETS:
-            what = "a second CONNECT" if packet == 0x10 else f"a packet of type {packet >> 4}"
+            what = "a second CONNECT" if packet == CONNECT else f"a packet of type {packet >> 4}"
             raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
         reader = Reader(cutter.buffer, cutter.body, cutter.end)
         version = self.version
@@ -164,7 +167,7 @@ class Conversation:
         reason = text if self.reasons else ""
         if self.state == OPEN:
             return encode_disconnect(self.version, reason_code, reason)
-        if self.state == ENDED or (self.state == EXPECTS_CONNECT and reason_code == PROTOCOL_ERROR):
+        if self.state != LOGIN:  # what came is no CONNECT
             return b""
         properties = {REASON_STRING: reason} if reason and self.version == V5 else {}
         return encode_connack(self.version, reason_code, present=False, properties=properties)
@@ -172,4 +175,5 @@ class Conversation:
 
 def version_of(octets: bytes, at: int, end: int) -> int:
     """Return the version in which a CONNECT is answered, also one that cannot be read or is of an unknown version."""
-    return V5 if end - at > 6 and octets[at + 6] >= V5 else V311
+    place = at + 2 + int.from_bytes(octets[at : at + 2], "big")
+    return V5 if place < end and octets[place] >= V5 else V311

@@ -70,6 +70,11 @@ class PacketCutter:
         return len(self.buffer) - self._at + self._arrived_bytes
 
     @property
+    def first_octet(self) -> int:
+        """The first octet of the next packet once `next_packet` has returned None, -1 without one."""
+        return self.buffer[self._at] if len(self.buffer) > self._at else -1
+
+    @property
     def amid_packet(self) -> bool:
         """Whether the octets end within a packet, once `next_packet` has returned None."""
         return self.buffered_bytes > 0
