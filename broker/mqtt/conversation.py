@@ -115,10 +115,10 @@ class Conversation:
         if self.state == ENDED:
             return None
         cutter = self._cutter
+        if self.state == EXPECTS_CONNECT and cutter.first_octet not in (-1, CONNECT):
+            raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
         kind = cutter.next_packet()
         if kind is None:
-            if self.state == EXPECTS_CONNECT and cutter.first_octet not in (-1, CONNECT):
-                raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
             return None
         if self.state != OPEN:
             return self._connect(kind)
@@ -129,10 +129,8 @@ class Conversation:
         return self._decode(kind)
 
     def _connect(self, kind: int) -> Connect:
-        if kind != CONNECT:
-            raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
-        if self.state == LOGIN:
-            raise PacketError(PROTOCOL_ERROR, "a second CONNECT")
+        if self.state == LOGIN or kind != CONNECT:
+            raise PacketError(PROTOCOL_ERROR, "a packet before the answer to CONNECT")
         cutter = self._cutter
         reader = Reader(cutter.buffer, cutter.body, cutter.end)
         self.version = version_of(cutter.buffer, cutter.body, cutter.end)

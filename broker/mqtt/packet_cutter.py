@@ -71,8 +71,10 @@ class PacketCutter:
 
     @property
     def first_octet(self) -> int:
-        """The first octet of the next packet once `next_packet` has returned None, -1 without one."""
-        return self.buffer[self._at] if len(self.buffer) > self._at else -1
+        """The first octet of the next packet, -1 without one."""
+        if len(self.buffer) > self._at:
+            return self.buffer[self._at]
+        return self._arrived[0][0] if self._arrived else -1
 
     @property
     def amid_packet(self) -> bool:
