@@ -39,7 +39,7 @@ def present(client: RawMqtt, *packets: bytes) -> bool:
 def test_a_session_lasts_over_connections(port: int, enter: Callable[..., RawMqtt], name: str, version: int) -> None:
     """Subscriptions stay, missed messages arrive, and those without a PUBACK come again, marked, in their order."""
     extra = None if version == 4 else b""
-    last = {"clean": False, "properties": HOUR if version == 5 else b""}
+    last: dict[str, Any] = {"clean": False, "properties": HOUR if version == 5 else b""}
     first = enter(name, version, **last)
     first.send(subscribe(1, (f"{name}/#", 1), properties=extra)).expect(SUBACK)
     writer = enter(f"{name}-w", version)

@@ -74,7 +74,7 @@ def test_aiomqtt_talks_to_itself(port: int, name: str) -> None:
     """An asyncio client with MQTT 5 subscribes, publishes and receives."""
 
     async def talk() -> bytes:
-        login = {"username": "guest", "password": "guest", "protocol": aiomqtt.ProtocolVersion.V5}
+        login: dict[str, Any] = {"username": "guest", "password": "guest", "protocol": aiomqtt.ProtocolVersion.V5}
         async with aiomqtt.Client("127.0.0.1", port, **login) as client:
             await client.subscribe(f"{name}/#", qos=1)
             await client.publish(f"{name}/a", b"hello", qos=1)
@@ -199,7 +199,8 @@ def test_publishes_that_arrive_together_are_acknowledged_in_order(enter: Callabl
         topic = f"{name}/{'a' if number % 3 else 'b'}"
         packets.append(publish(topic, b"x" * (number % 200), number if number % 5 else 0, None))
     client.send(*packets)
-    acked, bodies = [], []
+    acked: list[int] = []
+    bodies: list[int] = []
     while len(acked) < 240 or len(bodies) < 200:
         first, body = client.read()
         if first == PUBACK:
