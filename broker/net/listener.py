@@ -97,6 +97,7 @@ class Listener:
         self._descriptors_max = descriptors_for_clients()
         self.port = 0
         self.tls_port = 0
+        self.other_ports: dict[str, int] = {}
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; limits that were negotiated with a client stay."""
@@ -121,15 +122,17 @@ class Listener:
             self.tls_port = tls_bound[0].getsockname()[1]
             self._tls_servers = self._listen_with_tls(self._tls)
 
-    async def serve(self, bound: list[socket.socket], machine: Callable[[Transport], Connection]) -> int:
-        """Start listening on further bound sockets, for clients of the protocol of `machine`; return the port."""
+    async def serve(
+        self, protocol: str, bound: list[socket.socket], machine: Callable[[Transport], Connection]
+    ) -> None:
+        """Start listening on further bound sockets for clients of a protocol, with the port in `other_ports`."""
         loop = asyncio.get_running_loop()
         for one in bound:
             with listening(one):
                 make = partial(self._transport, UNKNOWN, machine)
                 server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
                 self._servers.append(server)
-        return int(bound[0].getsockname()[1])
+        self.other_ports[protocol] = int(bound[0].getsockname()[1])
 
     async def renew_tls(self) -> None:
         """Accept new connections with the current certificate; open connections keep theirs.

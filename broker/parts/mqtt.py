@@ -23,7 +23,11 @@ class Mqtt(Part):
         self._shared = shared
         self._ports = ports
         self._clients = clients
-        self.port = 0
+
+    @property
+    def port(self) -> int:
+        """The port, 0 without a listener."""
+        return self._clients.listener.other_ports.get("mqtt", 0)
 
     async def start(self) -> None:
         """Accept clients."""
@@ -46,4 +50,4 @@ class Mqtt(Part):
             session = partial(listener.session_of, transport, MqttSessionOfConnection)
             return MqttConnection(session, listener.limits, transport, listener.tell, context)
 
-        self.port = await listener.serve(self._ports.bound.mqtt, machine)
+        await listener.serve("mqtt", self._ports.bound.mqtt, machine)

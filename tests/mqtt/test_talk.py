@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import aiomqtt
 import paho.mqtt.client as paho
@@ -15,7 +18,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
+from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import PUBACK, PUBLISH, SUBACK, RawMqtt, publish, subscribe, text
 
 VERSIONS = [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5]
@@ -209,3 +214,31 @@ def test_publishes_that_arrive_together_are_acknowledged_in_order(enter: Callabl
             bodies.append(len(body) - len(text(f"{name}/a")))
     assert acked == [number for number in range(1, 300) if number % 5]
     assert bodies == [number % 200 for number in range(1, 300) if number % 3]
+
+
+def test_the_api_shows_mqtt_connections(tmp_path: Path, name: str) -> None:
+    """A connection has RabbitMQ's name of its protocol, and the client id; the listener is in the list of them."""
+    process = mqtt_process(tmp_path / "folder", SLOTMQ_HTTP__ENABLED="true", SLOTMQ_HTTP__PORT="0").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as client, RawMqtt(mqtt_port(process)) as older:
+            client.enter(name)
+            older.enter(f"{name}-3", 4)
+            client.send(subscribe(1, ("a", 1))).expect(SUBACK)
+            rows = {row["client_properties"]["client_id"]: row for row in api(process, "connections")}
+            assert rows[name]["protocol"] == "MQTT 5-0"
+            assert rows[f"{name}-3"]["protocol"] == "MQTT 3-1-1"
+            assert (rows[name]["user"], rows[name]["vhost"], rows[name]["user_provided_name"]) == ("guest", "/", name)
+            [queue] = api(process, "queues")
+            assert (queue["name"], queue["exclusive"]) == (f"mqtt-subscription-{name}qos1", True)
+            listeners = {row["protocol"]: row["port"] for row in api(process, "overview")["listeners"]}
+            assert listeners["mqtt"] == mqtt_port(process)
+    finally:
+        process.kill()
+
+
+def api(process: BrokerProcess, path: str) -> Any:
+    """Return the answer of the HTTP API."""
+    port = next(event["http_port"] for event in process.log_events() if event["event"] == "server.started")
+    login = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+    with urlopen(Request(f"http://127.0.0.1:{port}/api/{path}", headers=login)) as answer:
+        return json.load(answer)
