@@ -7,7 +7,15 @@ import pytest
 from fuzz import connection, framing, http, log, mqtt, tables, vhost
 from fuzz.campaign import Target, run
 
-INPUTS = {"connection": 10_000, "framing": 10_000, "tables": 10_000, "log": 1_000, "vhost": 700, "http": 1_000, "mqtt": 3_000}
+INPUTS = {
+    "connection": 10_000,
+    "framing": 10_000,
+    "tables": 10_000,
+    "log": 1_000,
+    "vhost": 700,
+    "http": 1_000,
+    "mqtt": 3_000,
+}
 # The outcomes that a campaign must reach to be useful.
 REACHED = {
     "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
