@@ -149,6 +149,7 @@ class BrokerServer:
             tls_port=self.listener.tls_port or None,
             **self.manage.ports(),
             mqtt_port=self.mqtt.port or None,
+            mqtt_tls_port=self.mqtt.tls_port or None,
             data_dir=str(self._shared.path),
             took_s=round(self.started_s, 3),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -77,7 +77,7 @@ class Listener:
         self._announced = server_properties(settings.amqp.product)
         self._servers: list[asyncio.Server] = []
         self._tls = tls
-        self._tls_bound: list[socket.socket] = []
+        self._tls_bound: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]] = []
         self._tls_servers: list[TlsServer] = []
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
@@ -118,21 +118,31 @@ class Listener:
             with listening(one):
                 self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
         if self._tls is not None and tls_bound:
-            self._tls_bound = tls_bound
             self.tls_port = tls_bound[0].getsockname()[1]
-            self._tls_servers = self._listen_with_tls(self._tls)
+            self._listen_with_tls(self._tls, [(one, self._transport) for one in tls_bound])
 
     async def serve(
-        self, protocol: str, bound: list[socket.socket], machine: Callable[[Transport], Connection]
+        self,
+        protocol: str,
+        bound: list[socket.socket],
+        tls_bound: list[socket.socket],
+        machine: Callable[[Transport], Connection],
     ) -> None:
-        """Start listening on further bound sockets for clients of a protocol, with the port in `other_ports`."""
+        """Start listening as `start` does, for clients of another protocol; `other_ports` has the ports."""
         loop = asyncio.get_running_loop()
+        make = partial(self._transport, UNKNOWN, machine)
         for one in bound:
             with listening(one):
-                make = partial(self._transport, UNKNOWN, machine)
                 server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
                 self._servers.append(server)
-        self.other_ports[protocol] = int(bound[0].getsockname()[1])
+                self.other_ports[protocol] = one.getsockname()[1]
+        if self._tls is not None and tls_bound:
+            self.other_ports[f"{protocol}/ssl"] = tls_bound[0].getsockname()[1]
+            self._listen_with_tls(self._tls, [(one, make) for one in tls_bound])
+
+    def mechanisms(self, transport: Transport) -> Sequence[str]:
+        """Return the mechanisms by which a client can log in."""
+        return self._logins.mechanisms(transport.peer)
 
     async def renew_tls(self) -> None:
         """Accept new connections with the current certificate; open connections keep theirs.
@@ -140,15 +150,19 @@ class Listener:
         The sockets stay bound and listening, so no client is refused meanwhile.
         """
         if self._tls is not None and not self._stopping:
-            stale, self._tls_servers = self._tls_servers, self._listen_with_tls(self._tls)
+            stale, self._tls_servers = self._tls_servers, []
+            bound, self._tls_bound = self._tls_bound, []
+            self._listen_with_tls(self._tls, bound)
             for server in stale:
                 server.close()
 
-    def _listen_with_tls(self, tls: TlsContext) -> list[TlsServer]:
+    def _listen_with_tls(
+        self, tls: TlsContext, bound: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]]
+    ) -> None:
         backlog, timeout_s = self._settings.server.backlog, self._settings.tls.handshake_timeout_ms / 1000
-        return [
-            TlsServer(one.dup(), self._transport, tls.context, backlog=backlog, timeout_s=timeout_s)
-            for one in self._tls_bound
+        self._tls_bound += bound
+        self._tls_servers += [
+            TlsServer(one.dup(), make, tls.context, backlog=backlog, timeout_s=timeout_s) for one, make in bound
         ]
 
     async def attach(self, end: socket.socket, peer: Peer) -> None:
@@ -213,7 +227,7 @@ class Listener:
         close_servers(self._servers)
         for server in self._tls_servers:
             server.close()
-        close(self._tls_bound)
+        close([one for one, _ in self._tls_bound])
         self._tls_bound = []
 
     def stop_reading(self) -> None:
@@ -283,7 +297,7 @@ class Listener:
             self._announced,
             transport,
             self.tell,
-            mechanisms=self._logins.mechanisms(transport.peer),
+            mechanisms=self.mechanisms(transport),
         )
 
     def session_of(

@@ -29,6 +29,11 @@ class Mqtt(Part):
         """The port, 0 without a listener."""
         return self._clients.listener.other_ports.get("mqtt", 0)
 
+    @property
+    def tls_port(self) -> int:
+        """The port with TLS, 0 without a listener."""
+        return self._clients.listener.other_ports.get("mqtt/ssl", 0)
+
     async def start(self) -> None:
         """Accept clients."""
         settings = self._shared.settings
@@ -48,6 +53,8 @@ class Mqtt(Part):
 
         def machine(transport: Transport) -> MqttConnection:
             session = partial(listener.session_of, transport, MqttSessionOfConnection)
-            return MqttConnection(session, listener.limits, transport, listener.tell, context)
+            mechanisms = listener.mechanisms(transport)
+            return MqttConnection(session, listener.limits, transport, listener.tell, context, mechanisms)
 
-        await listener.serve("mqtt", self._ports.bound.mqtt, machine)
+        bound = self._ports.bound
+        await listener.serve("mqtt", bound.mqtt, bound.mqtt_tls, machine)

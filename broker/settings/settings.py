@@ -327,11 +327,12 @@ class Settings(BaseModel):
         amqp = {} if self.tls.only else {"server.port": (self.server.host, self.server.port)}
         if self.tls.is_on:
             amqp["tls.port"] = (self.server.host, self.tls.port)
-        if self.mqtt.enabled and self.mqtt.port:
-            where = (self.mqtt.host or self.server.host, self.mqtt.port)
-            if where in amqp.values():
-                raise ValueError(f"mqtt.port is taken by AMQP: {self.mqtt.port}")
-            amqp["mqtt.port"] = where
+        for name, wanted in self.mqtt.ports(tls=self.tls.is_on, plain=not self.tls.only).items():
+            where = (self.mqtt.host or self.server.host, wanted)
+            other = next((other for other, there in amqp.items() if there == where), None)
+            if other is not None:
+                raise ValueError(f"{name} and {other} are both {wanted}")
+            amqp[name] = where
         taken = {where: name for name, where in amqp.items()}
         for name, port in (("http", self.http), ("metrics", self.metrics)):
             if port.tls and not self.tls.is_on and port.enabled is not False:

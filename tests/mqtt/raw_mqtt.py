@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from types import TracebackType
 from typing import Self
 
@@ -71,8 +72,10 @@ def subscribe(packet_id: int, *filters: tuple[str, int], properties: bytes | Non
 class RawMqtt:
     """One connection."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), SILENCE_S)
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+        self._socket: socket.socket = socket.create_connection(("127.0.0.1", port), SILENCE_S)
+        if context is not None:
+            self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
         self._buffer = b""
 
     def __enter__(self) -> Self:

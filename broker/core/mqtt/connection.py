@@ -7,7 +7,7 @@ channel, whose number no packet shows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import PublishRun as AmqpRun
 from broker.amqp.output import OutputTaker
+from broker.core.auth.mechanisms import EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.consumer import ClientForm
@@ -78,7 +79,6 @@ __all__ = ["MqttConnection", "MqttContext"]
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
-MECHANISM: Final = "PLAIN"
 
 
 class MqttContext:
@@ -117,8 +117,9 @@ class MqttConnection(Connection):
         taker: OutputTaker,
         on_error: Callable[[Connection, int, ProtocolError | Refused], None],
         context: MqttContext,
+        mechanisms: Sequence[str],
     ) -> None:
-        super().__init__(session_factory, limits, {}, taker, on_error)
+        super().__init__(session_factory, limits, {}, taker, on_error, mechanisms)
         self.heartbeat_s = 0
         self.frame_max = NO_BODIES
         self.channel_max = 1
@@ -233,15 +234,20 @@ class MqttConnection(Connection):
             raise PacketError(CLIENT_ID_INVALID, "an empty client id for a session that lasts")
         if connect.will is not None:
             self._check_will(connect, connect.will)
-        if connect.user is None or connect.password is None:
+        mechanism, response = PLAIN, b""
+        if connect.user is not None and connect.password is not None:
+            name = connect.user.rpartition(":")[2]
+            response = b"\0" + name.encode() + b"\0" + connect.password
+        elif connect.password is None and EXTERNAL in self.mechanisms:
+            mechanism = EXTERNAL
+        else:
             raise PacketError(BAD_CREDENTIALS, "no user name and password")
         self._connect = connect
         self.state = STARTING
-        name = connect.user.rpartition(":")[2]
         try:
-            self.session.authenticate(MECHANISM, b"\0" + name.encode() + b"\0" + connect.password)
+            self.session.authenticate(mechanism, response)
         except Refused as error:
-            self.refuse(error, MECHANISM)
+            self.refuse(error, mechanism)
 
     def _check_will(self, connect: Connect, will: Will) -> None:
         """Check a will, so that it can be published at the end. Raises: PacketError."""
@@ -277,8 +283,8 @@ class MqttConnection(Connection):
     def _open(self) -> None:
         """Open the vhost, take over the client id, and begin the session. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
-        assert connect is not None and connect.user is not None and isinstance(session, MqttSessionOfConnection)
-        named, colon, _ = connect.user.rpartition(":")
+        assert connect is not None and isinstance(session, MqttSessionOfConnection)
+        named, colon, _ = (connect.user or "").rpartition(":")
         session.open(named if colon else context.default_vhost)
         self._vhost = vhost = session.vhost
         assert vhost is not None

@@ -172,7 +172,7 @@ def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
     ports = [
         ("amqp", server.host, listener.port),
         ("amqp/ssl", server.host, listener.tls_port),
-        ("mqtt", settings.mqtt.host or server.host, listener.other_ports.get("mqtt", 0)),
+        *[(name, settings.mqtt.host or server.host, port) for name, port in listener.other_ports.items()],
         *_http_ports(broker),
     ]
     return [
