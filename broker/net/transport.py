@@ -510,10 +510,10 @@ class Transport(Outlet):
         self.flush()
         self._read_again()
 
-    def tell_failed(self, close: bytes) -> None:
-        """Send the frame `close` and discard the output that waits: the broker has failed."""
+    def tell_failed(self, fault: ConnectionFault) -> None:
+        """Send the last words and discard the output that waits: the broker has failed."""
         if self.is_open and not self._socket.is_closing():
-            self._socket.write(close)
+            self._socket.write(self.connection.last_words(fault))
 
     def send_close(self) -> None:
         """Ask the client to close, because the broker stops, and read again for its close-ok."""

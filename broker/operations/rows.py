@@ -247,7 +247,7 @@ def connection_row(node: str, session: SessionOfConnection, *, blocked: bool) ->
         "peer_host": peer.address,
         "peer_port": peer.port,
         "port": peer.server_port,
-        "protocol": "AMQP 0-9-1",
+        "protocol": connection.protocol,
         "publishes_lost": 0 if session.vhost is None else session.vhost.tally.lost.of(session.name, user),
         "recv_cnt": 0,
         "send_cnt": 0,
