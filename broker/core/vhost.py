@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that go in one turn
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses go in one turn
 HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
 
 
@@ -246,6 +247,15 @@ class Vhost:
 
     def _begin_sweep(self) -> None:
         self.sweep.begin(self.queues, self.exchanges)
+
+    def forget_misses(self) -> Iterator[None]:
+        """Free, in steps, what only decides whether caches admit a key."""
+        self.publish_caches.forget_misses()
+        self.router.forget_misses()
+        for number, exchange in enumerate(list(self.exchanges.values()), 1):
+            exchange.forget_misses()
+            if number % FORGOTTEN_AT_ONCE == 0:
+                yield
 
     def _resolve_again(self) -> None:
         self.publish_caches.drop_all()

@@ -32,6 +32,11 @@ class PublishCaches:
         for cache in self._by_user.values():
             cache.drop_all()
 
+    def forget_misses(self) -> None:
+        """Free what only decides whether a publish is admitted."""
+        for cache in self._by_user.values():
+            cache.forget_misses()
+
     def end(self) -> None:
         """Drop the caches, because the vhost is deleted."""
         self.drop_all()
