@@ -59,6 +59,7 @@ LOADS: Final = {
     "S4-16": CountedLoad(("fanout", "-s", "16", "-c", "1000", "-a"), 1_000, copies=50),
     "S4-1024": CountedLoad(("fanout", "-s", "1024", "-c", "1000", "-a"), 1_000, copies=50),
     "S6-16": CountedLoad(("latency", "-s", "16", "-r", "500", "-a", *_NEW_KEYS), 1_000),
+    "S7": CountedLoad(("throughput", "-y", "0", "-s", "100", "-c", "1000", "--persistent"), 20_000),
     "S8": CountedLoad(("churn", "connections", "-w", "1"), 1_000),
     "S9": CountedLoad(("pingpong",), 2_000),
     "S9-persistent": CountedLoad(("pingpong", "--persistent"), 1_000),

@@ -1,4 +1,4 @@
-"""What a suite is: its parts, their extent, and how its figures are shown."""
+"""The suites: the parts of each, their extent, and how its figures are shown."""
 
 from __future__ import annotations
 

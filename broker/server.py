@@ -139,7 +139,7 @@ class BrokerServer:
             self._timers.close()
             await self._opened.aclose()
             raise
-        self._shared.served = True
+        self._shared.serve()
         self.started_s = time.monotonic() - self._began
         _log.info(
             "server.started",
@@ -292,7 +292,7 @@ class BrokerServer:
     async def _take_settings(self, settings: Settings) -> None:
         """Apply settings, none of which needs a restart. Raises: TlsUnusable, having changed nothing."""
         await self._ports.take_settings(settings)
-        self._shared.settings = settings
+        self._shared.take_settings(settings)
         for part in self.parts[1:]:
             await part.take_settings(settings)
         await self._certificates.renew()

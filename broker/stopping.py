@@ -24,11 +24,11 @@ class Stopping:
             tell(self._last)
 
     def wait_for(self, what: str, **facts: Any) -> None:
-        """Say what is waited for."""
+        """Report what the stop waits for."""
         self._say({"waits_for": what, **facts})
 
     def finish(self) -> None:
-        """Say that everything is written down and nothing is waited for."""
+        """Report that everything is written and that the stop waits for nothing."""
         self._say({"stopped": True})
 
     def _say(self, step: Mapping[str, Any]) -> None:

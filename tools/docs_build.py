@@ -1,4 +1,4 @@
-"""What `mkdocs.yml` asks for beside docs/: pages that live elsewhere in the project, and links that lead to them.
+"""The pages that `mkdocs.yml` adds to docs/ from elsewhere in the project, and the links to them.
 
 The Markdown in the project is written for a reader of the folder: `docs/store.md` links `../ARCHITECTURE.md`, and
 `README.md` links `docs/store.md`. The site has one flat folder, so `on_page_markdown` rewrites those links.

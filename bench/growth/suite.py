@@ -1,4 +1,4 @@
-"""Whether a message costs the same in a large broker, whether each client gets its share, and how long others wait."""
+"""The growth of costs in a large broker, the share of each client, and the pauses of others."""
 
 from __future__ import annotations
 

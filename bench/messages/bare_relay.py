@@ -1,4 +1,4 @@
-"""What no broker can go below: a bare relay of the same bytes."""
+"""A bare relay of the same bytes: the cost below which no broker can go."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an overlay costs: its links, its brokers and its subscriptions."""
+"""The cost of an overlay: its links, its brokers and its subscriptions."""

@@ -1,4 +1,4 @@
-"""What a connection of subscribers received: how much when, and whether anything is missing, double or out of order."""
+"""The messages that subscribers received on one connection: times, losses, doubles and breaks of order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forwarded message costs a middle broker, beside S1 on a broker without an overlay, in turn.
+"""The cost of a forwarded message in a middle broker, beside S1 on a broker without an overlay, in turn.
 
 S1 is transient, without confirms and acks, from one publisher to one consumer at full speed. The overlay's chain gets
 the same load: a leaf for the publisher, one broker between, a leaf for the consumer.

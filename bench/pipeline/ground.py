@@ -1,4 +1,4 @@
-"""What the parts share: one Spark session, the slots, the lake, and contestants that run in turn."""
+"""The parts' common ground: one Spark session, the slots, the lake, and contestants that run in turn."""
 
 from __future__ import annotations
 

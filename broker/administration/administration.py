@@ -292,9 +292,7 @@ class Administration(Definitions):
 
         Return the vhosts that have other policies now.
         """
-        known = await finished(keying_rows(await finished(self.documenting())))
-        wanted = await finished(keying_rows(stored))
-        gone = [key for key in known if key not in wanted]
+        gone, changed = await finished(self._differing(stored))
         for part, name, *_ in gone:
             if part == "vhosts":
                 if name in self.vhosts:
@@ -303,7 +301,6 @@ class Administration(Definitions):
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
         swept = self._discard(gone) if gone else set()
-        changed = await finished(_reading_changes(known, wanted))
         for vhost in changed.vhosts:
             if vhost.name not in self.vhosts and not self.vhosts.is_down(vhost.name):
                 await self.vhosts.add(vhost.name)
@@ -313,6 +310,17 @@ class Administration(Definitions):
         self.version = version
         self._store.applied(version)
         return swept.union(policy.vhost for policy in changed.policies)
+
+    def _differing(self, stored: Mapping[str, Any]) -> Generator[None, None, tuple[list[Key], Document]]:
+        """Return the keys that stored definitions lack, and their new or other entries, in steps of one row."""
+        known = yield from self.keying()
+        wanted = yield from keying_rows(stored)
+        rows: dict[str, list[Any]] = {}
+        for key, row in wanted.items():
+            if not same_row(known.get(key), row):
+                rows.setdefault(key[0], []).append(row)
+            yield
+        return [key for key in known if key not in wanted], (yield from reading_document(rows))
 
     def _taking(self, changed: Document) -> Generator[None, None, None]:
         for user in changed.users:
@@ -359,16 +367,6 @@ class Administration(Definitions):
         except Exception as error:
             self._fail(error)
             raise
-
-
-def _reading_changes(known: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> Generator[None, None, Document]:
-    """Return the entries of the rows that are new or others, in steps of one row."""
-    rows: dict[str, list[Any]] = {}
-    for key, row in wanted.items():
-        if not same_row(known.get(key), row):
-            rows.setdefault(key[0], []).append(row)
-        yield
-    return (yield from reading_document(rows))
 
 
 def _stored_user(entry: UserEntry) -> User:

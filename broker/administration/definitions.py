@@ -56,12 +56,22 @@ class Definitions(ABC):
     """The definitions of a broker: those in force, or a draft of them."""
 
     def __init__(self, users: Users, permissions: Permissions) -> None:
-        self.users = users
-        self.permissions = permissions
+        self._users = users
+        self._permissions = permissions
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[ParameterKey, Any] = {}
         self.global_parameters: dict[str, Any] = {}
         self.importing: dict[str, Any] | None = None  # a document that is checked and partly applied
+
+    @property
+    def users(self) -> Users:
+        """The users."""
+        return self._users
+
+    @property
+    def permissions(self) -> Permissions:
+        """The permissions of the users."""
+        return self._permissions
 
     @property
     @abstractmethod
@@ -102,7 +112,7 @@ class Definitions(ABC):
         """Build `document` in steps of one user, vhost or policy."""
         names = self.vhost_names
         users: list[dict[str, Any]] = []
-        for user in self.users.stored():
+        for user in self._users.stored():
             users.append(user.to_json())
             yield
         policies: list[dict[str, Any]] = []
@@ -116,8 +126,8 @@ class Definitions(ABC):
         return {
             "users": users,
             "vhosts": vhosts,
-            "permissions": self.permissions.to_json(),
-            "topic_permissions": self.permissions.topics.to_json(),
+            "permissions": self._permissions.to_json(),
+            "topic_permissions": self._permissions.topics.to_json(),
             "policies": policies,
             "parameters": [
                 *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
@@ -128,6 +138,10 @@ class Definitions(ABC):
             ],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
         }  # fmt: skip
+
+    def keying(self) -> Generator[None, None, dict[Key, Any]]:
+        """Return the rows of `document` by their keys, in steps of one row."""
+        return (yield from keying_rows((yield from self.documenting())))
 
     def take(self, document: Document) -> None:
         """Apply all parts of a document except its users; its vhosts exist. Raises: ValueError."""
@@ -166,15 +180,41 @@ class Draft(Definitions):
     """
 
     def __init__(self, source: Definitions, offline: Mapping[str, OfflineVhost]) -> None:
-        """Copy definitions. Cost: O(definitions) references; patterns stay compiled."""
-        users = source.users.copy()
-        super().__init__(users, source.permissions.copy(users))
+        """Copy definitions; the users, when the change asks for them. Cost: O(definitions) references."""
+        super().__init__(source.users, source.permissions)
+        self._has_own_users = False
         self._policies = {name: source.policies(name).copy() for name in source.vhost_names}
         self._offline = offline
         self.vhost_facts = {name: dict(facts) for name, facts in source.vhost_facts.items()}
         self.parameters = dict(source.parameters)
         self.global_parameters = dict(source.global_parameters)
         self.importing = source.importing
+
+    @property
+    def users(self) -> Users:
+        """The users, copied."""
+        self._copy_users()
+        return self._users
+
+    @property
+    def permissions(self) -> Permissions:
+        """The permissions, copied with their users."""
+        self._copy_users()
+        return self._permissions
+
+    def _copy_users(self) -> None:
+        if not self._has_own_users:
+            self._has_own_users = True
+            self._users = self._users.copy()
+            self._permissions = self._permissions.copy(self._users)
+
+    def begin_import(self, document: dict[str, Any]) -> None:
+        """Write down a document that is being applied: after a crash the next start finishes it."""
+        self.importing = document
+
+    def end_import(self) -> None:
+        """Forget the document that was being applied."""
+        self.importing = None
 
     @property
     def vhost_names(self) -> list[str]:

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import VHOST_LIMITS, Definitions, Draft, Key, keying_rows, policy_of, same_row
+from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of, same_row
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
@@ -131,14 +131,14 @@ class DefinitionsImport:
         self._document = replace(self._document, queues=tuple(await finished(self._typing_queues())))
         await self._check()
         administration = self._administration
-        self._tally = ImportTally(self._document, await finished(_rows(administration)))
+        self._tally = ImportTally(self._document, await finished(administration.keying()))
         await finished(self._comparing(self._tally))
         changed = any(self._absent.values()) or await finished(self._changing_definitions())
         if changed:
             await self._rehearsed()
             await self._apply(self._tally)
         self.skipped = [*self._ignored(), *self._refused.values(), *self.skipped]
-        await finished(self._tally.comparing(await finished(_rows(administration))))
+        await finished(self._tally.comparing(await finished(administration.keying())))
         return changed
 
     async def _apply(self, tally: ImportTally) -> None:
@@ -182,8 +182,8 @@ class DefinitionsImport:
             return True
         draft = Draft(administration, administration.vhosts.offline)
         yield from draft.taking_import(self._document, self._users)
-        wanted = yield from _rows(draft)
-        known = yield from _rows(administration)
+        wanted = yield from draft.keying()
+        known = yield from administration.keying()
         if wanted.keys() != known.keys():
             return True
         for key, row in wanted.items():
@@ -198,15 +198,15 @@ class DefinitionsImport:
             if vhost.name not in draft.vhost_names:
                 draft.add_vhost(vhost.name, vhost.facts)
                 self._made.append(vhost.name)
-        draft.importing = {**written, MADE: self._made}
+        draft.begin_import({**written, MADE: self._made})
 
     def _give_up(self, draft: Draft) -> None:
-        draft.importing = None
+        draft.end_import()
         for name in set(draft.vhost_names).intersection(self._made):
             draft.drop_vhost(name)
 
     def _finish(self, draft: Draft) -> Generator[None, None, None]:
-        draft.importing = None
+        draft.end_import()
         return draft.taking_import(self._document, self._users)
 
     def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
@@ -384,12 +384,6 @@ class DefinitionsImport:
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
-def _rows(definitions: Definitions) -> Generator[None, None, dict[Key, Any]]:
-    """Return the rows of definitions by their keys, in steps of one row."""
-    document = yield from definitions.documenting()
-    return (yield from keying_rows(document))
-
-
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
     """Name the place of an entry that is refused. Raises: BadDefinitions."""
@@ -415,9 +409,7 @@ def _touch(touched: Touched, entry: Entry) -> None:
     elif isinstance(entry, QueueEntry):
         touched.queues.add(entry.name)
     else:
-        touched.exchanges.add(entry.source)
-        (touched.exchanges if entry.to_exchange else touched.queues).add(entry.destination)
-        touched.bindings += 1
+        touched.add_binding(entry.source, entry.destination, to_exchange=entry.to_exchange)
 
 
 def _is_there(vhost: Vhost, entry: Entry) -> bool:

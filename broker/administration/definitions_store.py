@@ -39,7 +39,7 @@ class DefinitionsStore(Protocol):
         """Return when every broker that shares the definitions follows a version. Raises: ValueError."""
 
     async def swept(self, vhosts: Iterable[str], /) -> None:
-        """Hear that every broker has applied changed policies of some vhosts to all queues. Raises: ValueError."""
+        """Note that every broker has applied changed policies of some vhosts to all queues. Raises: ValueError."""
 
 
 class LocalDefinitions:

@@ -105,11 +105,7 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
         await DefinitionsImport(document, administration, rehearsal, _tell, made=made).run()
     except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
-
-        def abandon(draft: Draft) -> None:
-            draft.importing = None
-
-        await administration.change(abandon)
+        await administration.change(Draft.end_import)
 
 
 async def _begin(

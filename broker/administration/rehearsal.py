@@ -39,6 +39,12 @@ class Touched:
     queues: set[str] = field(default_factory=set)
     bindings: int = 0
 
+    def add_binding(self, source: str, destination: str, *, to_exchange: bool) -> None:
+        """Add a binding and what it binds."""
+        self.exchanges.add(source)
+        (self.exchanges if to_exchange else self.queues).add(destination)
+        self.bindings += 1
+
 
 class _Idle(QueueWorker[Queue]):
     """The worker and committer of a vhost in which nothing is published."""

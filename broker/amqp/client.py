@@ -17,7 +17,16 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.errors import ConnectionFault, ProtocolError
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, HEARTBEAT, FrameCutter, Octets
+from broker.amqp.framing import (
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    HEARTBEAT,
+    NO_FRAME,
+    FrameCutter,
+    Octets,
+)
 from broker.amqp.handshake import PROTOCOL_HEADER
 from broker.amqp.lenient_methods import OpenAny
 
@@ -76,6 +85,16 @@ class ArrivingContent:
         self.missing_bytes = 0
         self.parts: list[Octets] = []
 
+    def take_header(self, octets: Octets) -> None:
+        """Take the content header, which says how many bytes of body follow."""
+        self.header = bytes(octets)
+        (self.missing_bytes,) = BODY_BYTES.unpack_from(octets, BODY_BYTES_AT)
+
+    def take_body(self, octets: Octets) -> None:
+        """Take a part of the body."""
+        self.parts.append(octets)
+        self.missing_bytes -= len(octets)
+
 
 class ClientConnection:
     """Logs in, opens a vhost and channels, and then sends and receives.
@@ -127,7 +146,7 @@ class ClientConnection:
         cutter.feed(data)
         cutter.begin()
         try:
-            while self.state is not ClientState.CLOSED and (frame := cutter.next_frame()) is not None:
+            while self.state is not ClientState.CLOSED and (frame := cutter.next_frame())[0] != NO_FRAME:
                 kind, channel, payload, part = frame
                 if kind == FRAME_METHOD:
                     self._method(channel, decode_method(payload), payload)
@@ -175,13 +194,11 @@ class ClientConnection:
         """Take a content header or a part of a body. Raises: 501 for a large message, 505 if none was announced."""
         content = self._contents.get(channel)
         if content is not None and kind == FRAME_HEADER and not content.header and len(octets) >= HEADER_MIN_BYTES:
-            content.header = bytes(octets)
-            (content.missing_bytes,) = BODY_BYTES.unpack_from(octets, BODY_BYTES_AT)
+            content.take_header(octets)
             if self._max_message_bytes is not None and content.missing_bytes > self._max_message_bytes:
                 raise ConnectionFault(501, f"a message of {content.missing_bytes} bytes")
         elif content is not None and kind == FRAME_BODY and content.header and len(octets) <= content.missing_bytes:
-            content.parts.append(octets)
-            content.missing_bytes -= len(octets)
+            content.take_body(octets)
         else:
             raise ConnectionFault(505, f"an unexpected frame of type {kind}")
         if not content.missing_bytes:

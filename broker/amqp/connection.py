@@ -35,7 +35,7 @@ from broker.amqp.control import (
     opens_channel,
 )
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
-from broker.amqp.framing import FRAME_METHOD, RUN_OF_PUBLISHES, FrameCutter, PublishRun
+from broker.amqp.framing import FRAME_METHOD, NO_FRAME, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.handshake import (
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
@@ -167,7 +167,7 @@ class Connection(ConnectionOutput):
         limit_bytes = self.limits.unsent_max_bytes
         while not held:
             try:
-                while (frame := cutter.next_frame()) is not None:
+                while (frame := cutter.next_frame())[0] != NO_FRAME:
                     kind, number, payload, run = frame
                     channel = self.channels.get(number)
                     if channel is None:

@@ -58,6 +58,10 @@ class Withheld:
         self.number = number
         self.then = then
 
+    def wait_for(self, number: int) -> None:
+        """Wait for a change."""
+        self.number = number
+
 
 class ConnectionOutput:
     """The half of a connection that its channels write to.

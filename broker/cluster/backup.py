@@ -22,7 +22,7 @@ __all__ = ["CHUNKS", "NOT_COPIED", "back_up", "copying", "newest_numbers", "quot
 
 NOT_COPIED: Final = "cluster"
 """The table with the version of the schema; the head of the file has what a restore needs of it."""
-SEQUENCES: Final = ("number_of_call", "stream_number", "arrival_of_consumer")
+SEQUENCES: Final = ("number_of_call", "level_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
 ATTEMPTS: Final = 10  # a table is added between the look and the lock once per 256 MiB
 

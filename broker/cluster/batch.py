@@ -32,7 +32,7 @@ Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and th
 
 
 class Share:
-    """The messages of one stream in a batch.
+    """The messages of one level in a batch.
 
     Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody; ``refused`` are
         left out, because PostgreSQL refused them in an earlier attempt. ``sent_mine`` and ``sent_free`` are what the
@@ -55,8 +55,8 @@ class Share:
         "slot",
     )
 
-    def __init__(self, stream: int, queue: int) -> None:
-        self.slot = SharedSlot(stream, 0, 0)
+    def __init__(self, level: int, queue: int) -> None:
+        self.slot = SharedSlot(level, 0, 0)
         self.queue = queue
         self.brief: list[int] = []
         self.records: array[int] = array("I")
@@ -72,7 +72,7 @@ class Share:
     def add(self, first: int, count: int, mine: int, size_bytes: int) -> None:
         """Append messages with consecutive records, of which the first `mine` are leased to this node."""
         self.records.extend(range(first, first + count))
-        self.slot.count += count
+        self.slot.grow(count)
         self.size_bytes += size_bytes
         self.mine.extend(b"\1" * mine)
         self.free.extend(bytes(mine))
@@ -186,7 +186,7 @@ class GatheringBatch:
 
     def __init__(self) -> None:
         self.writer = ChunkWriter()
-        self.shares: dict[int, Share] = {}  # by stream
+        self.shares: dict[int, Share] = {}  # by level
         self.sent: list[Share] = []
         self.confirms: list[tuple[Confirmable, int]] = []
         self.synchronous = False
@@ -245,11 +245,11 @@ class GatheringBatch:
         origin = self._origins[place] if place >= 0 else None
         return None if origin is None else (origin[0], origin[1] + record - self._starts[place])
 
-    def share(self, stream: int, queue: int) -> Share:
-        """Return the share of a stream of a queue; a new one if it has none."""
-        share = self.shares.get(stream)
+    def share(self, level: int, queue: int) -> Share:
+        """Return the share of a level of a queue; a new one if it has none."""
+        share = self.shares.get(level)
         if share is None:
-            share = self.shares[stream] = Share(stream, queue)
+            share = self.shares[level] = Share(level, queue)
         return share
 
     def settling(self, slot: SharedSlot) -> bitarray:
@@ -304,16 +304,16 @@ class GatheringBatch:
     def close(self) -> SharedCall | None:
         """Return the call, None when there is nothing to commit; nothing is added afterwards.
 
-        What was settled since it was added is not part of the call, and neither is a stream without other messages.
-        Streams and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
+        What was settled since it was added is not part of the call, and neither is a level without other messages.
+        Levels and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
         It may be called again after `leave_out`.
         """
         settled = self._all_settled()
         sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]
         parts: list[bytes] = []
         if sent:
-            streams = [share.slot.stream for share in sent]
-            chunk = self.writer.encode(streams, [share.records for share in sent], self._wanted())
+            levels = [share.slot.level for share in sent]
+            chunk = self.writer.encode(levels, [share.records for share in sent], self._wanted())
             parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
         slots = sorted([slot for slot in settled if slot.number], key=attrgetter("place"))
         used = self._ranges_used()
@@ -323,20 +323,20 @@ class GatheringBatch:
         return SharedCall(
             atomic=bool(self._atomic) or bool(self._numbers),
             parts=parts,
-            s_stream=[share.slot.stream for share in sent],
+            s_level=[share.slot.level for share in sent],
             s_count=[share.slot.count for share in sent],
             s_bytes=[share.size_bytes for share in sent],
             s_mine=[share.sent_mine for share in sent],
             s_free=[share.sent_free for share in sent],
             s_due=[share.due_ms or None for share in sent],
             s_sizes=[self._sizes(share) if share.sized else None for share in sent],
-            t_stream=[slot.stream for slot in slots],
+            t_level=[slot.level for slot in slots],
             t_number=[slot.number for slot in slots],
             t_bits=[settled[slot] for slot in slots],
             u_producer=[one[0] for one in used],
             u_first=[one[1] for one in used],
             u_last=[one[2] for one in used],
-            n_stream=[share.slot.stream for share in brief],
+            n_level=[share.slot.level for share in brief],
             n_queue=[share.queue for share in brief],
             n_bits=[share.brief_bits for share in brief],
         )

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerNode", "NodeClients"]
 
 WATCH_S: Final = 0.1
-REPORTED_STREAMS_MAX: Final = 1000  # of which a beat tells how many messages the node has
+REPORTED_LEVELS_MAX: Final = 1000  # of which a beat tells how many messages the node has
 
 
 class NodeClients(Protocol):
@@ -154,8 +154,7 @@ class BrokerNode:
             await follower.swept()
             await self.data.drain()
 
-        self.definitions.flushed = flushed
-        self.definitions.limits_changed = self.topology.replace_limits
+        self.definitions.attach(flushed, self.topology.replace_limits)
         self._follows = True
         self._tasks.start(self.definitions.run(follower))
 
@@ -255,9 +254,9 @@ class BrokerNode:
         self.consumers.heard(hint)
 
     def _queue_of(self, number: int) -> SharedQueue | None:
-        """Return the queue of a stream."""
-        stream = self.data.streams.by_number.get(number)
-        return stream.queue if stream is not None and isinstance(stream.queue, SharedQueue) else None
+        """Return the queue of a level."""
+        level = self.data.levels.by_number.get(number)
+        return level.queue if level is not None and isinstance(level.queue, SharedQueue) else None
 
     def _block(self, reason: str) -> None:
         if not self._blocked:
@@ -269,12 +268,12 @@ class BrokerNode:
         ready: dict[int, int] = {}
         held = slots = 0
         for queue in self.consumers.queues:
-            for stream in queue.levels:
-                manager = stream.manager
+            for level in queue.levels:
+                manager = level.manager
                 held += manager.ready + manager.unacked
                 slots += len(manager.slots) - 1
-                if manager.ready and len(ready) < REPORTED_STREAMS_MAX:
-                    ready[stream.number] = manager.ready
+                if manager.ready and len(ready) < REPORTED_LEVELS_MAX:
+                    ready[level.number] = manager.ready
         return {"held": held, "slots": slots, "clients": self.clients.count, "version": __version__, "ready": ready}
 
 
@@ -305,7 +304,7 @@ class SharedParts:
     def level_of(
         self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Queue], persists_all: bool
     ) -> SharedLevel:
-        """Return a stream of a new queue."""
+        """Return a level of a new queue."""
         return self._node.data.level_of(queue, level, number, ports, persists_all)
 
     def committer(self, *_: object) -> SharedCommitter:
@@ -318,7 +317,7 @@ class SharedParts:
 
     def store(self, _recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
         """Return the store, which adds messages to the batch of the node."""
-        return SharedStore(self._node.data.streams, lambda mark: producer_key(self._vhost, producer_of(mark)))
+        return SharedStore(self._node.data.levels, lambda mark: producer_key(self._vhost, producer_of(mark)))
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:
         """Return the messages of a queue on all nodes, for an operator."""

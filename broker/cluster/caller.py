@@ -42,7 +42,7 @@ class Caller:
 
     def __init__(
         self,
-        streams: SharedLevels,
+        levels: SharedLevels,
         database: Database,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -50,12 +50,12 @@ class Caller:
         returned: Callable[[list[Returned]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` is called with free messages: slot number, streams and chunk. `fail` is called with the error that
+        """`freed` is called with free messages: slot number, levels and chunk. `fail` is called with the error that
         ended a call: a defect, or the end of the epoch.
 
         `returned` is called with the messages that a refused transaction had settled.
         """
-        self._streams = streams
+        self._levels = levels
         self._database = database
         self._loop = loop
         self._freed = freed
@@ -64,7 +64,7 @@ class Caller:
         self._loader = ChunkLoader()
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
-        self._tasks = Tasks(fail, streams.schedule)
+        self._tasks = Tasks(fail, levels.schedule)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._fill_until = 0.0
@@ -80,27 +80,27 @@ class Caller:
     @property
     def busy(self) -> bool:
         """Whether a call runs, or will follow at once."""
-        return self._tasks.busy or self._urgent or bool(self._waiting) or self._streams.batch.publishes
+        return self._tasks.busy or self._urgent or bool(self._waiting) or self._levels.batch.publishes
 
     @property
     def pending_bytes(self) -> int:
         """How many bytes wait to be committed."""
-        running = self._streams.running
-        return self._streams.batch.size_bytes + (0 if running is None else running.size_bytes)
+        running = self._levels.running
+        return self._levels.batch.size_bytes + (0 if running is None else running.size_bytes)
 
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
         self._waiting.append(confirmable)
-        self._streams.schedule()
+        self._levels.schedule()
 
     def commit_soon(self) -> None:
         """Commit what was gathered as soon as no call runs."""
         self._urgent = True
-        self._streams.schedule()
+        self._levels.schedule()
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
-        if not self._tasks.busy and not (self._streams.batch.publishes or self._streams.batch.settles):
+        if not self._tasks.busy and not (self._levels.batch.publishes or self._levels.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self._drains.append(future)
@@ -111,7 +111,7 @@ class Caller:
         """Start a call when one is due, and confirm those that wait for none."""
         if self._tasks.busy or self._closed:
             return
-        batch = self._streams.batch
+        batch = self._levels.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
             wait_s = 0.0 if self._urgent or batch.size_bytes >= FILL_BYTES else self._fill_until - self._loop.time()
             if wait_s <= 0:
@@ -126,8 +126,8 @@ class Caller:
 
     def forget(self) -> None:
         """Drop the gathering batch and its waiters: the epoch of this node has ended."""
-        self._streams.drop_batch()
-        self._streams.unsaved.clear()
+        self._levels.drop_batch()
+        self._levels.unsaved.clear()
         self._take_waiting()
         self._urgent = False
         self._fail_waiters(self._take_drains(), Fenced("the epoch of this node has ended"))
@@ -147,7 +147,7 @@ class Caller:
             self._timer.cancel()
             self._timer = None
         self._urgent = False
-        batch = self._streams.next_batch()
+        batch = self._levels.next_batch()
         for confirmable in self._take_waiting():
             batch.wait(confirmable, confirmable.published)
             if not isinstance(confirmable, ChannelConfirms):
@@ -155,9 +155,9 @@ class Caller:
         drains = self._take_drains()
         call = batch.close()
         if call is None:  # everything has been settled since
-            self._streams.call_ended()
+            self._levels.call_ended()
             self._confirm(batch.confirms, drains)
-            self._streams.schedule()
+            self._levels.schedule()
             return
         self._tasks.start(self._run(batch, call, drains))
 
@@ -169,7 +169,7 @@ class Caller:
             self._fail_waiters(drains, error)
             raise
         finally:
-            self._streams.call_ended()
+            self._levels.call_ended()
 
     async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
         """Commit a batch, without atomic work that full queues refuse and work that could never be accepted."""
@@ -190,8 +190,8 @@ class Caller:
             except StatementRefused:
                 left_out = batch.leave_all_out()
                 for share in batch.sent:
-                    if (stream := self._streams.by_number.get(share.slot.stream)) is not None:
-                        stream.refuse(share.slot)
+                    if (level := self._levels.by_number.get(share.slot.level)) is not None:
+                        level.refuse(share.slot)
                 settled += _returned(left_out)
                 self._tell(left_out)
                 left = batch.close()
@@ -209,15 +209,15 @@ class Caller:
         """Handle the answer to a call."""
         batch.committed(committed.number)
         if not batch.synchronous:
-            self._streams.unsaved.add(batch.settlements(), self._loop.time())
+            self._levels.unsaved.add(batch.settlements(), self._loop.time())
         elif not committed.repeated:  # the database may have crashed between two attempts
-            self._streams.unsaved.clear()
+            self._levels.unsaved.clear()
         if committed.refused:
             rows = committed.refused
             left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
             self._dead_letter(batch, call, rows, left_out)
             self._tell(left_out)
-        freed = [share.slot.stream for share in batch.sent if share.sent_free.any()]
+        freed = [share.slot.level for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
 
@@ -227,12 +227,12 @@ class Caller:
         """Dead-letter what full queues refused, if PostgreSQL says so, except for atomic work."""
         for row in rows:
             share = batch.sent[row.place]
-            stream = self._streams.by_number.get(share.slot.stream)
-            if row.dead_letters and stream is not None:
+            level = self._levels.by_number.get(share.slot.level)
+            if row.dead_letters and level is not None:
                 indexes = [index for index in row.bits.search(1) if share.records[index] not in left_out.records]
                 chunk = Chunk(b"".join(call.parts))
-                for message in self._loader.load(chunk, share.slot.stream, indexes, share.slot.count):
-                    stream.dead_letter_unleased(message, "maxlen")
+                for message in self._loader.load(chunk, share.slot.level, indexes, share.slot.count):
+                    level.dead_letter_unleased(message, "maxlen")
 
     def _tell(self, left_out: LeftOut) -> None:
         """Tell publishers what full queues refused; their confirms become nacks."""
@@ -286,9 +286,7 @@ def _returned(left_out: LeftOut) -> list[Returned]:
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)
-        one.bits[: len(bits)] |= bits
-        if slot.delivered:
-            one.seen |= one.bits
+        one.add(bits, seen=slot.delivered)
         found.append(one)
     return found
 

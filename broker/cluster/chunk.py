@@ -1,4 +1,4 @@
-"""Chunks: the messages of one batch as bytes, with an index by stream in front. Pure: bytes or messages in and out.
+"""Chunks: the messages of one batch as bytes, with an index by level in front. Pure: bytes or messages in and out.
 
 All integers are little-endian.
 
@@ -12,13 +12,13 @@ All integers are little-endian.
     20  u32 records                                   32      route (exchange, key as short strings), content header
     24  u32 runs
     28  u32 kinds
-    32  u32 streams
+    32  u32 levels
     36  u64 bytes of the bodies
 
 The index follows the head: the body size of each record (u32), the kind of each run of records (u32), the length of
-each run (u32), the number of each stream (i64), how many messages each stream has (u32), the records of the streams,
-one stream after the other (u32), and the kinds. The bodies follow the index. A message that went to several streams is
-one record. The index of a message in its slot is its place among the records of the stream.
+each run (u32), the number of each level (i64), how many messages each level has (u32), the records of the levels,
+one level after the other (u32), and the kinds. The bodies follow the index. A message that went to several levels is
+one record. The index of a message in its slot is its place among the records of the level.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ class ChunkWriter:
         self.runs.append(1)
         self.bytes += 8
 
-    def encode(self, streams: Sequence[int], records: Sequence[array[int]], wanted: bytearray | None = None) -> bytes:
+    def encode(self, levels: Sequence[int], records: Sequence[array[int]], wanted: bytearray | None = None) -> bytes:
         """Return the chunk.
 
-        Shapes: ``records[n]`` are those of ``streams[n]``, arrays of u32. Of records for which `wanted` has a 0 the
+        Shapes: ``records[n]`` are those of ``levels[n]``, arrays of u32. Of records for which `wanted` has a 0 the
             body is left out, because no node will read it.
         """
         bodies = self.bodies
@@ -147,13 +147,13 @@ class ChunkWriter:
                 _octets(array(_U32, [len(body) for body in bodies])),
                 _octets(array(_U32, self.kinds)),
                 _octets(array(_U32, self.runs)),
-                _octets(array(_I64, streams)),
+                _octets(array(_I64, levels)),
                 _octets(array(_U32, [len(one) for one in records])),
                 b"".join([_octets(one) for one in records]),
                 b"".join(self._kinds),
             )
         )
-        counts = (len(bodies), len(self.runs), len(self._kinds), len(streams), len(content))
+        counts = (len(bodies), len(self.runs), len(self._kinds), len(levels), len(content))
         front_bytes = HEAD_BYTES + len(index)
         head = HEAD.pack(MAGIC, FORMAT, 0, front_bytes, 0, crc32c(content), *counts)
         checksum = _checksum(head, index)
@@ -164,18 +164,18 @@ class ChunkWriter:
 class Chunk:
     """A chunk that was read: its index, and its bodies once they are needed.
 
-    Shapes: ``kinds`` has the kind of each run; ``streams`` the records of each stream. Record ``n`` has the body
+    Shapes: ``kinds`` has the kind of each run; ``levels`` the records of each level. Record ``n`` has the body
         ``data[ends[n]:ends[n + 1]]``.
     Raises: DamagedChunk, also when only the front is there and bodies are asked for.
     """
 
-    __slots__ = ("_checked", "_kind_of", "_runs", "data", "ends", "kinds", "records", "streams")
+    __slots__ = ("_checked", "_kind_of", "_runs", "data", "ends", "kinds", "levels", "records")
 
     def __init__(self, data: bytes) -> None:
         """Read the index. Cost: O(records), most of it in array operations; `data` may end after the index."""
         if len(data) < HEAD_BYTES:
             raise DamagedChunk(f"it has {len(data)} bytes, fewer than its head")
-        magic, version, _, front_bytes, checksum, _, records, runs, kinds, streams, _ = HEAD.unpack_from(data)
+        magic, version, _, front_bytes, checksum, _, records, runs, kinds, levels, _ = HEAD.unpack_from(data)
         if magic != MAGIC:
             raise DamagedChunk("it does not begin as a chunk does")
         if version != FORMAT:
@@ -194,13 +194,13 @@ class Chunk:
         at += 4 * runs
         self._runs = _array(_U32, data, at, runs)
         at += 4 * runs
-        numbers = _array(_I64, data, at, streams)
-        at += 8 * streams
-        counts = _array(_U32, data, at, streams)
-        at += 4 * streams
-        self.streams: dict[int, array[int]] = {}
-        for place in range(streams):
-            self.streams[numbers[place]] = _array(_U32, data, at, counts[place])
+        numbers = _array(_I64, data, at, levels)
+        at += 8 * levels
+        counts = _array(_U32, data, at, levels)
+        at += 4 * levels
+        self.levels: dict[int, array[int]] = {}
+        for place in range(levels):
+            self.levels[numbers[place]] = _array(_U32, data, at, counts[place])
             at += 4 * counts[place]
         known: list[Kind] = []
         for _kind in range(kinds):
@@ -238,11 +238,11 @@ class Chunk:
             raise DamagedChunk("the checksum of its bodies is wrong")
         self._checked = True
 
-    def of(self, stream: int) -> array[int]:
-        """Return the records of a stream, in the order of the indexes in its slot. Raises: DamagedChunk."""
-        records = self.streams.get(stream)
+    def of(self, level: int) -> array[int]:
+        """Return the records of a level, in the order of the indexes in its slot. Raises: DamagedChunk."""
+        records = self.levels.get(level)
         if records is None:
-            raise DamagedChunk(f"it has no message of stream {stream}")
+            raise DamagedChunk(f"it has no message of level {level}")
         return records
 
 
@@ -251,14 +251,14 @@ class ChunkLoader(MessageLoader):
 
     __slots__ = ()
 
-    def load(self, chunk: Chunk | DamagedChunk, stream: int, indexes: list[int], count: int) -> list[Message]:
-        """Return messages of a stream, which has `count` in the chunk. HOT. Raises: DamagedChunk."""
+    def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
+        """Return messages of a level, which has `count` in the chunk. HOT. Raises: DamagedChunk."""
         if isinstance(chunk, DamagedChunk):
             raise chunk
         chunk.check()
-        records = chunk.of(stream)
+        records = chunk.of(level)
         if len(records) != count:
-            raise DamagedChunk(f"it has {len(records)} messages of stream {stream}, and its slot has {count}")
+            raise DamagedChunk(f"it has {len(records)} messages of level {level}, and its slot has {count}")
         runs = chunk.run_of()
         kinds, ends, data = chunk.kinds, chunk.ends, chunk.data
         messages: list[Message] = []

@@ -14,7 +14,7 @@ __all__ = ["ChunkReader"]
 
 CACHE_BYTES: Final = 32 << 20
 
-WantedChunk = tuple[int, int, int]  # stream, number, ring
+WantedChunk = tuple[int, int, int]  # level, number, ring
 
 
 class ChunkReader:
@@ -55,7 +55,7 @@ class ChunkReader:
                 continue
             chunk = self._kept(number)
             if chunk is None:
-                missing.append((row.stream, number, row.ring))
+                missing.append((row.level, number, row.ring))
             else:
                 found[number] = chunk
         if missing:
@@ -63,14 +63,14 @@ class ChunkReader:
         if missing:
             moved = await self._database.locate([one[0] for one in missing], [one[1] for one in missing])
             await self._fetch(moved, found)
-            for _stream, number, ring in missing:
+            for _level, number, ring in missing:
                 found.setdefault(number, DamagedChunk(f"it is not in table chunk_{ring}, nor where it may have moved"))
         return found
 
     async def _fetch(self, wanted: Sequence[WantedChunk], found: dict[int, Chunk | DamagedChunk]) -> list[WantedChunk]:
         """Read chunks into `found`, and return those that were not where they should be."""
         by_ring: dict[int, dict[int, None]] = {}
-        for _stream, number, ring in wanted:
+        for _level, number, ring in wanted:
             by_ring.setdefault(ring, {})[number] = None
         for ring, numbers in by_ring.items():
             self.reads += 1

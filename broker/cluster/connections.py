@@ -98,16 +98,25 @@ class _Connection:
         self.free = asyncio.Lock()
         self.warning = ""
 
+    def forget_warning(self) -> None:
+        """Forget what an earlier statement brought."""
+        self.warning = ""
+
     def note_warning(self, _driver: Any, message: Any) -> None:
         """Remember that a statement brought a warning, such as that a standby did not confirm a commit."""
         if message.severity == "WARNING":
             self.warning = one_line(message)
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Connections:
     """Open connections, one per lane, to one server.
 
-    As soon as one of them is lost all are closed, `lost` is called, and the object is of no more use.
+    As soon as one of them is lost all are closed, the function given to `watch` is called, and the object is of no more
+    use.
     """
 
     def __init__(self, target: ServerAddress, identity: Identity, lanes: dict[Lane, _Connection]) -> None:
@@ -115,11 +124,15 @@ class Connections:
         self.identity = identity
         self.is_broken = False
         self.reason = ""
-        self.lost: Callable[[], None] = lambda: None
+        self._lost = _nothing
         self._lanes = lanes
         for lane in lanes.values():
             lane.driver.add_termination_listener(self._ended)
             lane.driver.add_log_listener(lane.note_warning)
+
+    def watch(self, lost: Callable[[], None] = _nothing) -> None:
+        """Call a function when the connections are lost; without one, nothing."""
+        self._lost = lost
 
     @property
     def backends(self) -> list[Backend]:
@@ -134,7 +147,7 @@ class Connections:
         self.is_broken = True
         for lane in self._lanes.values():
             lane.driver.terminate()
-        self.lost()
+        self._lost()
 
     def _ended(self, _driver: Any) -> None:
         self.ended("PostgreSQL closed the connection")
@@ -185,7 +198,7 @@ class Connections:
         async with connection.free:
             if self.is_broken:
                 raise Unreachable(self.reason)
-            connection.warning = ""
+            connection.forget_warning()
             try:
                 rows: list[Any] = await connection.driver.fetch(statement, *arguments)
             except Exception as error:

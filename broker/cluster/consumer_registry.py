@@ -21,7 +21,7 @@ from broker.tasks import Tasks, WakeUp
 __all__ = ["ConsumerRegistry", "RegisteredQueue"]
 
 LOOK_S: Final = 1.0
-CONSUMERS: Final = "consumers"  # the hint that another node may be active for streams
+CONSUMERS: Final = "consumers"  # the hint that another node may be active for levels
 
 
 class RegisteredQueue(Hashable, Protocol):
@@ -51,7 +51,7 @@ class ConsumerRegistry:
         find: Callable[[int], RegisteredQueue | None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`find` returns the queue of a stream; `fail` ends the broker."""
+        """`find` returns the queue of a level; `fail` ends the broker."""
         self._database = database
         self._find = find
         self._registered: dict[RegisteredQueue, int] = {}
@@ -102,7 +102,7 @@ class ConsumerRegistry:
 
     def heard(self, hint: Hint) -> None:
         """Look for the active consumer again, because a single active consumer has left."""
-        if hint.kind == CONSUMERS and any(stream in self._waiting for stream in hint.streams):
+        if hint.kind == CONSUMERS and any(level in self._waiting for level in hint.levels):
             self._look_s = 0.0
             self._work.set()
 
@@ -161,13 +161,13 @@ class ConsumerRegistry:
         """Abandon queues for a node that died. Several nodes may do so: the first one deletes the queue."""
         self._has_orphans = False
         rows = await patiently(lambda: self._database.function("read", "orphans"))
-        streams = [row[0] for row in rows]
-        for stream in streams:
-            queue = self._find(stream)
+        levels = [row[0] for row in rows]
+        for level in levels:
+            queue = self._find(level)
             if queue is not None and not queue.consumer_count:
                 queue.abandoned()
-        if streams:
-            await patiently(lambda: self._database.acting("lease", "orphans_done", streams))
+        if levels:
+            await patiently(lambda: self._database.acting("lease", "orphans_done", levels))
             self.look_for_orphans()  # one statement returns only part of them
 
     async def _look(self) -> None:
@@ -179,7 +179,7 @@ class ConsumerRegistry:
         numbers = list(self._waiting)
         rows = await patiently(lambda: self._database.function("read", "consumers", numbers))
         for row in rows:
-            queue = self._waiting.get(row["stream"])
+            queue = self._waiting.get(row["level"])
             if queue is not None:
                 self._note_active(queue, active=row["active_node"] in (None, self._database.node))
 
@@ -188,8 +188,8 @@ class ConsumerRegistry:
             self._waiting.pop(queue.number, None)
         else:
             self._waiting[queue.number] = queue
-        for stream in queue.levels:
-            if isinstance(stream, SharedLevel):
-                stream.set_elsewhere(not active)
+        for level in queue.levels:
+            if isinstance(level, SharedLevel):
+                level.set_elsewhere(not active)
         if active:
             queue.wake()

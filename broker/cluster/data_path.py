@@ -1,4 +1,4 @@
-"""The data path of a node: the shared streams, the batch that gathers, its calls, the leases and the chunks."""
+"""The data path of a node: the shared levels, the batch that gathers, its calls, the leases and the chunks."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class DataPath:
         self.database = database
         self._loop = loop
         self._fail = failed
-        self.streams = SharedLevels(self._wake)
+        self.levels = SharedLevels(self._wake)
         self.reader = ChunkReader(database)
-        self.leases = Leases(self.streams, database, self.reader, loop, fail=failed)
+        self.leases = Leases(self.levels, database, self.reader, loop, fail=failed)
         self.caller = Caller(
-            self.streams,
+            self.levels,
             database,
             loop,
             freed=self._freed,
@@ -56,20 +56,20 @@ class DataPath:
     def level_of(
         self, queue: LevelOwner, level: int, number: int, ports: LevelPorts[Level], persists_all: bool
     ) -> SharedLevel:
-        """Return one level of a queue that several brokers share. No other stream ever has its number."""
-        return SharedLevel(queue, level, number, ports, persists_all, self.streams)
+        """Return one level of a queue that several brokers share. No other level ever has its number."""
+        return SharedLevel(queue, level, number, ports, persists_all, self.levels)
 
     def touch(self, queue: Queue) -> None:
         """Look at a queue again, because its consumers came or left."""
-        for stream in queue.levels:
-            if isinstance(stream, SharedLevel):
-                self.streams.touch(stream)
+        for level in queue.levels:
+            if isinstance(level, SharedLevel):
+                self.levels.touch(level)
 
     def ask(self, queue: Queue) -> None:
-        """Look at the streams of a queue that may have free messages, because its consumers may have room."""
-        for stream in queue.levels:
-            if isinstance(stream, SharedLevel) and stream.demand.free:
-                self.streams.touch(stream)
+        """Look at the levels of a queue that may have free messages, because its consumers may have room."""
+        for level in queue.levels:
+            if isinstance(level, SharedLevel) and level.demand.free:
+                self.levels.touch(level)
 
     async def find_levels(self, queue: Queue) -> None:
         """Make the levels of a queue that have messages, and that another node was the first to use.
@@ -82,7 +82,7 @@ class DataPath:
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
         """Lease one message for basic.get, and call `then` in a later step of the loop, also if there is none."""
-        shared = [stream for stream in reversed(queue.levels) if isinstance(stream, SharedLevel)]
+        shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
 
         def answered() -> None:
@@ -91,13 +91,13 @@ class DataPath:
             if not left:
                 then()
 
-        for stream in shared:
-            self.leases.fetch(stream, answered)
+        for level in shared:
+            self.leases.fetch(level, answered)
         if not shared:
             self._loop.call_soon(then)
 
     def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
-        """Call `freed` with the streams of which this node made messages free."""
+        """Call `freed` with the levels of which this node made messages free."""
         self._freed_also = freed
 
     @asynccontextmanager
@@ -154,7 +154,7 @@ class DataPath:
         except Exception as error:  # noqa: BLE001 - a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _freed(self, number: int, streams: list[int], parts: Sequence[bytes]) -> None:
+    def _freed(self, number: int, levels: list[int], parts: Sequence[bytes]) -> None:
         self.reader.keep(number, parts)
-        self.leases.freed(number, streams)
-        self._freed_also(streams)
+        self.leases.freed(number, levels)
+        self._freed_also(levels)

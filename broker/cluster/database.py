@@ -100,6 +100,19 @@ class Database:
         self.failing = FailingCalls(time.monotonic)
         self.link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
+    def attach(
+        self,
+        *,
+        fenced: Callable[[int, str], None],
+        reconcile: Callable[[list[LeasedRow]], None],
+        topology: Callable[[], int],
+        failed: Callable[[BaseException], None] | None,
+    ) -> None:
+        """Take the functions of the node; without `failed` a defect is raised in the loop."""
+        self.fenced, self.reconcile, self.topology = fenced, reconcile, topology
+        if failed is not None:
+            self.failed = failed
+
     # ---- life
 
     @property
@@ -246,46 +259,46 @@ class Database:
         return await self.link.finish(self._commit(self.epoch, self._sequence, synchronous, call.arguments()))
 
     async def lease(
-        self, streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
+        self, levels: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
     ) -> list[LeasedRow]:
-        """Lease up to `room` messages of each stream, from the lowest free rows whose number is at least `after`.
+        """Lease up to `room` messages of each level, from the lowest free rows whose number is at least `after`.
 
-        `able` is for how many messages in all the consumers of this node have room, of streams with limits.
+        `able` is for how many messages in all the consumers of this node have room, of levels with limits.
         """
-        rows = await self.acting("lease", "lease", streams, room, after, False, able)
+        rows = await self.acting("lease", "lease", levels, room, after, False, able)
         return [LeasedRow(*row.values()) for row in rows]
 
     async def give_back(
         self,
-        streams: Sequence[int],
+        levels: Sequence[int],
         numbers: Sequence[int],
         bits: Sequence[bitarray],
         seen: Sequence[bitarray | None],
         counts: Sequence[Mapping[str, Sequence[int]] | None],
     ) -> None:
         """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries."""
-        await self.acting("lease", "give_back", streams, numbers, pack_rows(bits), pack_rows(seen), counts)
+        await self.acting("lease", "give_back", levels, numbers, pack_rows(bits), pack_rows(seen), counts)
 
     async def levels_in_use(self) -> list[int]:
-        """Return the streams of quorum queues that were made at their first use and have messages."""
+        """Return the levels of quorum queues that were made at their first use and have messages."""
         return [row[0] for row in await self.function("read", "levels_in_use")]
 
-    async def purge(self, streams: Sequence[int]) -> dict[int, int]:
-        """Delete the free messages of streams, and return how many each had."""
-        return {row[0]: row[1] for row in await self.acting("lease", "purge", streams)}
+    async def purge(self, levels: Sequence[int]) -> dict[int, int]:
+        """Delete the free messages of levels, and return how many each had."""
+        return {row[0]: row[1] for row in await self.acting("lease", "purge", levels)}
 
-    async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
-        """Return how many free messages streams have, in their first `rows_max` rows."""
-        return {row[0]: row[1] for row in await self.function("read", "free_messages", streams, rows_max)}
+    async def free_messages(self, levels: Sequence[int], rows_max: int) -> dict[int, int]:
+        """Return how many free messages levels have, in their first `rows_max` rows."""
+        return {row[0]: row[1] for row in await self.function("read", "free_messages", levels, rows_max)}
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the numbers and parts of the chunks that are in this table, in order."""
         statement = f"SELECT number, bytes FROM chunk_{ring:d} WHERE number = ANY ($1) ORDER BY number, part"  # noqa: S608
         return [(row[0], row[1]) for row in await self._fetch("read", "chunks", statement, numbers)]
 
-    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return stream, number and ring table of rows whose chunks may have moved."""
-        return [tuple(row.values()) for row in await self.function("read", "locate", streams, numbers)]
+    async def locate(self, levels: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return level, number and ring table of rows whose chunks may have moved."""
+        return [tuple(row.values()) for row in await self.function("read", "locate", levels, numbers)]
 
     # ---- hints
 

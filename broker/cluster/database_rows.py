@@ -42,27 +42,27 @@ def as_text(value: Any) -> str:
 class SharedCall(NamedTuple):
     """The contents of one call of `commit`. The prefix of a list says what its entries are.
 
-    Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
+    Shapes: s_ for what is published, one entry per level; t_ for what is settled, one per row; u_ for used producer
         numbers; n_ for published messages that are dropped if their queue has no consumer. `s_sizes` has the sizes as
-        int4, big-endian, for streams with limits. With `atomic` the call is taken completely or not at all.
+        int4, big-endian, for levels with limits. With `atomic` the call is taken completely or not at all.
     """
 
     atomic: bool = False
     parts: Sequence[bytes] = ()
-    s_stream: Sequence[int] = ()
+    s_level: Sequence[int] = ()
     s_count: Sequence[int] = ()
     s_bytes: Sequence[int] = ()
     s_mine: Sequence[bitarray] = ()
     s_free: Sequence[bitarray] = ()
     s_due: Sequence[int | None] = ()
     s_sizes: Sequence[bytes | None] = ()
-    t_stream: Sequence[int] = ()
+    t_level: Sequence[int] = ()
     t_number: Sequence[int] = ()
     t_bits: Sequence[bitarray] = ()
     u_producer: Sequence[str] = ()
     u_first: Sequence[int] = ()
     u_last: Sequence[int] = ()
-    n_stream: Sequence[int] = ()
+    n_level: Sequence[int] = ()
     n_queue: Sequence[int] = ()
     n_bits: Sequence[bitarray] = ()
 
@@ -145,7 +145,7 @@ class LeasedRow:
     of the lease, and every call with an id below `finished` had ended before it.
     """
 
-    stream: int
+    level: int
     number: int | None
     ring: int
     count: int
@@ -155,6 +155,10 @@ class LeasedRow:
     more: bool = False
     began: int = 0
     finished: int = 0
+
+    def hold(self, bits: bitarray) -> None:
+        """Take the bits that this node holds now."""
+        self.bits = bits
 
 
 def pack_bits(bits: bitarray) -> bytes:

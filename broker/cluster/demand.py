@@ -1,4 +1,4 @@
-"""Demand: how many messages of one stream this node asks for, and what it knows of messages that may be free."""
+"""Demand: how many messages of one level this node asks for, and what it knows of messages that may be free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEADY_MESSAGES: Final = 4  # consumers that settle fewer in two ticks are asked
 
 
 class Demand:
-    """The demand of one stream.
+    """The demand of one level.
 
     Shapes: ``free`` is set when messages may be free that no lease has looked for. ``bound`` is the number of the slot
         at which the next lease begins to look; ``asked`` is how many messages are being asked for, and ``step`` the
@@ -23,7 +23,7 @@ class Demand:
         with limits, that consumers here have room. ``looks`` is set while the next lease looks at everything, whatever
         the bound: a hint may have been lost.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
-    Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
+    Invariant: ``backlog`` is set while messages of the level may be free, will be with the next commit, or are on
         their way to this node; while it is, new messages are not leased to this node from the start, because they would
         overtake the older ones. Every call with a number below ``bound`` had ended before a lease looked that took all
         it left.

@@ -2,7 +2,7 @@
 
 A lost hint costs at most a second, because every node also checks by itself.
 
-Format of a payload: kind, number, then the streams, separated by spaces. PostgreSQL takes fewer than 8,000 bytes, so
+Format of a payload: kind, number, then the levels, separated by spaces. PostgreSQL takes fewer than 8,000 bytes, so
 one hint may need several payloads.
 """
 
@@ -27,9 +27,9 @@ __all__ = [
     "HintTeller",
 ]
 
-FREE: Final = "free"  # the slot `number` has free messages for these streams
-WANTED: Final = "wanted"  # a node found nothing free in these streams, and has room
-APPLIED: Final = "applied"  # the member whose epoch is in `streams` has applied version `number` of the topology
+FREE: Final = "free"  # the slot `number` has free messages for these levels
+WANTED: Final = "wanted"  # a node found nothing free in these levels, and has room
+APPLIED: Final = "applied"  # the member whose epoch is in `levels` has applied version `number` of the topology
 TOPOLOGY: Final = "topology"  # version `number` was appended
 DEFINITIONS: Final = "definitions"  # users, vhosts, rights, policies or parameters have changed
 JOINED: Final = "joined"  # a node has joined as epoch `number`
@@ -43,14 +43,14 @@ class Hint(NamedTuple):
 
     kind: str
     number: int = 0
-    streams: Sequence[int] = ()
+    levels: Sequence[int] = ()
 
     def payloads(self) -> list[str]:
         """Return the payloads that carry this hint, at least one."""
         head = f"{self.kind} {self.number}"
         result, piece, size = [], [head], len(head)
-        for stream in self.streams:
-            text = str(stream)
+        for level in self.levels:
+            text = str(level)
             if size + 1 + len(text) > PAYLOAD_BYTES_MAX:
                 result.append(" ".join(piece))
                 piece, size = [head], len(head)
@@ -64,10 +64,10 @@ class Hint(NamedTuple):
         """Return the hint of a payload, None for one unknown to this version."""
         kind, *numbers = payload.split(" ")
         try:
-            number, *streams = (int(text) for text in numbers)
+            number, *levels = (int(text) for text in numbers)
         except ValueError:
             return None
-        return cls(kind, number, streams)
+        return cls(kind, number, levels)
 
 
 class HintTeller:
@@ -80,21 +80,21 @@ class HintTeller:
     def __init__(self, notify: Callable[[Hint], Awaitable[None]], tasks: Tasks) -> None:
         self._notify = notify
         self._tasks = tasks
-        self._free: dict[int, int] = {}  # by stream: the lowest number of a slot with free messages
+        self._free: dict[int, int] = {}  # by level: the lowest number of a slot with free messages
         self._wanted: dict[int, None] = {}
         self._tells = False
 
-    def free(self, number: int, streams: Sequence[int]) -> None:
-        """Announce that a slot has free messages of streams."""
-        for stream in streams:
-            lowest = self._free.get(stream)
+    def free(self, number: int, levels: Sequence[int]) -> None:
+        """Announce that a slot has free messages of levels."""
+        for level in levels:
+            lowest = self._free.get(level)
             if lowest is None or number < lowest:
-                self._free[stream] = number
+                self._free[level] = number
         self._start()
 
-    def wanted(self, stream: int) -> None:
-        """Announce that this node finds nothing free in a stream."""
-        self._wanted[stream] = None
+    def wanted(self, level: int) -> None:
+        """Announce that this node finds nothing free in a level."""
+        self._wanted[level] = None
         self._start()
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""The keeper: expiry, length limits and delays of the messages that no node holds, done by one node for each stream.
+"""The keeper: expiry, length limits and delays of the messages that no node holds, done by one node for each level.
 
 It drops free messages that have expired and those that are too many, and releases delayed messages that are due. What
 it drops is dead-lettered in the call that settles it.
@@ -31,18 +31,18 @@ from broker.tasks import Tasks, WakeUp
 __all__ = ["Keeper", "SharedDelay"]
 
 TURN_S: Final = 0.05  # between two turns
-LOOK_S: Final = 1.0  # between two checks of all streams
+LOOK_S: Final = 1.0  # between two checks of all levels
 NEVER_MS: Final = 1 << 62
 DUE: Final = "due"
 EXCESS: Final = "excess"
-ROW: Final = ("stream", "number", "ring", "count", "bits", "seen", "counts")
+ROW: Final = ("level", "number", "ring", "count", "bits", "seen", "counts")
 
 Indexed = tuple[int, "Message"]
 Rest = tuple[LeasedRow, bitarray, int]  # messages to return, and when their row is due again
 
 
 class Keeper:
-    """Keeps the streams that no other node keeps.
+    """Keeps the levels that no other node keeps.
 
     Cost: a statement per second, and at most one per 50 ms while messages arrive that may expire or exceed a limit.
     Units: ``turns`` counts those statements.
@@ -78,17 +78,17 @@ class Keeper:
     def heard(self, hint: Hint) -> None:
         """Schedule a turn when another node has freed messages that may expire or exceed a limit."""
         if hint.kind == FREE:
-            self.freed(hint.streams)
+            self.freed(hint.levels)
         elif hint.kind == LOOK:
             self._soon.set()
 
-    def freed(self, streams: Iterable[int]) -> None:
-        """Schedule a turn if one of these streams may need it."""
+    def freed(self, levels: Iterable[int]) -> None:
+        """Schedule a turn if one of these levels may need it."""
         if self._soon.is_set:
             return
-        for number in streams:
-            stream = self._data.streams.find(number)
-            if stream is not None and _needs_keeper(stream):
+        for number in levels:
+            level = self._data.levels.find(number)
+            if level is not None and _needs_keeper(level):
                 self._soon.set()
                 return
 
@@ -114,7 +114,7 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                with self._data.streams.not_ahead():  # a node that fails before the commit would deliver it unmarked
+                with self._data.levels.not_ahead():  # a node that fails before the commit would deliver it unmarked
                     returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()
@@ -129,16 +129,16 @@ class Keeper:
         returned: list[Rest] = []
         delayed: list[tuple[int, SharedLevel, SharedSlot, int, Message]] = []
         for kind, row in leased:
-            stream = self._data.streams.find(row.stream)
-            messages = None if stream is None else self._load(row, chunks[row.number or 0])
-            if stream is None or messages is None:  # its queue is being made or deleted here, or it cannot be read
+            level = self._data.levels.find(row.level)
+            messages = None if level is None else self._load(row, chunks[row.number or 0])
+            if level is None or messages is None:  # its queue is being made or deleted here, or it cannot be read
                 returned.append((row, row.bits, now_ms + int(LOOK_S * 1000)))
                 continue
-            slot = SharedSlot(row.stream, row.number or 0, row.count)
+            slot = SharedSlot(row.level, row.number or 0, row.count)
             if kind == EXCESS:
-                self._dead_letter(stream, slot, messages, "maxlen")
+                self._dead_letter(level, slot, messages, "maxlen")
                 continue
-            queue = cast("SharedQueue", stream.queue)
+            queue = cast("SharedQueue", level.queue)
             at_ms = {index: queue.due_ms(message) for index, message in messages}
             due = [(index, message) for index, message in messages if (at := at_ms[index]) is not None and at <= now_ms]
             left = row.bits.copy()
@@ -148,21 +148,21 @@ class Keeper:
                 later = [at for index, at in at_ms.items() if left[index] and at is not None]
                 returned.append((row, left, min(later, default=NEVER_MS)))
             if queue.kept:
-                delayed += [(at_ms[index] or 0, stream, slot, index, message) for index, message in due]
+                delayed += [(at_ms[index] or 0, level, slot, index, message) for index, message in due]
             else:
-                self._dead_letter(stream, slot, due, "expired")
-        for _, stream, slot, index, message in sorted(delayed, key=lambda one: (one[0], one[2].number, one[3])):
-            cast("SharedHoldingQueue", stream.queue).release(message)
-            self._data.streams.batch.settling(slot)[index] = 1
+                self._dead_letter(level, slot, due, "expired")
+        for _, level, slot, index, message in sorted(delayed, key=lambda one: (one[0], one[2].number, one[3])):
+            cast("SharedHoldingQueue", level.queue).release(message)
+            self._data.levels.batch.settling(slot)[index] = 1
         self._data.caller.commit_soon()
         return returned
 
-    def _dead_letter(self, stream: SharedLevel, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
+    def _dead_letter(self, level: SharedLevel, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
         """Settle messages, and dead-letter them in the same call."""
-        if stream.queue.rules.dead_letter_exchange is not None:
+        if level.queue.rules.dead_letter_exchange is not None:
             for _, message in messages:
-                stream.dead_letter_unleased(message, reason)
-        bits = self._data.streams.batch.settling(slot)
+                level.dead_letter_unleased(message, reason)
+        bits = self._data.levels.batch.settling(slot)
         for index, _ in messages:
             bits[index] = 1
 
@@ -170,7 +170,7 @@ class Keeper:
         """Return the leased messages with their indexes, None when they cannot be read."""
         indexes = list(row.bits.search(1))
         try:
-            return list(zip(indexes, self._loader.load(chunk, row.stream, indexes, row.count), strict=True))
+            return list(zip(indexes, self._loader.load(chunk, row.level, indexes, row.count), strict=True))
         except DamagedChunk:  # the node whose consumers lease it logs it
             return None
 
@@ -180,15 +180,15 @@ class Keeper:
         await self._database.acting(
             "lease",
             "give_back",
-            [row.stream for row, _, _ in returned],
+            [row.level for row, _, _ in returned],
             [row.number for row, _, _ in returned],
             pack_rows([bits for _, bits, _ in returned]),
             pack_rows([row.seen for row, _, _ in returned]),
             [row.counts for row, _, _ in returned],
             [due_ms for _, _, due_ms in returned],
         )
-        streams = sorted({row.stream for row, _, _ in returned})
-        self._data.leases.freed(min([row.number or 0 for row, _, _ in returned]), streams)
+        levels = sorted({row.level for row, _, _ in returned})
+        self._data.leases.freed(min([row.number or 0 for row, _, _ in returned]), levels)
 
 
 class SharedDelay(Delay):
@@ -209,7 +209,7 @@ class SharedDelay(Delay):
         """Do nothing: the database knows when messages are due."""
 
 
-def _needs_keeper(stream: SharedLevel) -> bool:
-    """Return whether messages of a stream may exceed a limit, or may be due at some time."""
-    rules = stream.queue.rules
-    return stream.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)
+def _needs_keeper(level: SharedLevel) -> bool:
+    """Return whether messages of a level may exceed a limit, or may be due at some time."""
+    rules = level.queue.rules
+    return level.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

@@ -1,4 +1,4 @@
-"""Rows that are leased to this node: how they get into its streams, and their reconciliation after a break."""
+"""Rows that are leased to this node: how they get into its levels, and their reconciliation after a break."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Arrivals", "reconciled"]
 _log = get_logger()
 
 PAUSE_S: Final = 0.05
-Place = tuple[int, int]  # stream and number of a slot
+Place = tuple[int, int]  # level and number of a slot
 
 
 class Arrivals:
-    """The rows of one lease, until their messages are in their streams.
+    """The rows of one lease, until their messages are in their levels.
 
-    Invariant: ``rows`` are leased, and their streams do not have them.
+    Invariant: ``rows`` are leased, and their levels do not have them.
     """
 
-    def __init__(self, streams: SharedLevels, reader: ChunkReader) -> None:
-        self._streams = streams
+    def __init__(self, levels: SharedLevels, reader: ChunkReader) -> None:
+        self._levels = levels
         self._reader = reader
         self._loader = ChunkLoader()
         self.rows: list[LeasedRow] = []
@@ -53,33 +53,33 @@ class Arrivals:
                 await asyncio.sleep(PAUSE_S)
 
     def adopt(self, chunks: Mapping[int, Chunk | DamagedChunk]) -> dict[int, int]:
-        """Give the messages to their streams, and return how many each of them got."""
+        """Pass the messages to their levels, and return how many each of them got."""
         rows, self.rows = self.rows, []
         counts: dict[int, int] = {}
         for row in rows:
-            counts[row.stream] = counts.get(row.stream, 0) + self._adopt(row, chunks)
+            counts[row.level] = counts.get(row.level, 0) + self._adopt(row, chunks)
         return counts
 
     def _adopt(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> int:
-        stream = self._streams.find(row.stream)
-        if stream is None or row.number is None:
+        level = self._levels.find(row.level)
+        if level is None or row.number is None:
             return 0
         indexes = list(row.bits.search(1))
         try:
-            messages = self._loader.load(chunks[row.number], row.stream, indexes, row.count)
+            messages = self._loader.load(chunks[row.number], row.level, indexes, row.count)
         except DamagedChunk as error:
             _log.error(
                 "chunk.damaged",
-                queue=stream.queue.name,
+                queue=level.queue.name,
                 table=f"chunk_{row.ring}",
                 number=row.number,
                 messages=len(indexes),
                 reason=str(error),
             )
-            stream.keep_damaged(row.number, row.bits)
+            level.keep_damaged(row.number, row.bits)
             return 0
         counts = {int(index): count for index, count in (row.counts or {}).items()}
-        stream.adopt(SharedSlot(row.stream, row.number, row.count), indexes, messages, counts, row.seen)
+        level.adopt(SharedSlot(row.level, row.number, row.count), indexes, messages, counts, row.seen)
         return len(indexes)
 
     def forget(self) -> None:
@@ -88,7 +88,7 @@ class Arrivals:
 
 
 def reconciled(
-    streams: SharedLevels,
+    levels: SharedLevels,
     rows: Sequence[LeasedRow],
     arriving: Iterable[LeasedRow],
     returning: Iterable[Returned],
@@ -102,62 +102,58 @@ def reconciled(
     Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
         that this node does not know by number; those stay.
     """
-    held = {(row.stream, row.number): row for row in rows if row.number is not None}
+    held = {(row.level, row.number): row for row in rows if row.number is not None}
     known: dict[Place, bitarray] = {}
-    for stream in list(streams.by_number.values()):
-        for number, bits in stream.held().items():
-            row = held.get((stream.number, number))
+    for level in list(levels.by_number.values()):
+        for number, bits in level.held().items():
+            row = held.get((level.number, number))
             gone = bits if row is None else bits & ~row.bits
             if gone.any():
-                dropped = stream.drop(number, gone)
-                _log.warning("lease.dropped", queue=stream.queue.name, number=number, messages=dropped)
-            known[stream.number, number] = bits
+                dropped = level.drop(number, gone)
+                _log.warning("lease.dropped", queue=level.queue.name, number=number, messages=dropped)
+            known[level.number, number] = bits
     for row in arriving:
         if row.number is not None:
-            _add(known, (row.stream, row.number), row.bits)
+            _add(known, (row.level, row.number), row.bits)
     for one in returning:
         _narrow(one, held)
         _add(known, one.slot.place, one.bits)
-    _settle_again(streams, held, known)
-    for batch in (streams.batch, streams.running):
+    _settle_again(levels, held, known)
+    for batch in (levels.batch, levels.running):
         for slot, bits in batch.settlements() if batch is not None else ():
             if slot.number:
                 _add(known, slot.place, bits)
     found: list[Returned] = []
-    answering = streams.running.shares if streams.running is not None else {}
-    for (stream_number, number), row in held.items():
-        mine = known.get((stream_number, number))
+    answering = levels.running.shares if levels.running is not None else {}
+    for (level_number, number), row in held.items():
+        mine = known.get((level_number, number))
         unknown = row.bits if mine is None else row.bits & ~mine
-        share = answering.get(stream_number)
+        share = answering.get(level_number)
         if unknown.any() and (mine is not None or share is None or share.sent_mine != row.bits):
-            returned = Returned(SharedSlot(stream_number, number, row.count))
-            returned.bits |= unknown
-            returned.seen |= unknown
+            returned = Returned(SharedSlot(level_number, number, row.count))
+            returned.add(unknown, seen=True)
             found.append(returned)
-            _log.warning("lease.unknown", stream=stream_number, number=number, messages=unknown.count())
+            _log.warning("lease.unknown", level=level_number, number=number, messages=unknown.count())
     return found
 
 
-def _settle_again(streams: SharedLevels, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
+def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
     """Settle with the next call what this node has settled and the database still has."""
-    for slot, bits in streams.unsaved:
+    for slot, bits in levels.unsaved:
         row, mine = held.get(slot.place), known.get(slot.place)
         if row is not None:
             undone = row.bits & bits if mine is None else row.bits & bits & ~mine
             if undone.any():
-                settled = streams.batch.settling(slot)
+                settled = levels.batch.settling(slot)
                 settled |= undone
-                streams.batch.synchronize()
-                streams.schedule()
+                levels.batch.synchronize()
+                levels.schedule()
 
 
 def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
     """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
     row = held.get(returned.slot.place)
-    if row is None:
-        returned.bits.setall(0)
-    else:
-        returned.bits &= row.bits
+    returned.keep(None if row is None else row.bits)
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

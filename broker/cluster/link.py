@@ -134,7 +134,7 @@ class Link:
         self.reason = "closed"
         self.wake()
         if connections is not None:
-            connections.lost = lambda: None
+            connections.watch()
             await connections.close()
         await self._running.ended()
 
@@ -142,7 +142,7 @@ class Link:
         """Close the connections at once, and open no others: the process ends."""
         self._is_closed = True
         if self._connections is not None:
-            self._connections.lost = lambda: None
+            self._connections.watch()
             self.drop("closed")
 
     def drop(self, reason: str) -> None:
@@ -187,7 +187,7 @@ class Link:
     def _use(self, connections: Connections) -> None:
         self._connections = connections
         self.target = self.target._replace(first=connections.target.url)  # an old primary may come back before it
-        connections.lost = self._broke
+        connections.watch(self._broke)
 
     def _broke(self) -> None:
         old, self._connections = self._connections, None
@@ -226,7 +226,7 @@ class Link:
         self.wake()
 
     async def _look_at_others(self) -> None:
-        """Go to a server that was promoted while the one in use goes on taking writes."""
+        """Switch to a server that was promoted while the one in use still takes writes."""
         while True:
             await asyncio.sleep(self._look_interval_s)
             used = self._connections

@@ -1,6 +1,6 @@
 """Mailboxes: direct replies between clients of different nodes, and questions between nodes.
 
-Each node has a mailbox stream, which only it reads; its number is minus the node's epoch. Its messages are transient,
+Each node has a mailbox level, which only it reads; its number is minus the node's epoch. Its messages are transient,
 and lost if PostgreSQL crashes. The name of a reply consumer says to which epoch of which node it belongs.
 """
 
@@ -146,16 +146,16 @@ class Mailbox:
         if hint.kind == JOINED:
             self._joined.add(hint.number)
             self._members.add(hint.number)
-        elif hint.kind == LOOK or (hint.kind == FREE and -self.epoch in hint.streams):
+        elif hint.kind == LOOK or (hint.kind == FREE and -self.epoch in hint.levels):
             self._come.set()
 
     def post(self, epoch: int, envelope: Envelope, header: bytes, body: bytes) -> None:
         """Put an answer into the mailbox of a node; its call commits it asynchronously."""
-        streams = self._data.streams
+        levels = self._data.levels
         message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
-        first = streams.batch.add([message], 0, 1, 0, None)
-        streams.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
-        streams.schedule()
+        first = levels.batch.add([message], 0, 1, 0, None)
+        levels.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
+        levels.schedule()
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
@@ -175,13 +175,13 @@ class Mailbox:
         async with self._data.working_on(found) as chunks:
             for row in found:
                 self._deliver(row, chunks[row.number or 0])
-        self._data.streams.schedule()
+        self._data.levels.schedule()
         return rows[-1].more
 
     def _deliver(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> None:
         indexes = list(row.bits.search(1))
         try:
-            messages = self._loader.load(chunk, row.stream, indexes, row.count)
+            messages = self._loader.load(chunk, row.level, indexes, row.count)
         except DamagedChunk as error:
             _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
             messages = []
@@ -192,7 +192,7 @@ class Mailbox:
             waiting = None if replies is None else replies.get(message.envelope.key)
             if waiting is not None:
                 waiting.deliver(Envelope("", message.envelope.key), message.header, message.body)
-        bits = self._data.streams.batch.settling(SharedSlot(row.stream, row.number or 0, row.count))
+        bits = self._data.levels.batch.settling(SharedSlot(row.level, row.number or 0, row.count))
         bits |= row.bits
 
 

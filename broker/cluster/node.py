@@ -98,8 +98,6 @@ class ClusterNode:
         self._lease_s = lease_ms / 1000
         self._interval_s = self._lease_s / BEATS_PER_LEASE
         self._tenure = NodeTenure(self._lease_s)
-        if failed is not None:
-            database.failed = failed
         self._tasks = Tasks(self._ended)
         self._defects_s: list[float] = []  # when the last ones were found
         self._others = OtherNodes(database, self._lease_s, clock, self._tasks)
@@ -112,9 +110,7 @@ class ClusterNode:
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
         database.link.adapt(self._lease_s)
-        database.fenced = self._fenced
-        database.reconcile = events.reconcile
-        database.topology = applied_version
+        database.attach(fenced=self._fenced, reconcile=events.reconcile, topology=applied_version, failed=failed)
 
     # ---- what others ask
 
@@ -339,7 +335,7 @@ class ClusterNode:
                     self._events.members_changed()
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
-        """Go by the database's clock, unless it has gone back: then `_tend` corrects it."""
+        """Follow the database's clock, unless it has gone back: then `_tend` corrects it."""
         offset_ms = database_ms - (sent_s + answered_s) * 500
         self._is_behind = self._offset_ms is not None and self._offset_ms - offset_ms > CLOCK_BEHIND_MS
         if not self._is_behind:

@@ -27,7 +27,7 @@ LATE_MS: Final = 200  # a queue ends so much later than it could: what other nod
 class QueueInquiries:
     """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses forever.
 
-    Shapes: ``elsewhere`` has for each stream the messages that other nodes have not handed out, by their last beats.
+    Shapes: ``elsewhere`` has for each level the messages that other nodes have not handed out, by their last beats.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class QueueInquiries:
         self.elsewhere = {}
         for member in members:
             if member.node != self._database.node:
-                for stream, ready in member.reports.get("ready", {}).items():
-                    self.elsewhere[int(stream)] = self.elsewhere.get(int(stream), 0) + ready
+                for level, ready in member.reports.get("ready", {}).items():
+                    self.elsewhere[int(level)] = self.elsewhere.get(int(level), 0) + ready
 
     def forget(self) -> None:
         """Drop all open questions, because their clients are gone."""

@@ -25,7 +25,7 @@ __all__ = ["restore"]
 LEASE_MS: Final = 3000  # of a member that has not reported its own
 PATIENCE: Final = 4 / 3  # leases without a beat until a member is dead; other nodes wait 7/6
 LOOK_S: Final = 0.05
-GAPS: Final = {"number_of_call": 1_000_000, "stream_number": 1024 * 1024, "arrival_of_consumer": 1}
+GAPS: Final = {"number_of_call": 1_000_000, "level_number": 1024 * 1024, "arrival_of_consumer": 1}
 # After a restore these belong to former nodes, or start over.
 _FINISH: Final = """
 DELETE FROM batch;

@@ -68,6 +68,10 @@ class SharedDefinitions:
         self._reporting = asyncio.Lock()
         self._look = WakeUp()
 
+    def attach(self, flushed: Callable[[], Awaitable[None]], limits_changed: Callable[[str], Awaitable[None]]) -> None:
+        """Take the functions of the node: one that commits what was routed, one that replaces the limits of a vhost."""
+        self.flushed, self.limits_changed = flushed, limits_changed
+
     # -- the store ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
@@ -105,8 +109,8 @@ class SharedDefinitions:
 
     def dropped(self, vhost: Vhost) -> None:
         """Note what the queues of a deleted vhost have stored."""
-        streams = [number for queue in vhost.queues.values() for number in queue.numbers]
-        self._dropped.setdefault(vhost.name, []).extend(streams)
+        levels = [number for queue in vhost.queues.values() for number in queue.numbers]
+        self._dropped.setdefault(vhost.name, []).extend(levels)
 
     def applied(self, version: int) -> None:
         """Note that this node has applied a version; `run` or `settled` reports it."""
@@ -191,8 +195,8 @@ class SharedDefinitions:
             dropped, self._dropped = self._dropped, {}
             try:
                 await self.flushed()
-                for name, streams in dropped.items():
-                    await self._database.acting("upkeep", "definitions_dropped", name.encode(), streams)
+                for name, levels in dropped.items():
+                    await self._database.acting("upkeep", "definitions_dropped", name.encode(), levels)
                 await self._database.acting("upkeep", "definitions_follow", now[1])
             except BaseException:
                 self._dropped = {**dropped, **self._dropped}

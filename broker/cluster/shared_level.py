@@ -1,6 +1,6 @@
-"""Shared streams: this node's part of the streams that several brokers share.
+"""Shared levels: this node's part of the levels that several brokers share.
 
-The slot manager of a shared stream holds what is leased to this node and nothing else. Each of its slots belongs to one
+The slot manager of a shared level holds what is leased to this node and nothing else. Each of its slots belongs to one
 slot of the database.
 """
 
@@ -30,11 +30,10 @@ BRIEF_MS: Final = 1000  # for so long a message with a time to live of 0 waits f
 
 
 class SharedLevels:
-    """The shared streams of a node by number, the batch that gathers, and the streams that changed.
+    """The shared levels of a node by number, the batch that gathers, and the levels that changed.
 
     Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
-    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``has_work`` is set while a look at the batch
-        and at these streams is scheduled.
+    Invariant: ``has_work`` is set while a look at the batch and at the touched levels is scheduled.
     """
 
     __slots__ = ("_wake", "ahead", "batch", "by_number", "has_work", "running", "touched", "unsaved")
@@ -48,7 +47,7 @@ class SharedLevels:
         self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedLevel] = {}
         self.has_work = False
-        self.touched: list[SharedLevel] = []
+        self.touched: dict[SharedLevel, None] = {}  # in their order
 
     @contextmanager
     def not_ahead(self) -> Iterator[None]:
@@ -60,12 +59,12 @@ class SharedLevels:
             self.ahead = before
 
     def find(self, number: int) -> SharedLevel | None:
-        """Return a stream by its number; that of a level which another node was the first to use is made now."""
-        stream = self.by_number.get(number)
-        if stream is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
+        """Return a level by its number; that of a level which another node was the first to use is made now."""
+        level = self.by_number.get(number)
+        if level is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
             lowest.queue.use_level(number)
-            stream = self.by_number.get(number)
-        return stream
+            level = self.by_number.get(number)
+        return level
 
     def schedule(self) -> None:
         """Schedule a look: something was gathered."""
@@ -73,24 +72,21 @@ class SharedLevels:
             self.has_work = True
             self._wake()
 
-    def touch(self, stream: SharedLevel) -> None:
-        """Note that a stream may have to ask for messages, or to return some."""
-        if not stream.touched:
-            stream.touched = True
-            self.touched.append(stream)
+    def touch(self, level: SharedLevel) -> None:
+        """Note that a level may have to ask for messages, or to return some."""
+        if level not in self.touched:
+            self.touched[level] = None
             if not self.has_work:
                 self.schedule()
 
     def take_touched(self) -> list[SharedLevel]:
-        """Return the streams that were touched since the last call; the look begins."""
+        """Return the levels that were touched since the last call; the look begins."""
         self.has_work = False
-        touched, self.touched = self.touched, []
-        for stream in touched:
-            stream.touched = False
-        return touched
+        touched, self.touched = self.touched, {}
+        return list(touched)
 
     def gathers(self, number: int) -> bool:
-        """Return whether free messages of a stream gather, or are in the call that runs."""
+        """Return whether free messages of a level gather, or are in the call that runs."""
         for batch in (self.batch, self.running):
             if batch is not None:
                 share = batch.shares.get(number)
@@ -103,9 +99,9 @@ class SharedLevels:
         batch, self.batch = self.batch, GatheringBatch()
         self.running = batch
         for number in batch.shares:
-            stream = self.by_number.get(number)
-            if stream is not None:
-                stream.manager.seal()
+            level = self.by_number.get(number)
+            if level is not None:
+                level.manager.seal()
         return batch
 
     def drop_batch(self) -> None:
@@ -123,23 +119,21 @@ class SharedLevel(Level):
     Shapes: ``demand`` is what this node asks for. ``lasting`` messages survive a restart of the database. ``elsewhere``
         is set while only a consumer of another node may have messages. ``damaged`` are messages that are leased and
         cannot be read, by the number of their slot. ``dated`` is set once a message came that is due at some time.
-    Invariant: ``touched`` is set while the stream is on the list of those that were touched.
     """
 
     __slots__ = (
         "_accepted",
         "_counter",
         "_indexes",
+        "_levels",
         "_opening",
         "_places",
         "_shift",
-        "_streams",
         "damaged",
         "dated",
         "demand",
         "elsewhere",
         "lasting",
-        "touched",
     )
 
     def __init__(
@@ -149,14 +143,14 @@ class SharedLevel(Level):
         number: int,
         ports: LevelPorts[Level],
         persists_all: bool,
-        streams: SharedLevels,
+        levels: SharedLevels,
     ) -> None:
         super().__init__(queue, level, number, ports)
         self.lasting = self.durable
         self.durable = False  # the database has its messages; the log of this node has nothing of them
         self.persists_all = False
         self._counter = number & QUEUE_NUMBERS if queue.strict else number - level
-        self._streams = streams
+        self._levels = levels
         self._places: dict[int, SlotPlace] = {}  # by the first id of the local slot
         self._opening: SharedSlot | None = None  # where the messages come from that are being appended
         self._shift = 0
@@ -166,12 +160,11 @@ class SharedLevel(Level):
         self.dated = False
         self.demand = Demand()
         self.elsewhere = False
-        self.touched = False
-        streams.by_number[number] = self
+        levels.by_number[number] = self
 
     @property
     def published(self) -> int:
-        """How many messages have entered the stream through this node since it started."""
+        """How many messages have entered the level through this node since it started."""
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
@@ -186,10 +179,10 @@ class SharedLevel(Level):
     def accept(
         self, batch: GatheringBatch, messages: list[Message], first: int, size_bytes: int, due_ms: int, ahead: bool
     ) -> None:
-        """Add messages, which are in the chunk of a batch from record `first` on, to the share of the stream. HOT.
+        """Add messages, which are in the chunk of a batch from record `first` on, to the share of the level. HOT.
 
         With `ahead` as many as the node's own consumers have room for are leased to it from the start and delivered at
-        once, if no other message of the stream can be ahead of them.
+        once, if no other message of the level can be ahead of them.
         """
         share = batch.share(self.number, self._counter)
         count = len(messages)
@@ -199,7 +192,7 @@ class SharedLevel(Level):
             share.tell_sizes()  # PostgreSQL decides what it takes
         elif (
             ahead
-            and self._streams.ahead
+            and self._levels.ahead
             and not (self.demand.backlog or due_ms or self.elsewhere)
             and self.queue.consumers.present
         ):
@@ -215,8 +208,8 @@ class SharedLevel(Level):
             self._shift = before - self.manager.next_id
             self._indexes = None
             self.append(messages if mine == count else messages[:mine])
-        if not self._streams.has_work:
-            self._streams.schedule()
+        if not self._levels.has_work:
+            self._levels.schedule()
 
     def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
         """Note when the keeper must look at the share: the first of its messages is due, or expires."""
@@ -296,8 +289,7 @@ class SharedLevel(Level):
         self._mark(slot, indexes)
         self.manager.settle(slot, indexes)
         self.demand.settled(len(indexes))
-        if not self.touched:
-            self._streams.touch(self)
+        self._levels.touch(self)
 
     def settle_one(self, slot: Slot, index: int) -> None:
         """Settle one message as `settle` does."""
@@ -309,7 +301,7 @@ class SharedLevel(Level):
             super().dead_letter(slot, indexes, reason)
 
     def dead_letter_unleased(self, message: Message, reason: str) -> None:
-        """Dead-letter a message that is not leased to the stream: refused by a full queue, or dropped by the keeper."""
+        """Dead-letter a message that is not leased to the level: refused by a full queue, or dropped by the keeper."""
         self._ports.dead_letter(self.queue, message, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
@@ -320,7 +312,7 @@ class SharedLevel(Level):
             self.manager.settle(slot, indexes)
             return
         super().requeue(slot, indexes, failed=failed)
-        self._streams.touch(self)
+        self._levels.touch(self)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Settle ready messages anywhere in the queue."""
@@ -331,7 +323,7 @@ class SharedLevel(Level):
         """Drop everything; the rows are swept once no node uses the queue any more."""
         super().delete()
         self._places.clear()
-        self._streams.by_number.pop(self.number, None)
+        self._levels.by_number.pop(self.number, None)
 
     def disown(self, ended: LevelOwner) -> None:
         """Belong to another deleted queue from now on, so that no reference leads back to the level's own."""
@@ -350,7 +342,7 @@ class SharedLevel(Level):
             place = self._places.get(slot.first)
             if not slot.ready or place is None:
                 continue
-            share = self._streams.batch.shares.get(self.number)
+            share = self._levels.batch.shares.get(self.number)
             gathers = share is not None and share.slot is place.slot
             if not gathers and not place.slot.number:
                 break
@@ -421,7 +413,7 @@ class SharedLevel(Level):
         place = self._places.get(slot.first)
         if place is None:
             return
-        bits = self._streams.batch.settling(place.slot)
+        bits = self._levels.batch.settling(place.slot)
         known = place.indexes
         if known is not None:
             for index in indexes:

@@ -99,7 +99,7 @@ class SharedMessages(LocalMessages):
         await self._data.drain()
         await self._data.leases.returned()
         await self._data.find_levels(self.queue)
-        self._levels = [stream for stream in reversed(self.queue.levels) if isinstance(stream, SharedLevel)]
+        self._levels = [level for level in reversed(self.queue.levels) if isinstance(level, SharedLevel)]
         self._last = int((await self._database.function("read", "newest_number"))[0][0])
         self._epoch = self._database.epoch
 
@@ -107,9 +107,9 @@ class SharedMessages(LocalMessages):
         """Return the next messages of the first level; without any, that level has no more of them."""
         assert self._last is not None
         while self._levels and messages_max > 0 and not self.queue.deleted:
-            stream, (number, index) = self._levels[0], self._next
+            level, (number, index) = self._levels[0], self._next
             most = min(messages_max, LOOK_MESSAGES)
-            arguments = stream.number, number, index, self._last, most, LOOK_BYTES
+            arguments = level.number, number, index, self._last, most, LOOK_BYTES
             rows = [LeasedRow(*row.values()) for row in await self._database.function("read", "look", *arguments)]
             if not rows:
                 break
@@ -129,7 +129,7 @@ class SharedMessages(LocalMessages):
         """Return the messages of a row; none when they cannot be read, which a node with consumers reports."""
         indexes = list(row.bits.search(1))
         try:
-            messages = self._loader.load(chunks[row.number or 0], row.stream, indexes, row.count)
+            messages = self._loader.load(chunks[row.number or 0], row.level, indexes, row.count)
         except DamagedChunk:
             return []
         return [Seen(row, index, message) for index, message in zip(indexes, messages, strict=True)]
@@ -179,15 +179,15 @@ class SharedMessages(LocalMessages):
         for one in chosen:
             wanted[one.row.number][one.bit] = 1
         for row in rows.values():
-            row.bits = bitarray(row.count, "big")
+            row.hold(bitarray(row.count, "big"))
         async with self._data.keeping(list(rows.values())):
             self._check_epoch()
             bits = pack_rows(list(wanted.values()))
             for number, still_free in await self._database.acting("lease", "hold", level.number, list(wanted), bits):
-                rows[number].bits = still_free
+                rows[number].hold(still_free)
             self._check_epoch()
             held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
-            landed = _Landed(self.vhost, self._data.streams, level)
+            landed = _Landed(self.vhost, self._data.levels, level)
             try:
                 for one in held:
                     landed.land(one, move.landing_of(one.message))
@@ -223,9 +223,9 @@ class _Landed:
     Shapes: ``numbers`` are the numbers of the transactions, by the place of their message.
     """
 
-    def __init__(self, vhost: Vhost, streams: SharedLevels, source: SharedLevel) -> None:
+    def __init__(self, vhost: Vhost, levels: SharedLevels, source: SharedLevel) -> None:
         self._vhost = vhost
-        self._streams = streams
+        self._levels = levels
         self._source = source
         self._slots: dict[int, SharedSlot] = {}
         self._outcomes: dict[tuple[int, int], Outcome | None] = {}
@@ -249,7 +249,7 @@ class _Landed:
                         if number not in self._slots:
                             slot = SharedSlot(self._source.number, number, seen.row.count, delivered=False)
                             self._slots[number] = slot
-                        self._streams.batch.settling(self._slots[number])[bit] = 1
+                        self._levels.batch.settling(self._slots[number])[bit] = 1
                         self.numbers[seen.place] = self.published
             finally:
                 store.note_origin(None)

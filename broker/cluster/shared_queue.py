@@ -37,12 +37,12 @@ Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
 class Asked(Postponed):
     """A question about a queue that PostgreSQL answers."""
 
-    def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask) -> None:
-        """`ask` sends the question, and calls the function that it is given with the answer."""
+    def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask, answer: Any = None) -> None:
+        """`ask` sends the question, and calls the function that it is given with the answer; one may be known."""
         super().__init__()
         self.queue = queue
         self.verb = verb
-        self.answer: Any = None
+        self.answer = answer
         self._session = session
         self._ask = ask
         self._along: list[Asked] = []
@@ -166,9 +166,8 @@ class SharedQueue(Queue):
 
     def note_made(self) -> None:
         """Note that this node has just made the queue: its declaration need not ask what it has."""
-        made = Asked(self, "declare", None, partial(self._parts.inquiries.count, self))
-        made.answer = (0, 0, 0)
-        self.note_answer(made, FRESH_MS)
+        count = partial(self._parts.inquiries.count, self)
+        self.note_answer(Asked(self, "declare", None, count, (0, 0, 0)), FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
@@ -201,8 +200,8 @@ class SharedQueue(Queue):
         Those that no node has are counted when one of them is fetched, others when their node beats.
         """
         elsewhere = self._parts.inquiries.elsewhere
-        shared = [stream for stream in self.levels if isinstance(stream, SharedLevel)]
-        return self.ready + sum([stream.demand.remaining + elsewhere.get(stream.number, 0) for stream in shared])
+        shared = [level for level in self.levels if isinstance(level, SharedLevel)]
+        return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
 
     def purge(self, done: Callable[[int], None]) -> None:
         """Drop the ready messages that this node has, and tell how many were dropped in all."""
@@ -244,9 +243,8 @@ class SharedQueue(Queue):
 
         The first deleted queue of a vhost owns the levels of all others.
         """
-        ended = self._ports.ended
-        if ended is None:
-            self._ports.ended = self.level
+        ended = self._ports.ended_level(self.level)
+        if ended is self.level:
             return
         for level in self.levels:
             if isinstance(level, SharedLevel):

@@ -26,18 +26,22 @@ class SharedSlot:
         have been delivered; a move settles messages that were not.
     """
 
-    __slots__ = ("count", "delivered", "number", "stream")
+    __slots__ = ("count", "delivered", "level", "number")
 
-    def __init__(self, stream: int, number: int, count: int, *, delivered: bool = True) -> None:
-        self.stream = stream
+    def __init__(self, level: int, number: int, count: int, *, delivered: bool = True) -> None:
+        self.level = level
         self.number = number
         self.count = count
         self.delivered = delivered
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its stream and number, by which rows are locked in order."""
-        return self.stream, self.number
+        """Its level and number, by which rows are locked in order."""
+        return self.level, self.number
+
+    def grow(self, count: int) -> None:
+        """Add messages to a slot whose call is not under way yet."""
+        self.count += count
 
     def numbered(self, number: int) -> None:
         """Take the number that the commit gave."""
@@ -85,6 +89,19 @@ class Returned:
         self.bits = bitarray(slot.count, "big")
         self.seen = bitarray(slot.count, "big")
         self.counts: dict[int, Counts] = {}
+
+    def add(self, bits: bitarray, *, seen: bool) -> None:
+        """Add messages, all of which may have been delivered or none."""
+        self.bits[: len(bits)] |= bits
+        if seen:
+            self.seen[: len(bits)] |= bits
+
+    def keep(self, bits: bitarray | None) -> None:
+        """Leave out all messages but these; None stands for none."""
+        if bits is None:
+            self.bits.setall(0)
+        else:
+            self.bits &= bits
 
 
 Settlement = tuple[SharedSlot, bitarray]

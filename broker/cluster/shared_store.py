@@ -19,28 +19,28 @@ unpack_target: Final = TARGET.unpack_from
 
 
 class SharedStore(MessageStore):
-    """Accepts runs of messages for the streams of one vhost, shared and local ones."""
+    """Accepts runs of messages for the levels of one vhost, shared and local ones."""
 
-    __slots__ = ("_producer_of", "_streams")
+    __slots__ = ("_levels", "_producer_of")
 
     enters_later: bool = False
     refuses_later: bool = True
 
-    def __init__(self, streams: SharedLevels, producer_of: Callable[[int], str]) -> None:
+    def __init__(self, levels: SharedLevels, producer_of: Callable[[int], str]) -> None:
         """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
         super().__init__()
-        self._streams = streams
+        self._levels = levels
         self._producer_of = producer_of
 
     @property
     def progress(self) -> int:
         """A number that grows with each message, settlement and number that is used."""
-        return self._streams.batch.size_bytes
+        return self._levels.batch.size_bytes
 
     @property
     def unwritten_bytes(self) -> int:
         """How many bytes no call of the database has taken."""
-        return self._streams.batch.size_bytes
+        return self._levels.batch.size_bytes
 
     @property
     def needs_sync(self) -> bool:
@@ -52,7 +52,7 @@ class SharedStore(MessageStore):
 
         Nothing of it is delivered before the commit.
         """
-        return _atomic(self._streams, self.origin)
+        return _atomic(self._levels, self.origin)
 
     def accept(
         self,
@@ -62,11 +62,11 @@ class SharedStore(MessageStore):
         number: bytes = b"",
         confirms: ConfirmedPublishes | None = None,
     ) -> None:
-        """Add messages to the batch, once each, and to the shares of their streams. HOT.
+        """Add messages to the batch, once each, and to the shares of their levels. HOT.
 
-        Cost: one append per message whatever its fan-out; shares are found and workers woken once per stream and run.
+        Cost: one append per message whatever its fan-out; shares are found and workers woken once per level and run.
         """
-        batch = self._streams.batch
+        batch = self._levels.batch
         persistent = messages[0].facts.persistent
         origin = self.origin
         if confirms is not None and confirms.confirming:
@@ -80,17 +80,17 @@ class SharedStore(MessageStore):
             first = -1
             body_bytes = 0
             ahead = not numbers or len(target.levels) == 1
-            for stream in target.levels:
-                if isinstance(stream, SharedLevel):
+            for level in target.levels:
+                if isinstance(level, SharedLevel):
                     if first < 0:
                         body_bytes = batch.writer.body_bytes
                         first = batch.add(messages, start, stop, due_ms, origin)
                         body_bytes = batch.writer.body_bytes - body_bytes
-                    if persistent and stream.lasting:
+                    if persistent and level.lasting:
                         batch.synchronize()
-                    stream.accept(batch, group, first, body_bytes, due_ms, ahead)
+                    level.accept(batch, group, first, body_bytes, due_ms, ahead)
                 else:
-                    stream.append(group)
+                    level.append(group)
             start = stop
         for producer, sequence in numbers:
             batch.use(producer, sequence, first)
@@ -98,7 +98,7 @@ class SharedStore(MessageStore):
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
         """Note who published a message again whose number is in a batch that PostgreSQL has not taken yet."""
         producer = self._producer_of(mark)
-        for batch in (self._streams.batch, self._streams.running):
+        for batch in (self._levels.batch, self._levels.running):
             if batch is not None:
                 batch.use_again(producer, sequence, (confirms, confirms.published))
 
@@ -116,10 +116,10 @@ class SharedStore(MessageStore):
 
 
 @contextmanager
-def _atomic(streams: SharedLevels, origin: Origin | None) -> Iterator[None]:
-    streams.batch.begin_atomic(origin)
+def _atomic(levels: SharedLevels, origin: Origin | None) -> Iterator[None]:
+    levels.batch.begin_atomic(origin)
     try:
-        with streams.not_ahead():
+        with levels.not_ahead():
             yield
     finally:
-        streams.batch.end_atomic()
+        levels.batch.end_atomic()

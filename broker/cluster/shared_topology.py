@@ -37,9 +37,9 @@ __all__ = ["SharedJournal", "SharedTopology", "replace_limits"]
 _log = get_logger()
 
 DELAYED: Final = "x-delayed-message"
-STREAM_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
+LEVEL_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
 CALLS_S: Final = 0.005  # between checks whether earlier calls have ended
-Limits = dict[str, Any]  # the arguments of set_stream by name
+Limits = dict[str, Any]  # the arguments of set_level by name
 
 
 def _nothing() -> None:
@@ -85,7 +85,7 @@ class SharedTopology:
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
-        self._dropped.clear()  # the nodes that appended the changes sweep these streams
+        self._dropped.clear()  # the nodes that appended the changes sweep these levels
 
     def closed(self, name: str) -> None:
         """Stop applying changes to a vhost, because it goes offline or is being deleted."""
@@ -112,7 +112,7 @@ class SharedTopology:
         named = change_of(change, vhost=vhost, durable=durable)
         named.limit_by(self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits())
         if owner is not None and isinstance(named, QueueDeclared):
-            named.owner = self._owners.name(owner, self._database.node, self._database.epoch)
+            named.own(self._owners.name(owner, self._database.node, self._database.epoch))
         return named
 
     async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
@@ -123,18 +123,18 @@ class SharedTopology:
             vhost = self._vhosts.get(change.vhost)
             match change:
                 case QueueDeclared():
-                    change.number = await self._take_numbers(change.levels)
+                    change.take_number(await self._take_numbers(change.levels))
                     if vhost is not None:
                         found = vhost.policies.rules_for(change.name, arguments_from_json(change.arguments))
-                        limits += _limits(vhost.name, change.streams, found[0])
+                        limits += _limits(vhost.name, change.level_numbers, found[0])
                 case ExchangeDeclared() if change.type == DELAYED:
-                    change.holding = await self._take_numbers(1)
+                    change.take_number(await self._take_numbers(1))
                 case QueueDeleted() if vhost is not None:
-                    dropped += self._streams(vhost, change.name, change.number)
+                    dropped += self._levels(vhost, change.name, change.number)
                 case QueueDeleted():
-                    dropped += self._unopened_streams(change)
+                    dropped += self._unopened_levels(change)
                 case ExchangeDeleted() if vhost is not None:
-                    dropped += self._streams(vhost, holding_name(change.name))
+                    dropped += self._levels(vhost, holding_name(change.name))
         return Extra(dropped, limits)
 
     async def replace_limits(self, name: str) -> None:
@@ -151,10 +151,10 @@ class SharedTopology:
         await replace_limits(self._database, name, limits)
 
     async def _take_numbers(self, count: int) -> int:
-        """Return the first of some consecutive stream numbers. Raises: Unreachable."""
+        """Return the first of some consecutive level numbers. Raises: Unreachable."""
         if len(self._numbers) < count:
-            (row,) = await self._database.function("listen", "nextval", "stream_number")
-            self._numbers = range(row[0], row[0] + STREAM_NUMBERS)
+            (row,) = await self._database.function("listen", "nextval", "level_number")
+            self._numbers = range(row[0], row[0] + LEVEL_NUMBERS)
         first = self._numbers[0]
         self._numbers = self._numbers[count:]
         return first
@@ -169,7 +169,7 @@ class SharedTopology:
             self._apply_to(vhost, changes)
         elif isinstance(changes[0], VhostForgotten):
             for unopened in self._unopened.pop(name, ()):
-                self._dropped += [stream for change in unopened for stream in change.streams]
+                self._dropped += [level for change in unopened for level in change.level_numbers]
         else:
             self._unopened.setdefault(name, []).append(changes)
 
@@ -182,7 +182,7 @@ class SharedTopology:
             finally:
                 self.is_applying = False
             if not had_effect:  # nothing uses the numbers of these queues
-                self._dropped += [stream for left_out in changes[place:] for stream in left_out.streams]
+                self._dropped += [level for left_out in changes[place:] for level in left_out.level_numbers]
                 break
             if isinstance(change, QueueDeclared) and change.owner and self._owners.has_ended(change.owner, epoch):
                 vhost.queues.owner_gone(vhost.queues[change.name].exclusive_owner)
@@ -201,26 +201,26 @@ class SharedTopology:
         return self._owners.find(name, self._database.epoch)
 
     def note_dropped(self, vhost: str, name: str) -> None:
-        """Note the streams of a queue that the current change deletes."""
-        self._dropped += self._streams(self._vhosts[vhost], name)
+        """Note the levels of a queue that the current change deletes."""
+        self._dropped += self._levels(self._vhosts[vhost], name)
 
-    def _streams(self, vhost: Vhost, name: str, number: int | None = None) -> Sequence[int]:
-        """Return the numbers of the streams of a queue, if it is the queue with that number."""
+    def _levels(self, vhost: Vhost, name: str, number: int | None = None) -> Sequence[int]:
+        """Return the numbers of the levels of a queue, if it is the queue with that number."""
         queue = vhost.queues.get(name)
         if queue is None or number not in (None, queue.number):
             return []
         return queue.numbers
 
-    def _unopened_streams(self, deleted: QueueDeleted) -> Sequence[int]:
-        """Return the numbers of the streams of a queue whose vhost is not open here."""
+    def _unopened_levels(self, deleted: QueueDeleted) -> Sequence[int]:
+        """Return the numbers of the levels of a queue whose vhost is not open here."""
         for changes in self._unopened.get(deleted.vhost, ()):
             for change in changes:
                 if isinstance(change, QueueDeclared) and change.number == deleted.number:
-                    return change.streams
+                    return change.level_numbers
         return ()
 
     def take_dropped(self) -> Sequence[int]:
-        """Return streams of queues that are deleted, and forget them."""
+        """Return levels of queues that are deleted, and forget them."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
@@ -347,23 +347,23 @@ async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits
     newest = (await database.function("upkeep", "newest_call"))[0][0]
     while (await database.function("upkeep", "oldest_call"))[0][0] <= newest:  # noqa: ASYNC110 nobody tells
         await asyncio.sleep(CALLS_S)
-    await database.acting("upkeep", "recount", [row["stream"] for row in limits])
+    await database.acting("upkeep", "recount", [row["level"] for row in limits])
 
 
-def _limits(vhost: str, streams: Sequence[int], rules: QueueRules) -> list[Limits]:
-    """Return what PostgreSQL must know about the streams of a queue with limits or a single active consumer."""
+def _limits(vhost: str, levels: Sequence[int], rules: QueueRules) -> list[Limits]:
+    """Return what PostgreSQL must know about the levels of a queue with limits or a single active consumer."""
     if not (rules.limited or rules.single_active):
         return []
     return [
         {
-            "stream": stream,
+            "level": level,
             "vhost": as_text(vhost),
-            "counter": streams[0],
+            "counter": levels[0],
             "max_length": rules.max_length,
             "max_bytes": rules.max_bytes,
             "overflow": rules.overflow,
             "single_active": rules.single_active,
             "buries": rules.dead_letter_exchange is not None,
         }
-        for stream in streams
+        for level in levels
     ]

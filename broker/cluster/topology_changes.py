@@ -71,8 +71,8 @@ class TopologyChange:
     limit: int | None = None
 
     @property
-    def streams(self) -> Sequence[int]:
-        """The numbers of the streams that it declares."""
+    def level_numbers(self) -> Sequence[int]:
+        """The numbers of the levels that it declares."""
         return ()
 
     def limit_by(self, limits: VhostLimits) -> None:
@@ -111,8 +111,12 @@ class ExchangeDeclared(TopologyChange):
     arguments: dict[str, Any]
     holding: int | None = None
 
+    def take_number(self, number: int) -> None:
+        """Take the number of its holding queue."""
+        self.holding = number
+
     @property
-    def streams(self) -> Sequence[int]:
+    def level_numbers(self) -> Sequence[int]:
         """The number of its holding queue."""
         return () if self.holding is None else (self.holding,)
 
@@ -151,7 +155,7 @@ class ExchangeDeleted(TopologyChange):
 
 @dataclass(slots=True, kw_only=True)
 class QueueDeclared(TopologyChange):
-    """A queue is made. ``number`` is that of its first stream, ``owner`` that of an exclusive queue."""
+    """A queue is made. ``number`` is that of its first level, ``owner`` that of an exclusive queue."""
 
     kind = "queue_declared"
     limited_by = "queue_limit"
@@ -165,14 +169,22 @@ class QueueDeclared(TopologyChange):
         if self.owner is not None:  # a list in JSON
             self.owner = ForeignOwner(*self.owner)
 
+    def own(self, owner: ForeignOwner) -> None:
+        """Take the connection whose exclusive queue it is."""
+        self.owner = owner
+
+    def take_number(self, number: int) -> None:
+        """Take the number of its first level."""
+        self.number = number
+
     @property
     def levels(self) -> int:
-        """How many numbers in a row its streams take."""
+        """How many numbers in a row its levels take."""
         return queue_rules(arguments_from_json(self.arguments)).max_priority + 1
 
     @property
-    def streams(self) -> Sequence[int]:
-        """The numbers of its streams, also of those that it may get."""
+    def level_numbers(self) -> Sequence[int]:
+        """The numbers of its levels, also of those that it may get."""
         if queue_type(arguments_from_json(self.arguments)) == QUORUM:
             return numbers_of(self.number)
         return range(self.number, self.number + self.levels)

@@ -35,9 +35,9 @@ RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """The facts of an append for PostgreSQL: the streams of deleted queues, and the limits of new ones.
+    """The facts of an append for PostgreSQL: the levels of deleted queues, and the limits of new ones.
 
-    Shapes: `limits` has the arguments of set_stream by name.
+    Shapes: `limits` has the arguments of set_level by name.
     """
 
     dropped: Sequence[int]
@@ -110,7 +110,7 @@ class FollowedTopology(Protocol):
         """Note the queues that changes of this node have just made."""
 
     def take_dropped(self) -> Sequence[int]:
-        """Return streams of deleted queues that no append named, and forget them."""
+        """Return levels of deleted queues that no append named, and forget them."""
 
     def clear(self) -> None:
         """Forget everything: changes follow from the first one on."""
@@ -213,7 +213,7 @@ class TopologyLog:
         If PostgreSQL refuses what they contain, `refused` is called with the reason.
 
         They are all of one vhost, and the first of them that has no effect ends them.
-        With `unused` they are only appended if that stream has no consumers.
+        With `unused` they are only appended if that level has no consumers.
         """
         if self._takes_part:
             self._proposals.append(_Proposal(changes, done, unused, refused))
@@ -222,7 +222,7 @@ class TopologyLog:
     def heard(self, hint: Hint) -> None:
         """Take a hint of another node about the topology, or the news that hints may have been lost."""
         if hint.kind == APPLIED:
-            self.heard_applied(hint.number, hint.streams[0])
+            self.heard_applied(hint.number, hint.levels[0])
         if hint.kind == LOOK or (hint.kind in {APPLIED, TOPOLOGY} and hint.number > self.applied):
             self._look_soon()
 
@@ -295,11 +295,11 @@ class TopologyLog:
 
     async def _drop(self, version: int, dropped: Sequence[int]) -> None:
         """Let the rows of deleted queues be swept once every member has applied a version."""
-        await patiently(lambda: self._database.acting("upkeep", "drop_streams", version, dropped))
+        await patiently(lambda: self._database.acting("upkeep", "drop_levels", version, dropped))
 
     async def _catch_up(self) -> None:
         self._apply(await self._database.function("listen", "changes_since", self.applied))
-        self._topology.take_dropped()  # the nodes that appended the changes sweep these streams
+        self._topology.take_dropped()  # the nodes that appended the changes sweep these levels
 
     def _apply(self, rows: Iterable[Any]) -> None:
         """Apply versions: the changes of each, or all changes up to one as a compressed snapshot."""

@@ -108,7 +108,7 @@ class Answers:
             settle()
 
     def _settle(self, connection: ConnectionOutput, answer: Withheld, number: int) -> None:
-        answer.number = number
+        answer.wait_for(number)
         if number <= self.confirmed and not connection.let_out(self.confirmed):
             self._connections.pop(connection, None)
 

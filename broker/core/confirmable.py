@@ -21,14 +21,14 @@ class Confirmable(Protocol):
     waiting: bool
 
     def confirm(self, upto: int) -> None:
-        """Hear that everything up to and including number `upto` is safe."""
+        """Note that everything up to and including number `upto` is safe."""
 
 
 class Refusable(Confirmable, Protocol):
     """Confirmable work of which a store that several brokers share may refuse a part, before it is confirmed."""
 
     def refuse(self, number: int) -> None:
-        """Hear that a full queue refused a message of this number."""
+        """Note that a full queue refused a message of this number."""
 
 
 class ConfirmedPublishes(Refusable, Protocol):

@@ -1,7 +1,7 @@
 """A method that has to wait for an answer from elsewhere before it may have any effect.
 
-A standalone broker postpones nothing. In a cluster a method may first need a decision of all nodes, or needs
-messages or figures that another node has.
+In a cluster a method may first need a decision of all nodes, or needs messages or figures that another node has. A
+standalone broker postpones a bind that gets a history, while that is on disk.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
+from broker.core.topology.exchange_memories import ExchangeMemories
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
 from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
@@ -38,6 +39,7 @@ from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
 from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
+from broker.routing.memory_exchange import MemoryExchange
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 
@@ -73,6 +75,7 @@ class Vhost:
         "exchanges",
         "firehose",
         "limits",
+        "memories",
         "name",
         "policies",
         "ports",
@@ -151,10 +154,13 @@ class Vhost:
         )
         self.router = self.exchanges.router
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
-        self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
         self.store = store
         self.wide = WidePublishes(store, clock, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
+        self.memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
+        self.bindings = Bindings(
+            name, self.exchanges, self.queues, live, journal, limits, pattern_limits, self.memories
+        )
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
         self.accept_link: LinkAcceptor | None = None
@@ -219,6 +225,7 @@ class Vhost:
         another.
         """
         self.delays.restored()
+        self.memories.restored()
         now_ms = self.ports.clock.now_ms
         waiting = [queue for queue in self.queues.values() if queue.ready and not queue.kept]
         for place, queue in enumerate(waiting):
@@ -266,7 +273,11 @@ class Vhost:
     def _exchange_declared(self, exchange: Exchange) -> None:
         if exchange.delayed:
             self.delays.open(exchange)
+        if isinstance(exchange, MemoryExchange):
+            self.memories.open(exchange)
 
     def _exchange_deleted(self, exchange: Exchange) -> None:
         if exchange.delayed:
             self.delays.close(exchange)
+        if isinstance(exchange, MemoryExchange):
+            self.memories.close(exchange)

@@ -32,6 +32,7 @@ class VhostLimits:
     queues_max: int = 100_000
     bindings_max: int = 10_000_000
     transient_shared_queues: bool = True
+    in_cluster: bool = False
     own_queues_max: int | None = None
     connections_max: int | None = None
     blocked_max_s: int | None = None
@@ -49,6 +50,7 @@ class VhostLimits:
         self.queues_max = limits.queues_max
         self.bindings_max = limits.bindings_max
         self.transient_shared_queues = limits.transient_shared_queues
+        self.in_cluster = limits.in_cluster
 
     def take_table(self, table: Mapping[str, int]) -> None:
         """Take the vhost's own limits from a table, in place of those that it had."""
@@ -91,6 +93,11 @@ class VhostLimits:
                 "Feature `transient_nonexcl_queues` is deprecated. Its use is not permitted per the configuration: "
                 "limits.transient_shared_queues = false",
             )
+
+    def check_alone(self, resource: Resource, what: str) -> None:
+        """Refuse what a node of a cluster cannot do. Raises: 406."""
+        if self.in_cluster:
+            raise ChannelError(406, f"cannot declare {resource}: a cluster has no {what}")
 
     def check_bindings(self, resource: Resource, count: int) -> None:
         """Refuse one more binding than may be. Raises: 406."""

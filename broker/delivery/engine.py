@@ -25,6 +25,7 @@ from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
 from broker.delivery.engine_parts import EngineParts
+from broker.delivery.message_loader import MessageLoader
 from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
 from broker.delivery.queue_messages import QueueMessages
@@ -185,6 +186,30 @@ class Engine(TurnEngine):
                 self._schedule()  # a turn logs it
         vhost.restored()
         self._parts.opened(vhost)
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether a queue has messages and takes none twice."""
+        return any(queue.duplicates is not None and queue.ready for queue in self.vhost.queues.values())
+
+    def read_duplicates(self) -> None:
+        """Read the messages of the queues that take none twice. *Blocking.* Raises: StoreFailed.
+
+        Invariant: nothing has happened since `restore`.
+        Cost: one read of each of these messages.
+        """
+        loader = MessageLoader()
+        for queue in self.vhost.queues.values():
+            for level in queue.levels if queue.duplicates is not None else ():
+                for slot in level.manager.slots.values():
+                    wanted = list(slot.acks.unsettled(0, slot.length))
+                    if not wanted:
+                        continue
+                    segments = tuple(slot.segments)
+                    found = self.store.read_slot(level.number, slot.first, slot.end, wanted, segments, loader)
+                    for index in wanted:
+                        if (message := found[index]) is not None:
+                            queue.note_at(slot, index, message)
 
     def _restore_lost(self, states: Iterable[QueueState], deleted: set[int], *, redelivered: bool) -> None:
         """Restore the messages of queues without a declaration, except those of deleted queues."""

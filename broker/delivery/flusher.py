@@ -178,7 +178,7 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
     pieces[0::3] = _heads(consumer, batch.suffix_bytes, tag, count)
     pieces[1::3] = octets[tag % TAGS : tag % TAGS + count]
     pieces[2::3] = batch.frames
-    connection.out += pieces
+    connection.out += pieces  # hot: written here
     connection.out_bytes += batch.size_bytes  # hot: written here
     return count
 
@@ -231,7 +231,7 @@ def _append_small(
         pieces[1::5] = octets[tag % TAGS : tag % TAGS + count]
         pieces[2::5] = middles
         pieces[3::5] = bodies
-        connection.out += pieces
+        connection.out += pieces  # hot: written here
         connection.out_bytes += size_bytes  # hot: written here
         if 1 < count == len(messages) and size_bytes <= _SHARED_BYTES:
             _latest.note(_Batch(messages, middles, session.number, frame_max, suffix_bytes, size_bytes))

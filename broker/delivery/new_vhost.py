@@ -71,4 +71,5 @@ def limits_of(settings: Settings) -> VhostLimits:
         limits.queues_max,
         limits.bindings_max,
         transient_shared_queues=limits.transient_shared_queues,
+        in_cluster=settings.cluster.is_on,
     )

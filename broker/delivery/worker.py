@@ -94,9 +94,13 @@ class Worker(QueueWorker["Queue"]):
                 self.ready[:0] = ready[place:]  # before those that were served
                 break
             before = queue.ready if queue.prioritized else queue.level.manager.ready
-            spent = self._reader.spent
+            more = False
+            spent = 0
             try:
-                more = not queue.deleted and not self._serve_lone(queue) and self._serve(queue)
+                if not queue.deleted and not self._serve_lone(queue):
+                    spent = self._reader.spent  # of what is read below; the reader is not compiled
+                    more = self._serve(queue)
+                    spent = self._reader.spent - spent
             except Exception:
                 self.ready.extend(ready[place:])
                 self.failed = queue
@@ -114,7 +118,7 @@ class Worker(QueueWorker["Queue"]):
                     queue.lags = False  # hot: written here
                     self._awaited.caught_up(queue)
             handed_out += max(0, taken)
-            budget -= max(QUEUE_COST, taken) + self._reader.spent - spent
+            budget -= max(QUEUE_COST, taken) + spent
         if self.ready:
             self._schedule()
         return handed_out

@@ -108,6 +108,14 @@ class Branch:
         self.any_word: Branch | None = None
         self.routes: dict[str, ApiRoute] = {}
 
+    def grow(self, word: str) -> Branch:
+        """Return the branch after a word of a route's path; add it if there is none."""
+        if not word.startswith("{"):
+            return self.words.setdefault(word, Branch())
+        if self.any_word is None:
+            self.any_word = Branch()
+        return self.any_word
+
 
 class RouteTable:
     """Finds routes. Cost: O(words of the path)."""
@@ -118,7 +126,7 @@ class RouteTable:
         for route in self.routes:
             branch = self._root
             for word in route.path.split("/")[1:]:
-                branch = _grown(branch, word)
+                branch = branch.grow(word)
             if route.method in branch.routes:
                 raise ValueError(f"two routes are {route.method} {route.path}")
             branch.routes[route.method] = route
@@ -140,15 +148,6 @@ class RouteTable:
         if "GET" in allowed:
             allowed.insert(1 + allowed.index("GET"), "HEAD")
         raise HttpRefused(405, f"{method[:32]} is not for this path", headers=(("Allow", ", ".join(allowed)),))
-
-
-def _grown(branch: Branch, word: str) -> Branch:
-    """Return the branch after a word of a route's path; add it if there is none."""
-    if not word.startswith("{"):
-        return branch.words.setdefault(word, Branch())
-    if branch.any_word is None:
-        branch.any_word = Branch()
-    return branch.any_word
 
 
 def _branches(branch: Branch, path: Sequence[str], at: int) -> Iterable[Branch]:

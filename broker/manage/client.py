@@ -59,6 +59,18 @@ class ApiClient:
             self._answering = None
         self.admit = _unlimited  # it leads back to the connection
 
+    def accept_no_more(self) -> None:
+        """Note that the present answer is the last one."""
+        self.last = True
+
+    def answer_endlessly(self) -> None:
+        """Note that the present answer has no end of its own."""
+        self.endless = True
+
+    def fail(self, fault: HttpRefused) -> None:
+        """Note why the rest of the body cannot be read."""
+        self.fault = fault
+
     def done(self) -> None:
         """Mark the answer as complete."""
         self._answering = None

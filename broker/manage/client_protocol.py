@@ -196,9 +196,9 @@ class ClientProtocol(H11Protocol):
 
     def last(self) -> None:
         """Accept no further request: close now, or after the current answer."""
-        self.client_end.last = True
+        self.client_end.accept_no_more()
         if self._answering:
-            self.cycle.keep_alive = False
+            self.cycle.keep_alive = False  # an object of uvicorn
             if self.client_end.endless:
                 self._end.abort()
         else:
@@ -249,7 +249,7 @@ class ClientProtocol(H11Protocol):
         self._stop_waiting()
         self._unset_keepalive_if_required()
         if self._answering:
-            self.client_end.fault = refused
+            self.client_end.fail(refused)
             self.last()
             self.cycle.message_event.set()
             return

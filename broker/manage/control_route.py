@@ -82,7 +82,8 @@ async def _answer(call: Call, conversation: ControlConversation) -> Response:
         raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
     said = _log.debug if reads else _log.info
     said("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
-    call.client.endless = name != STOP
+    if name != STOP:
+        call.client.answer_endlessly()
     verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, name, operation)
     conversation.begin({name: verb}, line)
 
@@ -104,8 +105,7 @@ def _as_user(call: Call, name: str, operation: Operation[Any]) -> Verb:
                 operation.right(call.broker, call.user, asked)
 
         check()
-        request.asker = UserAsker(call, request.asker, check)
-        return call.broker.verbs[name](request)
+        return call.broker.verbs[name](request.asked_by(UserAsker(call, request.asker, check)))
 
     return refusing(answer)
 

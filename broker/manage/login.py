@@ -144,6 +144,10 @@ class LoginSession:
     began_s: float
     used_s: float
 
+    def use(self, now_s: float) -> None:
+        """Note a request."""
+        self.used_s = now_s
+
 
 class LoginSessions:
     """Holds the sessions, by the digest of their token.
@@ -181,7 +185,7 @@ class LoginSessions:
         if session is None or self._ended(session, now_s):
             return None
         if use:
-            session.used_s = now_s
+            session.use(now_s)
         self._sessions[key] = session
         return self._users.get(session.user.name)
 

@@ -151,6 +151,14 @@ class Reading:
         self.counts = self.before = counts
         self.changed_s = changed_s
 
+    def read(self, counts: Sequence[int], now_s: float, wall_s: float, interval_s: float) -> None:
+        """Take the counters as they are now; an interval after the last reading they are the next one."""
+        if counts != self.counts:
+            self.changed_s = wall_s
+        if now_s - self.at_s >= interval_s:
+            self.before, self.before_s = self.counts, self.at_s
+            self.counts, self.at_s = counts, now_s
+
 
 class AskedRates:
     """Remembers readings by key.
@@ -186,11 +194,7 @@ class AskedRates:
             if len(self._readings) < COUNTERS_MAX:
                 self._readings[key] = Reading(now_s, counts, self._wall())
             return None
-        if counts != known.counts:
-            known.changed_s = self._wall()
-        if now_s - known.at_s >= self.interval_s:
-            known.before, known.before_s = known.counts, known.at_s
-            known.counts, known.at_s = counts, now_s
+        known.read(counts, now_s, self._wall(), self.interval_s)
         before = known.before
         if before == counts or now_s <= known.before_s:
             return None

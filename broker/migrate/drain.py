@@ -53,6 +53,20 @@ class DrainTally:
         self.doubtful = 0
         self.in_flight = 0
 
+    def resume(self, in_flight: int) -> None:
+        """Take what was in flight when an earlier run stopped."""
+        self.in_flight = self.returned = in_flight
+
+    def miss(self, count: int) -> None:
+        """Note messages of an earlier run that are not in the queue any more."""
+        self.returned -= count
+
+    def commit(self, moved: int, doubtful: int, in_flight: int) -> None:
+        """Count a batch that has been moved, and note how many messages the next one has."""
+        self.moved += moved
+        self.doubtful += doubtful
+        self.in_flight = in_flight
+
 
 def own_name(queue: str) -> str:
     """Return the name of what the drain of a queue declares: the marker's queue, and the exchange at the target."""
@@ -99,7 +113,7 @@ class Drain:
                 await self._prepare_target(target)
                 numbering = await self._prepare_source(source)
                 await self._move(source, target, numbering)
-                self.tally.returned -= numbering.absent
+                self.tally.miss(numbering.absent)
                 if not numbering.absent:
                     await source.call(commands.Queue.Delete(queue=self._own))
                     self._passed("marker deleted")
@@ -129,7 +143,7 @@ class Drain:
         await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
         marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
-        self.tally.in_flight = self.tally.returned = len(marker.in_flight)
+        self.tally.resume(len(marker.in_flight))
         if not isinstance(found, commands.Basic.GetEmpty):
             source.send(commands.Basic.Nack(found.method.delivery_tag, requeue=True))
         await source.call(commands.Tx.Select())
@@ -185,9 +199,7 @@ class Drain:
             source.send(commands.Basic.Ack(before[-1].delivery.tag, multiple=True))
         self._passed("marker sent")
         await source.call(commands.Tx.Commit())
-        self.tally.in_flight = len(marker.in_flight)
-        self.tally.moved += len(before)
-        self.tally.doubtful += sum(one.doubtful for one in before)
+        self.tally.commit(len(before), sum(one.doubtful for one in before), len(marker.in_flight))
         self._passed("committed")
         return batch
 

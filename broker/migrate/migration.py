@@ -33,6 +33,10 @@ class MigrationOutcome:
         self.tallies: list[DrainTally] = []
         self.fault = ""
 
+    def fail(self, reason: Exception) -> None:
+        """Note why the queue could not be drained."""
+        self.fault = str(reason)
+
     def total(self, name: str) -> int:
         """Return a count of the tallies, such as `moved`."""
         return sum(getattr(tally, name) for tally in self.tallies)
@@ -75,7 +79,7 @@ class Migration:
         return sum(outcome.total("moved") for outcome in self.outcomes.values())
 
     def stop(self) -> None:
-        """Stop in order: each queue after its batch."""
+        """Stop cleanly: each queue after its batch."""
         self.stopping = True
 
     async def run(self) -> None:
@@ -108,7 +112,7 @@ class Migration:
                     try:
                         ready = (await link.call(DeclareAny(queue=place.queue, passive=True))).message_count
                     except MethodRefused as refused:
-                        outcome.fault = str(refused)
+                        outcome.fail(refused)
                         await link.reopen()
                         continue
                     if ready or await self._has_marker(link, place.queue):
@@ -144,4 +148,4 @@ class Migration:
             try:
                 await drain.run()
             except MigrationFault as fault:
-                outcome.fault = str(fault)
+                outcome.fail(fault)

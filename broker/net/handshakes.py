@@ -49,7 +49,7 @@ class Handshakes:
         self.timeout_s = timeout_s
 
     def begin(self, client: HandshakeClient) -> None:
-        """Note the begin of a handshake."""
+        """Note that a handshake has begun."""
         loop = asyncio.get_running_loop()
         self._due[client] = due = loop.time() + self.timeout_s
         self._strangers.add(client, client.peer.network)
@@ -69,7 +69,7 @@ class Handshakes:
         return client
 
     def stop(self) -> None:
-        """Drop no one any more: the listener has closed all connections."""
+        """Stop dropping clients: the listener has closed all connections."""
         self._due.clear()
         self._strangers = Strangers()
         if self._timer is not None:

@@ -45,9 +45,12 @@ __all__ = ["LISTINGS", "count_bytes"]
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
     *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),
-    "messages_by_priority",
+    *("messages_by_priority", "duplicates_dropped"),
 )
-EXCHANGE: Final = ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments")
+EXCHANGE: Final = (
+    *("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
+    "duplicates_dropped",
+)
 BINDING: Final = ("vhost", "source", "destination", "destination_type", "routing_key", "arguments")
 CONSUMER: Final = (
     *("vhost", "queue", "consumer_tag", "connection", "channel", "ack_required", "prefetch_count", "active"),
@@ -220,6 +223,7 @@ def exchange_listed(vhost: Vhost, exchange: Exchange) -> Row:
     row = exchange_row(vhost, exchange)
     row["policy"] = None if policy is None else policy.name
     row["topic_index"] = exchange.index_name
+    row.setdefault("duplicates_dropped", 0)
     return picked(row, EXCHANGE)
 
 

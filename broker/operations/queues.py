@@ -16,6 +16,7 @@ from broker.core.names import is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.event_log import get_logger
 from broker.operations.messages import drop
@@ -151,7 +152,7 @@ async def _purged(queue: Queue) -> int:
 async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
     """Drop the ready messages of a queue, or some from its head, and return how many."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
-    if queue.is_tap:
+    if isinstance(queue, TapQueue):
         raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to a tap: remove that instead")
     if queue.is_overlay:
         raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to the overlay")

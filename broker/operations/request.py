@@ -56,6 +56,10 @@ class Request:
         self._fields = fields
         self.asker = asker or Asker()
 
+    def asked_by(self, asker: Asker) -> Request:
+        """Return the request as another asker's."""
+        return Request(self._fields, asker)
+
     def has(self, name: str) -> bool:
         """Return whether an argument was given."""
         return self._fields.get(name) is not None

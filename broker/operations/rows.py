@@ -17,6 +17,7 @@ from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.queue import Queue
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
+from broker.routing.memory_exchange import MemoryExchange
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User, Users
@@ -110,6 +111,7 @@ def queue_lengths(queue: Queue) -> Row:
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "consumers": consumers,
+        "duplicates_dropped": 0 if queue.duplicates is None else queue.duplicates.dropped,
     }
     if queue.strict:
         row["messages_by_priority"] = {str(priority): count for priority, count in queue.ready_by_priority().items()}
@@ -132,7 +134,7 @@ def slot_count(queue: Queue) -> int:
 
 def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
     """Return the row of an exchange without statistics."""
-    return {
+    row = {
         "arguments": json_table(exchange.arguments),
         "auto_delete": exchange.auto_delete,
         "durable": exchange.durable,
@@ -142,6 +144,10 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
         "user_who_performed_action": INTERNAL_USER,
         "vhost": vhost.name,
     }
+    memory = exchange.memory if isinstance(exchange, MemoryExchange) else None
+    if isinstance(memory, Queue) and memory.duplicates is not None:
+        row["duplicates_dropped"] = memory.duplicates.dropped
+    return row
 
 
 def binding_row(ends: BindingEnds, properties_key: str = "") -> Row:

@@ -40,6 +40,14 @@ class CatchUp:
         self.flight_bytes += size_bytes
         self._in_flight.append((last, size_bytes))
 
+    def complete(self, sent: int) -> None:
+        """Note that a part of the answer was sent: it is complete if it has reached what others were sent."""
+        self.is_complete = self.is_complete or self.next > sent
+
+    def limit(self) -> None:
+        """Note that the question has an end: what follows it is another answer."""
+        self.is_complete = False
+
 
 class Behind:
     """A stream of which a link left something out: until its leaf has caught up, nothing else of it goes there.
@@ -52,9 +60,17 @@ class Behind:
 
     def __init__(self, reached: int) -> None:
         self.reached = reached
-        self.asked = False  # the leaf asks over this link
+        self.asked = False
         self._checkpoint = reached
         self._acks = 0
+
+    def ask(self) -> None:
+        """Note that the leaf asks over this link."""
+        self.asked = True
+
+    def leave_out(self, last: int) -> None:
+        """Note that the link left out the numbers up to `last`."""
+        self.reached = max(self.reached, last)
 
     def caught_up(self, number: int) -> bool:
         """Return whether a leaf that acknowledges a number has caught up, or nearly so over another broker."""

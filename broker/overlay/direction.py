@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from broker.overlay.packets import Space
 from broker.overlay.replica import Replica, ReplicaChange
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DirectionChange:
     """The leaves with another virtual time, the spaces with other interested leaves, and the changed sets."""
 
-    leaves: set[str] = field(default_factory=set)
-    spaces: set[Space] = field(default_factory=set)
-    durable: bool = False
-    unreachable: bool = False
+    leaves: set[str]
+    spaces: set[Space]
+    durable: bool
+    unreachable: bool
 
 
 class Direction:
@@ -37,30 +37,29 @@ class Direction:
 
     def refresh(self, change: ReplicaChange) -> DirectionChange:
         """Merge again what a change of one replica affects. Cost: the leaves that changed, not all leaves."""
-        result = DirectionChange()
+        changed: set[str] = set()
         replicas = self.replicas.values()
         for leaf in change.leaves:
             times = [replica.times[leaf] for replica in replicas if leaf in replica.times]
             if not times:
                 if self.times.pop(leaf, None) is not None:
-                    result.leaves.add(leaf)
+                    changed.add(leaf)
             elif self.times.get(leaf) != max(times):
                 self.times[leaf] = max(times)
-                result.leaves.add(leaf)
+                changed.add(leaf)
         pairs = {(space, leaf) for space, leaves in change.interested.items() for leaf in leaves}
         for replica in replicas:
             for space, leaves in replica.interested.items() if change.leaves else ():
                 pairs.update((space, leaf) for leaf in leaves.intersection(change.leaves))
-        for space, leaf in pairs:
-            self._set_interested(space, leaf, result)
+        spaces = {space for space, leaf in pairs if self._set_interested(space, leaf)}
+        other_durable = False
         if self.durable or any(replica.durable for replica in replicas):
             for leaf in change.leaves | change.durable:
                 durable = any(leaf in replica.durable for replica in self._latest(leaf))
                 if durable != (leaf in self.durable):
-                    result.durable = True
+                    other_durable = True
                     (self.durable.add if durable else self.durable.discard)(leaf)
-        result.unreachable = self.review_reach(change.reached)
-        return result
+        return DirectionChange(changed, spaces, other_durable, self.review_reach(change.reached))
 
     def review_reach(self, leaves: Iterable[str]) -> bool:
         """Check again which of some leaves are unreachable, and return whether that has changed for any."""
@@ -92,11 +91,13 @@ class Direction:
         latest = self.times.get(leaf)
         return [replica for replica in self.replicas.values() if replica.times.get(leaf) == latest]
 
-    def _set_interested(self, space: Space, leaf: str, result: DirectionChange) -> None:
+    def _set_interested(self, space: Space, leaf: str) -> bool:
+        """Note whether a leaf is interested in a space, and return whether that has changed."""
         interested = any(leaf in replica.interested.get(space, ()) for replica in self._latest(leaf))
         leaves = self.interested.setdefault(space, set())
-        if interested != (leaf in leaves):
+        changed = interested != (leaf in leaves)
+        if changed:
             (leaves.add if interested else leaves.discard)(leaf)
-            result.spaces.add(space)
         if not leaves:
             del self.interested[space]
+        return changed

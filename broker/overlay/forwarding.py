@@ -48,6 +48,12 @@ class ForwardingCounts:
         self.filtered = 0
         self.flooded = 0
 
+    def add(self, flooded: int, matched: int, filtered: int) -> None:
+        """Count the decisions on the messages of a run."""
+        self.flooded += flooded
+        self.matched += matched
+        self.filtered += filtered
+
 
 class UnwantedRange:
     """Numbers that nobody in a direction wants and that were not announced there yet."""
@@ -59,6 +65,14 @@ class UnwantedRange:
         self.last = last
         self.vector_at = vector_at
         self.since_ms = since_ms
+
+    def leads_to(self, run: StreamRun) -> bool:
+        """Return whether a run begins right after the range, with the same vector."""
+        return self.last + 1 == run.first and self.vector_at == run.vector_at
+
+    def extend(self, last: int) -> None:
+        """Add the numbers up to another last one."""
+        self.last = last
 
 
 class Forwarding:
@@ -92,9 +106,13 @@ class Forwarding:
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.unwanted: dict[str, UnwantedRange] = {}
         self.acks = Acknowledgements()
-        self.is_idle = False  # set by a caller that checks later whether anything arrived
+        self.is_idle = False  # since the last call of rest()
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
+
+    def rest(self) -> None:
+        """Begin to note whether anything arrives."""
+        self.is_idle = True
 
     def learn(self, run: StreamRun, node: str) -> None:
         """Note the facts of a run about its stream, whatever its target."""
@@ -124,25 +142,27 @@ class Forwarding:
                 return []
             return [*self.flush(node), run]
         kept: list[Element] = []
+        flooded = matched = filtered = 0
         concerned = verdict != _UNCONCERNED
         answers = interest.answers(self.stream.space)
         for element in run.elements:
             if isinstance(element, Data):
                 if verdict == _INSUFFICIENT:
-                    counts.flooded += 1
+                    flooded += 1
                     kept.append(element)
                 elif verdict == _SUFFICIENT and (
                     node in answers.get(element.key, NO_NODES) or self._wants(node, element, interest)
                 ):
-                    counts.matched += 1
+                    matched += 1
                     kept.append(element)
                 else:
-                    counts.filtered += 1
+                    filtered += 1
                 continue
             verdict = self._verdict(node, element.number, interest)
             if verdict != _UNCONCERNED or _concerns(node, element.old, interest):
                 kept.append(element)
                 concerned = True
+        counts.add(flooded, matched, filtered)
         if run.target:
             return [_run(run, run.first, tuple(kept))]
         if kept:
@@ -186,15 +206,15 @@ class Forwarding:
         silence = self.unwanted.pop(node, None)
         if silence is None:
             return [_run(run, run.first, kept)]
-        if silence.last + 1 == run.first and silence.vector_at == run.vector_at:
+        if silence.leads_to(run):
             return [_run(run, silence.first, kept)]
         return [self._silent(silence), _run(run, run.first, kept)]
 
     def _stay_silent(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
         """Extend the unwanted range by a run, and return the earlier range if the run does not continue it."""
         silence = self.unwanted.get(node)
-        if silence is not None and silence.last + 1 == run.first and silence.vector_at == run.vector_at:
-            silence.last = run.last
+        if silence is not None and silence.leads_to(run):
+            silence.extend(run.last)
             return []
         before = self.flush(node)
         self.unwanted[node] = UnwantedRange(run.first, run.last, run.vector_at, now_ms)

@@ -86,7 +86,7 @@ class Inner(LogicalBroker):
         asking = self.peers.find(node, broker)
         behind = None if asking is None or nack.leaf != broker else asking.behind.get(nack.stream)
         if behind is not None and 0 < nack.first < WHOLE_STREAM:
-            behind.asked = True
+            behind.ask()
             nack = replace(nack, last=WHOLE_STREAM)
         towards = self._upstream(nack.stream)
         peer = None if towards is None or towards == node else self.peers.towards(towards, nack.stream.leaf)
@@ -153,7 +153,7 @@ class Inner(LogicalBroker):
         busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
         for stream, forwarding in list(self.forwardings.items()):
             if not forwarding.is_idle or stream in self._dirty or forwarding.unwanted:
-                forwarding.is_idle = True
+                forwarding.rest()
                 continue
             up, interest = self._upstream(stream), self.interest
             has_ended = (stream.leaf, stream.space) in busy or interest.direction(stream.leaf) is None

@@ -94,7 +94,7 @@ class Interest(InterestScheme):
             self._announce(batch, ended=ended)
 
     def leave_time(self, time: int) -> None:
-        """Go on above a virtual time that others have of this leaf and that it never had, and tell them."""
+        """Continue above a virtual time that others have of this leaf and that it never had, and tell them."""
         self._time.leave(time)
         self._announce(BindingBatch(touched=set(self._subscriptions.spaces)), ended=True)
 

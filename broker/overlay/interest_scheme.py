@@ -128,7 +128,7 @@ class InterestScheme:
 
     @abstractmethod
     def leave_time(self, time: int) -> None:
-        """Go on above a virtual time that others have of this leaf and that it never had, and tell them."""
+        """Continue above a virtual time that others have of this leaf and that it never had, and tell them."""
 
     def _apply_batch(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
         """Apply a batch of bindings to the leaf broker's own subscriptions, and return what that changes."""

@@ -336,9 +336,7 @@ class Leaf(LogicalBroker):
         self._leave_foreign(now_ms)
         if floor is not None:
             self.interest.observed(stream.space, sink.virtual_time, now_ms)
-        if sink.gaps:
-            self.gaps += sink.gaps
-            sink.gaps = []
+        self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
         """Return a sink of an incarnation that is new here, None while what came of others is not durable."""
@@ -393,7 +391,7 @@ class Leaf(LogicalBroker):
         return self.interest.recovered_time
 
     def _leave_foreign(self, now_ms: int) -> None:
-        """Go on above the times of another life of the data folder, so that what this one promises is the latest.
+        """Continue above the times of another life of the data folder, so that what this one promises is the latest.
 
         Where two leaves have one name each goes above the other in turn, with growing pauses.
         """
@@ -548,8 +546,6 @@ class Leaf(LogicalBroker):
     def _ack(self, output: list[Outgoing]) -> None:
         """Acknowledge what was committed, to all brokers of the neighbour node; each counts for itself."""
         for stream, sink in self.sinks.items():
-            number = sink.ack()
-            if number and (number > sink.acked or sink.tipped):
-                sink.acked = number
-                sink.tipped = False
+            number = sink.take_ack()
+            if number:
                 self._send_ack(stream, number, self._node, output)

@@ -45,11 +45,8 @@ class LogicalBroker:
         peer = self.peers.find(node, broker)
         if peer is None:
             return
-        peer.full = is_full
-        if not is_full:
-            skipped, peer.skipped = peer.skipped, set()
-            for stream in skipped:
-                self._tell(stream, peer)
+        for stream in peer.set_full(is_full):
+            self._tell(stream, peer)
 
     def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
         """Take a packet from a broker that a link session leads to."""

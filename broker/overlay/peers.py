@@ -107,13 +107,26 @@ class OverlayPeer:
                 self.vectors[run.stream] = number
         return True
 
+    def take_refused(self) -> list[tuple[StreamName, int]]:
+        """Return the numbers that were too large since the last call."""
+        refused, self.refused = self.refused, []
+        return refused
+
+    def set_full(self, is_full: bool) -> set[StreamName]:
+        """Note whether the link is full; return the streams of which it has left something out when it is not."""
+        self.full = is_full
+        if is_full:
+            return set()
+        skipped, self.skipped = self.skipped, set()
+        return skipped
+
     def _passes(self, run: StreamRun) -> bool:
         """Return whether a run goes out, as far as its stream is one that the leaf there catches up with."""
         behind = self.behind.get(run.stream)
         if behind is None or run.last < run.first:
             return True
         if not run.target:
-            behind.reached = max(behind.reached, run.last)
+            behind.leave_out(run.last)
             return False
         if run.target == self.broker and run.last >= behind.reached:
             del self.behind[run.stream]
@@ -154,9 +167,7 @@ class Peers:
         refused: list[tuple[str, StreamName, int]] = []
         for peers in self._nodes.values():
             for peer in peers.values():
-                if peer.refused:
-                    refused += [(peer.broker, stream, number) for stream, number in peer.refused]
-                    peer.refused = []
+                refused += [(peer.broker, stream, number) for stream, number in peer.take_refused()]
         return refused
 
     def forget(self, stream: StreamName) -> None:

@@ -19,7 +19,7 @@ class ReplicaChange:
     removed: list[Conjunction] = field(default_factory=list)
     leaves: set[str] = field(default_factory=set)
     interested: dict[Space, frozenset[str]] = field(default_factory=dict)
-    durable: frozenset[str] = frozenset()
+    durable: set[str] = field(default_factory=set)
     reached: set[str] = field(default_factory=set)
     touched: set[Space] = field(default_factory=set)
 
@@ -140,9 +140,9 @@ class Replica:
         removed = self._forgotten() if whole else self._removed
         self._kept = None
         self._removed = []
-        change.removed = [conjunction for conjunction in removed if self._discard(conjunction)]
+        change.removed.extend(conjunction for conjunction in removed if self._discard(conjunction))
         self._set_times(update, change, whole=whole)
-        change.reached |= change.leaves
+        change.reached.update(change.leaves)
         interested = dict(update.interested)
         change.touched.update(update.touched, interested)
         if whole:
@@ -152,11 +152,11 @@ class Replica:
             self._set_interested(space, frozenset(leaves), change)
         if whole or update.durable is not None:
             durable = frozenset(update.durable or ())
-            change.durable = self.durable ^ durable
+            change.durable.update(self.durable ^ durable)
             self.durable = durable
         if whole or update.unreachable is not None:
             unreachable = frozenset(update.unreachable or ())
-            change.reached |= self.unreachable ^ unreachable
+            change.reached.update(self.unreachable ^ unreachable)
             self.unreachable = unreachable
 
     def _add(self, added: Iterable[Conjunction]) -> list[Conjunction]:

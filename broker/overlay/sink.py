@@ -131,6 +131,7 @@ class Sink:
     """
 
     __slots__ = (
+        "_acked",
         "_asked_first",
         "_asked_ms",
         "_budget",
@@ -138,6 +139,7 @@ class Sink:
         "_committed",
         "_coverage",
         "_doubtful_upto",
+        "_gaps",
         "_had",
         "_handed",
         "_hole_first",
@@ -149,16 +151,14 @@ class Sink:
         "_repeated",
         "_round_trip",
         "_streams",
+        "_tipped",
         "_value",
         "_waiting",
         "_wants_base",
-        "acked",
         "attempts",
-        "gaps",
         "reached",
         "repairs",
         "stream",
-        "tipped",
     )
 
     def __init__(
@@ -186,10 +186,10 @@ class Sink:
         self._known: dict[int, int] = {}
         self._waiting: dict[int, tuple[Element, int | None]] = {}  # with this leaf's entry in the vector before
         self._numbers: list[int] = []
-        self._handed = self._committed = self.acked = 0 if position is None else position
+        self._handed = self._committed = self._acked = 0 if position is None else position
         self.reached = 0 if position is None else position
-        self.tipped = False
-        self.gaps: list[StreamGap] = []
+        self._tipped = False
+        self._gaps: list[StreamGap] = []
         self._wants_base = False
         self._round_trip = RoundTrip()
         self._asked_ms = self._asked_first = -1
@@ -251,7 +251,7 @@ class Sink:
             if coverage is None:
                 return []
         if run.last < run.first:
-            self.tipped = True
+            self._tipped = True
             if run.target and self._doubtful_upto == WHOLE_STREAM:
                 self._doubtful_upto = run.last
             return []
@@ -277,6 +277,20 @@ class Sink:
         if self._coverage is None:
             return None
         return self._coverage.upto if self._committed >= self._handed else self._committed
+
+    def take_ack(self) -> int | None:
+        """Return the number to acknowledge now: a new one, or again the last one when the publisher waits for it."""
+        number = self.ack()
+        if not number or (number <= self._acked and not self._tipped):
+            return None
+        self._acked = number
+        self._tipped = False
+        return number
+
+    def take_gaps(self) -> list[StreamGap]:
+        """Return the gaps that were found since the last call."""
+        gaps, self._gaps = self._gaps, []
+        return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
         """Return the question for what is missing, if it is time to ask.
@@ -449,7 +463,7 @@ class Sink:
         while coverage.upto < run.last:
             first, last = coverage.hole(run.last) or (coverage.upto + 1, run.last)
             last = min(last, run.last)
-            self.gaps.append(StreamGap(self.stream, first, last))
+            self._gaps.append(StreamGap(self.stream, first, last))
             self._value = None
             self._advance(coverage, first, last, floor, deliveries)
         return deliveries
@@ -477,7 +491,7 @@ class Sink:
             if isinstance(element, VectorChange):
                 after = self._time_in(element.new)
                 if after < value and floor is not None and floor <= value:
-                    self.gaps.append(StreamGap(self.stream, element.number, element.number))
+                    self._gaps.append(StreamGap(self.stream, element.number, element.number))
                 self._value = value = after
                 self._know(element.number, after)
             elif floor is not None and value >= floor:

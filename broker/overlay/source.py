@@ -167,7 +167,7 @@ class StreamSource:
         if catch_up is None or not goes_on:
             catch_up = self._catch_ups[nack.leaf] = CatchUp(nack.first)
         elif nack.last < WHOLE_STREAM:
-            catch_up.is_complete = False
+            catch_up.limit()
         runs: list[StreamRun] = []
         for _ in range(BURST_RUNS):
             if not self.owes(nack):
@@ -178,7 +178,7 @@ class StreamSource:
             for run in part:
                 catch_up.sent(run.last, _size_bytes(run))
             runs += part
-        catch_up.is_complete = catch_up.is_complete or catch_up.next > self.sent
+        catch_up.complete(self.sent)
         return [self._promoted(run) for run in runs] if self.forgets else runs
 
     def owes(self, nack: Nack) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker.overlay.aggregation import Aggregation, root_set
 from broker.overlay.conjunction import pattern_of
@@ -134,8 +134,7 @@ class Subscriptions:
             if binding not in self._bindings or self._bindings[binding][0] != conjunction:
                 self._release(binding, conjunction, batch)
         batch.touched.update(root.space for root in batch.roots)
-        batch.durable = was_durable != bool(self._durable)
-        return batch
+        return replace(batch, durable=was_durable != bool(self._durable))
 
     def _add(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
         held = self._spaces.get(conjunction.space)

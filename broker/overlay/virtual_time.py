@@ -53,7 +53,7 @@ class VirtualTime:
         return self._recovered
 
     def leave(self, time: int) -> None:
-        """Go on above a time of another life, which others may have taken for the latest."""
+        """Continue above a time of another life, which others may have taken for the latest."""
         self._lived[-1] = (self._lived[-1][0], self.now)
         self._begin(max(time, self.bound))
 

@@ -174,7 +174,7 @@ class HeldBrokers:
         return self._scheduled or (self._started and self.driver is not None and self.driver.busy)
 
     def schedule(self) -> None:
-        """Have a turn follow this one."""
+        """Schedule another turn after this one."""
         if self._started and not self._scheduled and not self._ends:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)

@@ -65,7 +65,7 @@ class Commits:
             self._committer.wait(self)
 
     def confirm(self, upto: int) -> None:
-        """Hear that everything up to and including number `upto` is safe."""
+        """Note that everything up to and including number `upto` is safe."""
         self.confirmed = upto
         while self._done and self._done[0][0] <= upto:
             self._done.popleft()[1]()
@@ -79,6 +79,11 @@ class LeafVhost:
         self.overlay = overlay
         self.commits = Commits(engine.committer)
         self.grown: set[str] = set()  # exchanges whose stream has numbers that are not known to be on disk
+
+    def take_grown(self) -> set[str]:
+        """Return the exchanges whose stream has grown since the last call."""
+        grown, self.grown = self.grown, set()
+        return grown
 
 
 class LeafDriver:
@@ -267,14 +272,14 @@ class LeafDriver:
 
     def _commit_grown(self, name: str, held: LeafVhost) -> None:
         """Learn of the next commit, which has everything that the streams have now."""
-        if not held.grown:
+        grown = held.take_grown()
+        if not grown:
             return
         ends: list[tuple[Space, int]] = []
-        for exchange in held.grown:
+        for exchange in grown:
             stream = held.overlay.streams[exchange]
             stream.queue.rest()
             ends.append((Space(name, exchange), stream.last))
-        held.grown = set()
         held.commits.after(partial(self._committed, ends))
 
     def _committed(self, ends: Sequence[tuple[Space, int]]) -> None:

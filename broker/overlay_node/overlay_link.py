@@ -108,7 +108,7 @@ class OverlayLink:
         return not self._carrier.has_room
 
     def greet(self, session: int) -> None:
-        """Say hello."""
+        """Send hello."""
         limits = self._subscriptions, self._message_bytes, self._own_process
         self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION, *limits))
 

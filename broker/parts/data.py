@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
 from broker.delivery.clock_watch import ClockWatch
-from broker.delivery.turn import Turn
 from broker.net.address import Bound
 from broker.parts.part import Part, Shared
 from broker.parts.ports import Ports
@@ -57,7 +56,7 @@ class Data(Part):
             undo.callback(self.folder.close)
             self.watch = ClockWatch(ClockFile(shared.files, shared.path), shared.clock)
             slots = self._open_slots(self.watch.resume())
-            turn = shared.turn = Turn(loop, shared.clock, shared.fail, settings.flow.read_budget_bytes)
+            turn = shared.begin(loop)
             self.node = self._node(loop, self._ports.bound) if settings.cluster.is_on else None
             undo.pop_all()
         self.vhosts = Vhosts(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from broker.delivery.turn import Turn
 from broker.settings import Settings
 from broker.stopping import Stopping
 from broker.store.files import Files
 from broker.vhosts.recovery_watch import RecoveryWatch
-
-if TYPE_CHECKING:
-    from broker.delivery.turn import Turn
 
 __all__ = ["Part", "Shared"]
 
@@ -58,3 +56,16 @@ class Shared:
     stopping: Stopping = field(default_factory=Stopping)
     served: bool = False
     turn: Turn = field(init=False)
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> Turn:
+        """Begin the turns, by the clock that the data folder has resumed."""
+        self.turn = Turn(loop, self.clock, self.fail, self.settings.flow.read_budget_bytes)
+        return self.turn
+
+    def serve(self) -> None:
+        """Note that all parts were started."""
+        self.served = True
+
+    def take_settings(self, settings: Settings) -> None:
+        """Put changed settings in force."""
+        self.settings = settings

@@ -13,6 +13,7 @@ from broker.routing.exchange import Exchange, ExchangeProperties
 from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.hash_exchange import HashExchange
 from broker.routing.headers_exchange import HeadersExchange
+from broker.routing.memory_exchange import DeduplicationExchange, HistoryExchange, MemoryExchange
 from broker.routing.modulus_exchange import ModulusExchange
 from broker.routing.pattern import PatternLimits
 from broker.routing.random_exchange import LocalRandomExchange, RandomExchange
@@ -21,8 +22,13 @@ from broker.routing.topic_exchange import TopicExchange
 DELAYED_TYPE: Final = "x-delayed-message"
 EXCHANGE_TYPES: Final = (
     "direct", "fanout", "topic", "headers",
-    "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random", DELAYED_TYPE,
+    "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random",
+    "x-recent-history", "x-message-deduplication", DELAYED_TYPE,
 )  # fmt: skip
+_MEMORY_TYPES: Final[dict[str, type[MemoryExchange]]] = {
+    "x-recent-history": HistoryExchange,
+    "x-message-deduplication": DeduplicationExchange,
+}
 
 
 class ExchangeArgumentError(ValueError):
@@ -58,9 +64,12 @@ def make_exchange(
             exchange = TopicExchange(name, properties, cache_limits, pattern_limits, dialect, index)
         case "headers":
             exchange = HeadersExchange(name, properties)
-        case "x-consistent-hash":
+        case "x-consistent-hash" | "x-recent-history" | "x-message-deduplication" as known:
             try:
-                exchange = HashExchange(name, properties, cache_limits)
+                if known == "x-consistent-hash":
+                    exchange = HashExchange(name, properties, cache_limits)
+                else:
+                    exchange = _MEMORY_TYPES[known](name, properties)
             except ValueError as error:
                 raise ExchangeArgumentError(str(error)) from error
         case "x-modulus-hash":

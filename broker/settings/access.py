@@ -1,4 +1,4 @@
-"""The settings of who may come in, and by which ways: users, TLS, HTTP."""
+"""The settings of users, passwords and listeners."""
 
 from __future__ import annotations
 

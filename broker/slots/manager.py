@@ -117,7 +117,7 @@ class SlotManager:
         ):
             return False
         assert slot.contents is not None, "the open slot is always resident"
-        slot.contents += contents
+        slot.contents += contents  # hot: written here
         slot.length = length  # hot: written here
         slot.bytes += charge_bytes  # hot: written here
         self.next_id += count

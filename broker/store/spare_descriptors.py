@@ -54,6 +54,6 @@ class SpareDescriptors:
         with self._lock:
             while len(self._spares) < self._count:
                 try:
-                    self._spares += os.pipe()  # no file behind it; both ends count
+                    self._spares += os.pipe()  # it has no file; both ends count
                 except OSError:
                     return

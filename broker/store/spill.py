@@ -70,11 +70,11 @@ class Spill:
         return positions
 
     def add_live(self, segment: int, n: int) -> None:
-        """Count n references more to a segment, which keep it on disk."""
+        """Count n more references to a segment, which keep it on disk."""
         self.live[segment] = self.live.get(segment, 0) + n
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Count n references less; remove the file with the last one, unless it is still written to."""
+        """Count n fewer references; remove the file with the last one, unless it is still written to."""
         left = self.live.get(segment, 0) - n
         if left < 0:
             raise ValueError(f"spill segment {segment} has {left + n} references, not {n}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from broker.core.deadlines import Clock
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
+from broker.core.queue.tap_queue import TapQueue
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
@@ -71,6 +72,14 @@ class Taking:
     owner: str
     share_bytes: int = 0
     bytes: int = 0
+
+    def share(self, share_bytes: int) -> None:
+        """Limit the size by the share of the disk that is left to users."""
+        self.share_bytes = share_bytes
+
+    def add(self, size_bytes: int) -> None:
+        """Add the size of a file."""
+        self.bytes += size_bytes
 
 
 class Snapshots(Mapping[str, Snapshot]):
@@ -140,7 +149,7 @@ class Snapshots(Mapping[str, Snapshot]):
         queue = vhost_named(self._vhosts, vhost).queues.get(name)
         if queue is None:
             raise TapRefused(f"no queue '{name}' in vhost '{vhost}'")
-        if queue.is_tap:
+        if isinstance(queue, TapQueue):
             raise TapRefused(f"queue '{name}' in vhost '{vhost}' belongs to a tap: read its slots")
         engine = self._vhosts.engines[vhost]
         taking = Taking(owner)
@@ -162,7 +171,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     owner, f"user '{owner}' takes {most} snapshots already (taps.snapshots_user_max)"
                 )
             disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
-            taking.share_bytes = int(disk_bytes * self._settings.snapshots_disk_ratio)
+            taking.share(int(disk_bytes * self._settings.snapshots_disk_ratio))
         private = is_private(queue)
         bounds = [(level, list(level.manager.slots), level.manager.next_id) for level in queue.levels]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
@@ -258,7 +267,7 @@ class Snapshots(Mapping[str, Snapshot]):
                     let_go(engine.store, pieces)
             if written is not None:
                 files.append(written)
-                taking.bytes += written.bytes
+                taking.add(written.bytes)
 
     def _writing(
         self, engine: Engine, level: Level, pieces: list[Piece], snapshot: str, n: int
@@ -293,4 +302,4 @@ class Snapshots(Mapping[str, Snapshot]):
 
 def is_private(queue: Queue) -> bool:
     """Return whether no client may read a queue, or only the connection that declared it."""
-    return queue.exclusive_owner is not None or (queue.kept and not queue.is_tap)
+    return queue.exclusive_owner is not None or (queue.kept and not isinstance(queue, TapQueue))

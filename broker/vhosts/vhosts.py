@@ -152,7 +152,7 @@ class Vhosts(Mapping[str, "Vhost"]):
                     self._note_offline(OfflineVhost(name, str(error)))
             for name in list(opened):
                 try:
-                    self._start(name, *opened.pop(name))
+                    await self._start(name, *opened.pop(name))
                 except StoreFailed as error:
                     failed = failed or error
                     engine = self.engines.pop(name, None)
@@ -213,7 +213,7 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     async def add(self, name: str) -> Vhost:
         """Return a new vhost; its files are made in a thread. Raises: StoreFailed when they cannot be made."""
-        return self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
+        return await self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
         """Remove a vhost from the mapping and return it: no connection can open it any more."""
@@ -329,7 +329,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             expected=expected and alone,
         )
 
-    def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
+    async def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
         def fail(error: BaseException) -> None:
             if not isinstance(error, CorruptStore):
                 self._fail(error)
@@ -342,6 +342,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         )
         self.engines[name] = engine
         engine.restore(recovered, self._sealed(name))
+        if engine.deduplicates:
+            await self._loop.run_in_executor(None, engine.read_duplicates)
         self._turn.engines.append(engine)
         self._by_name[name] = engine.vhost
         if self._saves_space:

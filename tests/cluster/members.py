@@ -24,7 +24,7 @@ from tests.deadline import DEADLINE_S
 __all__ = [
     "CALM_MS",
     "LEASE_MS",
-    "STREAM",
+    "LEVEL",
     "NodeInThread",
     "TestNode",
     "counts_of",
@@ -36,7 +36,7 @@ __all__ = [
 
 LEASE_MS = 500
 CALM_MS = 6000
-STREAM = 7
+LEVEL = 7
 
 
 async def until(condition: Callable[[], object], patience_s: float = DEADLINE_S) -> None:
@@ -51,9 +51,9 @@ async def held_by(database: Database) -> list[LeasedRow]:
     return [LeasedRow(*row.values()) for row in await database.acting("lease", "held")]
 
 
-async def counts_of(database: Database, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return the number and the bytes of the free messages by stream."""
-    return {row[0]: (row[1], row[2]) for row in await database.function("read", "counts", streams)}
+async def counts_of(database: Database, levels: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return the number and the bytes of the free messages by level."""
+    return {row[0]: (row[1], row[2]) for row in await database.function("read", "counts", levels)}
 
 
 class TestNode:
@@ -108,11 +108,11 @@ class TestNode:
 
 
 def publish(count: int = 5, *, mine: int = 0) -> SharedCall:
-    """Return a call with messages of the stream, the first `mine` of them for this node itself."""
+    """Return a call with messages of the level, the first `mine` of them for this node itself."""
     own = bitarray("1" * mine + "0" * (count - mine))
     return SharedCall(
         parts=[b"records"],
-        s_stream=[STREAM],
+        s_level=[LEVEL],
         s_count=[count],
         s_bytes=[7 * count],
         s_mine=[own],

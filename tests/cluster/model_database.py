@@ -17,7 +17,7 @@ from broker.cluster.hint import Hint
 
 __all__ = ["ModelDatabase", "ModelRow", "SharedTables"]
 
-Key = tuple[int, int, str]  # stream, number, holder
+Key = tuple[int, int, str]  # level, number, holder
 
 
 @dataclass
@@ -36,7 +36,7 @@ class SharedTables:
     def __init__(self) -> None:
         self.rows: dict[Key, ModelRow] = {}
         self.chunks: dict[int, list[bytes]] = {}
-        self.limits: dict[int, int] = {}  # of streams that reject publishes
+        self.limits: dict[int, int] = {}  # of levels that reject publishes
         self.burying: set[int] = set()  # of which PostgreSQL says that what they refuse is dead-lettered
         self.nodes: list[ModelDatabase] = []
         self.number = 0
@@ -64,22 +64,20 @@ class SharedTables:
         target.counts.update(moved.counts)
         return moved
 
-    def free(self, stream: int) -> int:
-        """Count the free messages of a stream."""
-        return sum(
-            row.bits.count() for (number, _, holder), row in self.rows.items() if number == stream and not holder
-        )
+    def free(self, level: int) -> int:
+        """Count the free messages of a level."""
+        return sum(row.bits.count() for (number, _, holder), row in self.rows.items() if number == level and not holder)
 
     def refuse(self, call: SharedCall) -> list[RefusedShare]:
         """Return what full queues do not take of a call: the last of what would be free."""
         refused = []
-        for place, (stream, free) in enumerate(zip(call.s_stream, call.s_free, strict=True)):
-            if stream in self.limits:
+        for place, (level, free) in enumerate(zip(call.s_level, call.s_free, strict=True)):
+            if level in self.limits:
                 bits = bitarray(len(free), "big")
-                for index in list(free.search(1))[max(0, self.limits[stream] - self.free(stream)) :]:
+                for index in list(free.search(1))[max(0, self.limits[level] - self.free(level)) :]:
                     bits[index] = 1
                 if bits.any():
-                    refused.append(RefusedShare(place, bits, stream in self.burying))
+                    refused.append(RefusedShare(place, bits, level in self.burying))
         return refused
 
     def left(self) -> int:
@@ -140,45 +138,45 @@ class ModelDatabase:
                 "full", json.dumps([[place + 1, bits.to01(), buries] for place, bits, buries in refused])
             )
         left = {place: bits for place, bits, _ in refused}
-        for place, (stream, count, mine, free) in enumerate(
-            zip(call.s_stream, call.s_count, call.s_mine, call.s_free, strict=True)
+        for place, (level, count, mine, free) in enumerate(
+            zip(call.s_level, call.s_count, call.s_mine, call.s_free, strict=True)
         ):
             for holder, bits in ((self.node, mine), ("", free & ~left[place] if place in left else free)):
                 if bits.any():
-                    tables.rows[stream, number, holder] = ModelRow(count, bits.copy(), bitarray(count, "big"))
-        for stream, settled, bits in zip(call.t_stream, call.t_number, call.t_bits, strict=True):
-            row = tables.rows.get((stream, settled, self.node))
+                    tables.rows[level, number, holder] = ModelRow(count, bits.copy(), bitarray(count, "big"))
+        for level, settled, bits in zip(call.t_level, call.t_number, call.t_bits, strict=True):
+            row = tables.rows.get((level, settled, self.node))
             if row is not None:
                 row.bits &= ~bits
                 if not row.bits.any():
-                    del tables.rows[stream, settled, self.node]
+                    del tables.rows[level, settled, self.node]
         await self._leave()
         return CommittedCall(number, 0, refused)
 
-    async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
+    async def free_messages(self, levels: Sequence[int], rows_max: int) -> dict[int, int]:
         """Count free messages."""
         return {
-            stream: sum(row.bits.count() for key, row in sorted(self.tables.rows.items()) if key[::2] == (stream, ""))
-            for stream in streams
+            level: sum(row.bits.count() for key, row in sorted(self.tables.rows.items()) if key[::2] == (level, ""))
+            for level in levels
         }
 
     async def lease(
-        self, streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
+        self, levels: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
     ) -> list[LeasedRow]:
         """Move the lowest free bits to this node."""
         await self._enter("lease")
-        self.rows_max["lease"] = max(self.rows_max["lease"], len(streams))
+        self.rows_max["lease"] = max(self.rows_max["lease"], len(levels))
         rows = []
         began = self.tables.begin()
         finished = min(self.tables.in_flight)
         self.tables.in_flight.remove(began)
-        by_stream: dict[int, list[Key]] = {}
+        by_level: dict[int, list[Key]] = {}
         for key in sorted(key for key in self.tables.rows if not key[2]):
-            by_stream.setdefault(key[0], []).append(key)
-        for stream, wanted, bound in zip(streams, room, after, strict=True):
+            by_level.setdefault(key[0], []).append(key)
+        for level, wanted, bound in zip(levels, room, after, strict=True):
             left = wanted
             found: list[LeasedRow] = []
-            keys = [key for key in by_stream.get(stream, ()) if key[1] >= bound]
+            keys = [key for key in by_level.get(level, ()) if key[1] >= bound]
             for key in keys:
                 if left <= 0:
                     break
@@ -189,13 +187,13 @@ class ModelDatabase:
                 left -= bits.count()
                 moved = self.tables.move(key, self.node, bits)
                 counts = {index: count for index, count in moved.counts.items() if bits[int(index)]}
-                found.append(LeasedRow(stream, key[1], 0, moved.count, moved.bits, moved.seen, counts or None))
+                found.append(LeasedRow(level, key[1], 0, moved.count, moved.bits, moved.seen, counts or None))
             if found:
                 rest = any(key in self.tables.rows for key in keys)
                 found[-1] = dataclasses.replace(found[-1], more=rest, began=began, finished=finished)
                 rows += found
             else:
-                rows.append(LeasedRow(stream, None, 0, 0, bitarray(endian="big"), None, None))
+                rows.append(LeasedRow(level, None, 0, 0, bitarray(endian="big"), None, None))
         await self._leave()
         return rows
 
@@ -205,7 +203,7 @@ class ModelDatabase:
 
     async def give_back(
         self,
-        streams: Sequence[int],
+        levels: Sequence[int],
         numbers: Sequence[int],
         bits: Sequence[bitarray],
         seen: Sequence[bitarray | None],
@@ -213,22 +211,22 @@ class ModelDatabase:
     ) -> None:
         """Move bits to the free rows."""
         await self._enter("give_back")
-        self.rows_max["give_back"] = max(self.rows_max["give_back"], len(streams))
-        for stream, number, one, again, deliveries in zip(streams, numbers, bits, seen, counts, strict=True):
-            row = self.tables.rows.get((stream, number, self.node))
+        self.rows_max["give_back"] = max(self.rows_max["give_back"], len(levels))
+        for level, number, one, again, deliveries in zip(levels, numbers, bits, seen, counts, strict=True):
+            row = self.tables.rows.get((level, number, self.node))
             if row is None or not (row.bits & one).any():
                 continue
             if again is not None:
                 row.seen |= again
             row.counts.update(deliveries or {})
-            self.tables.move((stream, number, self.node), "", one)
+            self.tables.move((level, number, self.node), "", one)
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the parts of chunks."""
         await self._enter("chunks")
         return [(number, part) for number in sorted(numbers) for part in self.tables.chunks.get(number, ())]
 
-    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+    async def locate(self, levels: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return where chunks have moved; here they never do."""
         await self._enter("locate")
         return []

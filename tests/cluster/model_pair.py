@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.cluster.model_database import ModelDatabase, SharedTables
 from tests.cluster.path_node import PathNode, PathQueue, until
 
-__all__ = ["STREAM", "ModelPair", "bodies", "calm"]
+__all__ = ["LEVEL", "ModelPair", "bodies", "calm"]
 
-STREAM = 7
+LEVEL = 7
 
 
 class ModelPair:
@@ -17,7 +17,7 @@ class ModelPair:
         self.tables = SharedTables()
         self.a, self.b = ModelDatabase(self.tables, "a"), ModelDatabase(self.tables, "b")
         self.node_a, self.node_b = PathNode(self.a), PathNode(self.b)
-        self.queue_a, self.queue_b = PathQueue(self.node_a, STREAM), PathQueue(self.node_b, STREAM)
+        self.queue_a, self.queue_b = PathQueue(self.node_a, LEVEL), PathQueue(self.node_b, LEVEL)
 
     async def close(self) -> None:
         """Stop both."""

@@ -196,14 +196,14 @@ NODE_DEFECTS: Final = (
     Defect(
         "messages are returned that arriving ones overtake",
         "broker/cluster/leases.py",
-        "        if stream.demand.asked:\n            return\n        ready =",
+        "        if level.demand.asked:\n            return\n        ready =",
         "        ready =",
         OF_RETURNS,
     ),
     Defect(
         "messages are returned that released ones do not hold back",
         "broker/cluster/leases.py",
-        "        if stream.manager.ready < ready:\n            stream.demand.note_backlog()\n",
+        "        if level.manager.ready < ready:\n            level.demand.note_backlog()\n",
         "",
         OF_RETURNS,
     ),

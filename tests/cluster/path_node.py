@@ -1,4 +1,4 @@
-"""A node for tests of the data path: shared streams and their consumers, without engine, sessions or sockets."""
+"""A node for tests of the data path: shared levels and their consumers, without engine, sessions or sockets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TestPublisher:
 
 
 class PathQueue(LevelOwner):
-    """A queue as its stream sees it, and its worker."""
+    """A queue as its level sees it, and its worker."""
 
     def __init__(self, node: PathNode, number: int, rules: QueueRules | None = None) -> None:
         super().__init__()
@@ -177,12 +177,12 @@ class PathNode:
                 store=store,
                 window_messages=5,
                 window_bytes=1 << 20,
-                kept=lambda _stream, _slot: None,
+                kept=lambda _level, _slot: None,
                 dead_letter=lambda _queue, message, reason: self.buried.append((message.body, reason)),
                 sliced=SlicedWork(Clock(), Deadlines()),
             ),
         )
-        self.store = SharedStore(self.path.streams, lambda mark: f"producer-{mark & 0xFF}")
+        self.store = SharedStore(self.path.levels, lambda mark: f"producer-{mark & 0xFF}")
 
     def publish(
         self,

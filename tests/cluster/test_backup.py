@@ -207,7 +207,7 @@ def test_a_node_that_was_frozen_over_a_restore_is_no_member(cluster: Nodes, copy
 
 
 class Meddling(io.BytesIO):
-    """A stream that does something once, as soon as the snapshot of the backup has begun."""
+    """A level that does something once, as soon as the snapshot of the backup has begun."""
 
     def __init__(self, meddle: Callable[[], None]) -> None:
         super().__init__()
@@ -239,13 +239,13 @@ async def test_no_block_of_messages_is_removed_under_a_backup(
         )
         await other.close()
 
-    stream = Meddling(lambda: asyncio.run(settle_and_turn()))
-    counts = await back_up(ServerAddress(postgres_url, "test", schema), stream, lambda _done, _total: None)
+    level = Meddling(lambda: asyncio.run(settle_and_turn()))
+    counts = await back_up(ServerAddress(postgres_url, "test", schema), level, lambda _done, _total: None)
     assert done == ["took chunk_1", "copied 1 chunks of chunk_0", "chunk_0 is in use"]
     assert counts["rows"]
-    stream.seek(0)
+    level.seek(0)
     restored = f"{schema}_restored"
-    await restore(ServerAddress(postgres_url, "test", restored), stream, lambda _done: None)
+    await restore(ServerAddress(postgres_url, "test", restored), level, lambda _done: None)
     assert await members_and_violations(postgres_url, restored) == (0, [])
     await drop(postgres_url, restored)
 

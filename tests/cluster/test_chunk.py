@@ -27,19 +27,19 @@ messages = st.lists(
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[Written], dict[int, list[int]]]:
-    """Draw messages, and which of them go to which streams."""
+    """Draw messages, and which of them go to which levels."""
     written = draw(messages)
     places = st.lists(st.integers(0, len(written) - 1), unique=True).map(sorted) if written else st.just([])
-    streams = draw(st.dictionaries(st.integers(-(1 << 63), (1 << 63) - 1), places, max_size=4))
-    return written, streams
+    levels = draw(st.dictionaries(st.integers(-(1 << 63), (1 << 63) - 1), places, max_size=4))
+    return written, levels
 
 
-def encoded(written: list[Written], streams: dict[int, list[int]], wanted: bytearray | None = None) -> bytes:
+def encoded(written: list[Written], levels: dict[int, list[int]], wanted: bytearray | None = None) -> bytes:
     """Return the chunk of messages."""
     writer = ChunkWriter()
     for message in written:
         writer.add(*message)
-    return writer.encode(list(streams), [array("I", records) for records in streams.values()], wanted)
+    return writer.encode(list(levels), [array("I", records) for records in levels.values()], wanted)
 
 
 def read(chunk: Chunk, record: int) -> Written:
@@ -51,12 +51,12 @@ def read(chunk: Chunk, record: int) -> Written:
 
 @given(batch=batches())
 def test_a_chunk_is_read_as_it_was_written(batch: tuple[list[Written], dict[int, list[int]]]) -> None:
-    """Every message of every stream is read back, in order."""
-    written, streams = batch
-    chunk = Chunk(encoded(written, streams))
+    """Every message of every level is read back, in order."""
+    written, levels = batch
+    chunk = Chunk(encoded(written, levels))
     chunk.check()
     assert [read(chunk, record) for record in range(chunk.records)] == written
-    assert {stream: list(chunk.of(stream)) for stream in streams} == streams
+    assert {level: list(chunk.of(level)) for level in levels} == levels
     assert chunk.bytes == len(chunk.data)
 
 
@@ -108,8 +108,8 @@ def test_a_newer_format_is_refused() -> None:
         Chunk(bytes(whole))
 
 
-def test_a_stream_that_a_chunk_does_not_have_is_damage() -> None:
-    """A slot that points to a chunk without its stream is told."""
-    with pytest.raises(DamagedChunk, match="no message of stream 3"):
+def test_a_level_that_a_chunk_does_not_have_is_damage() -> None:
+    """A slot that points to a chunk without its level is told."""
+    with pytest.raises(DamagedChunk, match="no message of level 3"):
         Chunk(encoded([], {})).of(3)
     assert len(encoded([], {})) == HEAD_BYTES

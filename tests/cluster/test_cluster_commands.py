@@ -53,12 +53,20 @@ def test_each_node_shows_all_nodes(nodes: Nodes, capsys: pytest.CaptureFixture[s
 def test_what_needs_a_log_of_its_own_is_refused(
     nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Taps and backups of the data folder are refused with a reason."""
+    """Taps, backups of the data folder, and what remembers messages are refused with a reason."""
     nodes.channel("a").queue_declare("q", durable=True)
     folder = nodes.by_name["a"].folder
     assert "not available in a cluster" in said(capsys, folder, "tap", "add", "amq.topic", "#", code=1)
     assert "use slotmq cluster backup" in said(capsys, folder, "backup", str(tmp_path / "copy"), code=1)
     assert not (tmp_path / "copy").exists()
+    twice = ("declare", "queue", "p", "--argument", "x-message-deduplication=true")
+    assert "a cluster has no x-message-deduplication" in said(capsys, folder, *twice, code=1)
+    for kind, argument in (
+        ("x-message-deduplication", "x-cache-size=1"),
+        ("x-recent-history", "x-recent-history-length=1"),
+    ):
+        words = ("declare", "exchange", "x", "--type", kind, "--argument", argument)
+        assert f"a cluster has no exchange type '{kind}'" in said(capsys, folder, *words, code=1)
 
 
 def test_messages_are_those_of_all_nodes(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from broker.cluster.chunk import DamagedChunk
 from broker.cluster.chunk_reader import ChunkReader
 from broker.cluster.database_rows import SharedCall
 from broker.cluster.link import patiently
-from tests.cluster.members import STREAM, joined, publish
+from tests.cluster.members import LEVEL, joined, publish
 from tools.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.fault
@@ -21,7 +21,7 @@ async def test_chunks_on_a_damaged_page_are_damaged(postgres: PostgresServer, sc
         for part in (b"a" * 6000, b"b" * 6000):  # a page each
             call: SharedCall = publish()._replace(parts=[part])
             await a.database.commit(call, synchronous=True)
-        rows = await a.database.lease([STREAM], [100], [0])
+        rows = await a.database.lease([LEVEL], [100], [0])
         assert len(rows) == 2
         table = f"SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE oid = '\"{schema}\".chunk_0'::regclass"
         file = postgres.data / postgres.sql(table)

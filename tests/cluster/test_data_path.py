@@ -18,7 +18,7 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
 from broker.store.record import PRODUCER, TARGET, due_target
 from tests.cluster.model_database import ModelDatabase
-from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
+from tests.cluster.model_pair import LEVEL, ModelPair, bodies, calm
 from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
@@ -121,14 +121,14 @@ async def test_calls_do_not_grow_with_messages(pair: ModelPair) -> None:
     assert publisher.confirmed == 1001
 
 
-async def test_a_message_to_many_streams_is_stored_once(pair: ModelPair) -> None:
-    """A fan-out has one record in the chunk and a share per stream."""
-    others = [PathQueue(pair.node_a, STREAM + number) for number in range(1, 4)]
+async def test_a_message_to_many_levels_is_stored_once(pair: ModelPair) -> None:
+    """A fan-out has one record in the chunk and a share per level."""
+    others = [PathQueue(pair.node_a, LEVEL + number) for number in range(1, 4)]
     pair.node_a.publish([pair.queue_a, *others], [b"to all of them"])
     await until(lambda: pair.tables.left() == 4)
     (call,) = pair.a.calls
     assert call.parts[0].count(b"to all of them") == 1
-    assert call.s_stream == [7, 8, 9, 10]
+    assert call.s_level == [7, 8, 9, 10]
 
 
 async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: ModelPair) -> None:
@@ -137,7 +137,7 @@ async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: ModelPair) -> 
     await calm(pair.queue_a)
     await calm(pair.queue_b)
     other = PathNode(ModelDatabase(pair.tables, "c"))
-    other.publish([PathQueue(other, STREAM)], bodies(50))
+    other.publish([PathQueue(other, LEVEL)], bodies(50))
     await until(lambda: len(slow.got) == 1 and len(fast.got) == 1)
     while len(fast.got) < 49:
         pair.queue_b.settle(fast)
@@ -208,9 +208,9 @@ async def test_a_look_is_one_lease_from_the_start(pair: ModelPair, monkeypatch: 
     began: list[int] = []
     read = pair.b.lease
 
-    async def lease(streams: Any, room: Any, after: Any, able: Any = ()) -> Any:
+    async def lease(levels: Any, room: Any, after: Any, able: Any = ()) -> Any:
         began.extend(after)
-        return await read(streams, room, after, able)
+        return await read(levels, room, after, able)
 
     pair.b.lease = lease  # type: ignore[method-assign]
     pair.node_b.path.leases._look()
@@ -244,10 +244,10 @@ async def test_a_lease_of_many_queues_is_cut_into_statements(pair: ModelPair, mo
     lease = pair.b.lease
 
     async def noted(
-        streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
+        levels: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
     ) -> list[LeasedRow]:
         asked.append(sum(room))
-        return await lease(streams, room, after, able)
+        return await lease(levels, room, after, able)
 
     pair.b.lease = noted  # type: ignore[method-assign]
     there = [PathQueue(pair.node_b, queue.level.number) for queue in here]
@@ -257,7 +257,7 @@ async def test_a_lease_of_many_queues_is_cut_into_statements(pair: ModelPair, mo
     assert len(asked) <= 4
 
 
-async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: ModelPair) -> None:
+async def test_a_statement_names_as_many_levels_as_postgresql_can_lock(pair: ModelPair) -> None:
     """Consumers on 1,500 queues are two leases, and when they leave their messages are two returns."""
     here = [PathQueue(pair.node_a, 100 + number) for number in range(1500)]
     there = [PathQueue(pair.node_b, queue.level.number) for queue in here]
@@ -318,8 +318,8 @@ async def test_damaged_chunks_keep_their_messages(pair: ModelPair) -> None:
     await until(lambda: pair.tables.left() == 2)
     parts = pair.tables.chunks[1]
     parts[0] = parts[0][:-1] + b"!"
-    pair.node_b.path.leases.heard(Hint(FREE, 1, [STREAM]))
-    await until(lambda: STREAM in {key[0] for key in pair.tables.rows if key[2] == "b"})
+    pair.node_b.path.leases.heard(Hint(FREE, 1, [LEVEL]))
+    await until(lambda: LEVEL in {key[0] for key in pair.tables.rows if key[2] == "b"})
     await until(lambda: bool(pair.queue_b.level.damaged))
     assert not consumer.got
     pair.node_b.path.reconcile(pair.b.held())
@@ -335,7 +335,7 @@ async def test_basic_get_leases_one_message_and_returns_the_rest(pair: ModelPair
     pair.node_a.path.fetch(pair.queue_a, lambda: ready.append(pair.queue_a.ready))  # type: ignore[arg-type]
     await until(lambda: bool(ready))
     assert ready == [1]
-    await until(lambda: pair.tables.free(STREAM) == 3)
+    await until(lambda: pair.tables.free(LEVEL) == 3)
     empty = PathQueue(pair.node_a, 99)
     pair.node_a.path.fetch(empty, lambda: ready.append(empty.ready))  # type: ignore[arg-type]
     await until(lambda: ready == [1, 0])
@@ -349,7 +349,7 @@ async def test_a_drain_waits_for_all_that_was_gathered(pair: ModelPair) -> None:
     assert pair.tables.left() == 3
 
 
-async def test_hints_name_streams_once_however_many_calls_there_were(pair: ModelPair) -> None:
+async def test_hints_name_levels_once_however_many_calls_there_were(pair: ModelPair) -> None:
     """While a hint is being sent, the next ones join."""
     gate = asyncio.get_running_loop().create_future()
     heard: list[Hint] = []
@@ -360,11 +360,11 @@ async def test_hints_name_streams_once_however_many_calls_there_were(pair: Model
         await pair.node_a.path.drain()
     gate.set_result(None)
     await until(lambda: len(heard) == 2)
-    assert heard == [Hint(FREE, 1, [STREAM]), Hint(FREE, 2, [STREAM])]
+    assert heard == [Hint(FREE, 1, [LEVEL]), Hint(FREE, 2, [LEVEL])]
 
 
 async def test_a_node_that_finds_nothing_says_so_once(pair: ModelPair) -> None:
-    """The hint that messages are wanted goes out when a stream runs dry, and not at each look."""
+    """The hint that messages are wanted goes out when a level runs dry, and not at each look."""
     heard: list[Hint] = []
     pair.a.heard = heard.append
     pair.queue_b.add(1)
@@ -372,7 +372,7 @@ async def test_a_node_that_finds_nothing_says_so_once(pair: ModelPair) -> None:
     pair.node_b.path.leases.heard(Hint(LOOK))
     await calm(pair.queue_b)
     await until(lambda: bool(heard))
-    assert heard == [Hint(WANTED, 0, [STREAM])]
+    assert heard == [Hint(WANTED, 0, [LEVEL])]
 
 
 async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_was_under_way(pair: ModelPair) -> None:

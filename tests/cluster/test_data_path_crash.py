@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones"),
 ]
-STREAM = 7
+LEVEL = 7
 
 
 async def test_what_was_acked_stays_acked(
@@ -29,7 +29,7 @@ async def test_what_was_acked_stays_acked(
     joined = await database.join("", FUNCTION_VERSION)
     database.begin_epoch(joined.epoch, joined.generation)
     node = PathNode(database)
-    queue, publisher = PathQueue(node, STREAM), TestPublisher()
+    queue, publisher = PathQueue(node, LEVEL), TestPublisher()
     node.publish([queue], [b"1", b"2", b"3"], publisher)
     await until(lambda: publisher.confirmed == 3)
     consumer = queue.add(3)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
+from tests.cluster.model_pair import LEVEL, ModelPair, bodies, calm
 from tests.cluster.path_node import until
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
@@ -45,7 +45,7 @@ async def test_a_node_reconciles_what_it_holds(pair: ModelPair) -> None:
     key = next(key for key in pair.tables.rows if not key[2])
     pair.tables.move(key, "a", pair.tables.rows[key].bits.copy())  # a lease whose answer was lost
     pair.node_a.path.reconcile(pair.a.held())
-    await until(lambda: pair.tables.free(STREAM) == 1)
+    await until(lambda: pair.tables.free(LEVEL) == 1)
     assert pair.tables.rows[key].seen.any()
     pair.tables.rows.clear()
     slot, index = consumer.held[0]
@@ -59,7 +59,7 @@ async def test_a_node_reconciles_what_it_holds(pair: ModelPair) -> None:
 async def test_reconciliation_leaves_rows_that_another_part_of_the_node_works_on(pair: ModelPair) -> None:
     """What the keeper has leased is not returned as unknown before it is done."""
     pair.node_b.publish([pair.queue_b], bodies(2))
-    await until(lambda: pair.tables.free(STREAM) == 2)
+    await until(lambda: pair.tables.free(LEVEL) == 2)
     key = next(key for key in pair.tables.rows if not key[2])
     pair.tables.move(key, "a", pair.tables.rows[key].bits.copy())
     async with pair.node_a.path.working_on(pair.a.held()):
@@ -67,9 +67,9 @@ async def test_reconciliation_leaves_rows_that_another_part_of_the_node_works_on
         asked = asyncio.Event()
         pair.node_a.path.fetch(cast("Any", pair.queue_a), asked.set)  # it asks after everything is returned
         await asked.wait()
-        assert pair.tables.free(STREAM) == 0
+        assert pair.tables.free(LEVEL) == 0
     pair.node_a.path.reconcile(pair.a.held())
-    await until(lambda: pair.tables.free(STREAM) == 2)
+    await until(lambda: pair.tables.free(LEVEL) == 2)
 
 
 async def test_reconciliation_leaves_what_a_call_that_waits_will_settle(pair: ModelPair) -> None:
@@ -83,7 +83,7 @@ async def test_reconciliation_leaves_what_a_call_that_waits_will_settle(pair: Mo
     await until(lambda: pair.b.counted["commit"] == 1)
     pair.node_b.path.reconcile(pair.b.held())
     await calm(pair.queue_b)
-    assert pair.tables.free(STREAM) == 0
+    assert pair.tables.free(LEVEL) == 0
     gate.set_result(None)
     await pair.node_b.path.drain()
     assert not pair.tables.rows
@@ -97,7 +97,7 @@ async def test_settlements_are_kept_until_a_synchronous_call_has_written_them(pa
     await until(lambda: len(consumer.got) == 2)
     pair.queue_b.settle(consumer)
     await pair.node_b.path.drain()
-    unsaved = pair.node_b.path.streams.unsaved
+    unsaved = pair.node_b.path.levels.unsaved
     assert [bits.count() for _, bits in unsaved] == [2]
     once = pair.b.commit
 
@@ -130,7 +130,7 @@ async def test_reconciliation_leaves_the_slots_of_a_call_that_is_being_answered(
     await asyncio.sleep(0)
     gate.set_result(None)
     await pair.node_a.path.drain()
-    assert pair.tables.free(STREAM) == 0
+    assert pair.tables.free(LEVEL) == 0
     pair.queue_a.settle(consumer)
     await pair.node_a.path.drain()
     assert not pair.tables.rows

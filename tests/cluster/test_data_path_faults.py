@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones"),
 ]
-STREAM = 7
+LEVEL = 7
 STATEMENTS = {"commit": r" commit\(", "lease": r" lease\(", "chunk": "FROM chunk_"}
 
 
@@ -30,7 +30,7 @@ class BrokenPair:
         self.proxy = proxy
         self.databases = databases
         self.node_a, self.node_b = (PathNode(database) for database in databases)
-        self.queue_a, self.queue_b = PathQueue(self.node_a, STREAM), PathQueue(self.node_b, STREAM)
+        self.queue_a, self.queue_b = PathQueue(self.node_a, LEVEL), PathQueue(self.node_b, LEVEL)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_rows_whose_chunks_were_not_read_are_found_again(pair: BrokenPair)
     path, database = pair.node_a.path, pair.databases[0]
     pair.node_b.publish([pair.queue_b], [b"m"])
     await pair.node_b.path.drain()
-    rows = await database.lease([STREAM], [1], [0])
+    rows = await database.lease([LEVEL], [1], [0])
     assert rows[0].number is not None
 
     async def cancelled(_rows: object) -> NoReturn:

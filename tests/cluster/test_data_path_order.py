@@ -17,7 +17,7 @@ from tests.cluster.path_node import PathNode, PathQueue, TestConsumer
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 
-STREAM = 7
+LEVEL = 7
 Event = tuple[str, int, int]
 
 EVENTS = ("publish", "ack", "steps") * 3 + ("requeue", "prefetch", "come", "go", "tick", "look")
@@ -132,7 +132,7 @@ async def run(script: list[Event], seed: int, *, alone: bool) -> Course:
         database = ModelDatabase(course.tables, name)
         database.steps = lambda: chance.choice((0, 1, 3, 20))
         course.nodes.append(PathNode(database))
-        course.queues.append(PathQueue(course.nodes[-1], STREAM))
+        course.queues.append(PathQueue(course.nodes[-1], LEVEL))
     if alone:
         course.consumers[0].append(course.queues[0].add(20))
     for event, node, number in script:

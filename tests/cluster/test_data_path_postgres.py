@@ -13,7 +13,7 @@ from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPubli
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 
-STREAM = 7
+LEVEL = 7
 
 
 class Pair:
@@ -22,7 +22,7 @@ class Pair:
     def __init__(self, databases: list[Database]) -> None:
         self.databases = databases
         self.node_a, self.node_b = (PathNode(database) for database in databases)
-        self.queue_a, self.queue_b = PathQueue(self.node_a, STREAM), PathQueue(self.node_b, STREAM)
+        self.queue_a, self.queue_b = PathQueue(self.node_a, LEVEL), PathQueue(self.node_b, LEVEL)
 
 
 @pytest.fixture

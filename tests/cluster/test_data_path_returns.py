@@ -1,4 +1,4 @@
-"""What a node returns because its consumers have no room keeps its place in the order of the queue."""
+"""Messages that a node returns because its consumers have no room keep their place in the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
 from broker.cluster.shared_level import SharedLevel
 from tests.cluster.model_database import ModelDatabase
-from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
+from tests.cluster.model_pair import LEVEL, ModelPair, bodies, calm
 from tests.cluster.path_node import PathQueue, TestConsumer, until
 
 pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
@@ -32,7 +32,7 @@ def stop(queue: PathQueue) -> Callable[[], None]:
 def starve(queue: PathQueue, consumer: TestConsumer) -> None:
     """Let the node look while another one wants messages and the consumer has no room, and give it room again."""
     consumer.prefetch = 0
-    queue.node.path.leases.heard(Hint(WANTED, 0, [STREAM]))
+    queue.node.path.leases.heard(Hint(WANTED, 0, [LEVEL]))
     queue.node.path.leases._tick()
     consumer.prefetch = 10
     queue.credit(consumer)
@@ -136,14 +136,14 @@ async def test_a_paused_node_does_not_look_at_what_it_cannot_deliver(pair: Model
     pair.node_a.publish([pair.queue_a], bodies(8))
     await pair.node_a.path.drain()
     pair.node_a.path.leases.pause()
-    pair.node_a.path.leases.heard(Hint(FREE, 1, [STREAM]))
+    pair.node_a.path.leases.heard(Hint(FREE, 1, [LEVEL]))
     looks = 0
     consider = pair.node_a.path.leases._consider
 
-    def counted(stream: SharedLevel) -> None:
+    def counted(level: SharedLevel) -> None:
         nonlocal looks
         looks += 1
-        consider(stream)
+        consider(level)
 
     pair.node_a.path.leases._consider = counted  # type: ignore[method-assign]
     for _ in range(1000):

@@ -15,7 +15,7 @@ from broker.cluster.database import Database
 from broker.cluster.database_rows import SharedCall
 from broker.cluster.errors import DatabaseRefused, Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from tests.cluster.members import LEASE_MS, STREAM, counts_of, held_by, joined, publish, until
+from tests.cluster.members import LEASE_MS, LEVEL, counts_of, held_by, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.deadline import wait_until_async
 from tools.postgres_server import PostgresServer
@@ -50,21 +50,21 @@ async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: s
     async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
         number, ring, refused, _ = await a.database.commit(publish(), synchronous=True)
         assert refused == []
-        assert await counts_of(b.database, [STREAM]) == {STREAM: (5, 35)}
-        [row] = await b.database.lease([STREAM], [3], [0])
+        assert await counts_of(b.database, [LEVEL]) == {LEVEL: (5, 35)}
+        [row] = await b.database.lease([LEVEL], [3], [0])
         assert (row.number, row.ring, row.bits, row.more) == (number, ring, bitarray("11100"), True)
         assert await b.database.chunks(ring, [number]) == [(number, b"records")]
-        assert await b.database.locate([STREAM], [number]) == [(STREAM, number, ring)]
-        await b.database.give_back([STREAM], [number], [bitarray("01000")], [bitarray("01000")], [{"1": [2, 1]}])
-        settle = SharedCall(t_stream=[STREAM], t_number=[number], t_bits=[bitarray("10000")])
+        assert await b.database.locate([LEVEL], [number]) == [(LEVEL, number, ring)]
+        await b.database.give_back([LEVEL], [number], [bitarray("01000")], [bitarray("01000")], [{"1": [2, 1]}])
+        settle = SharedCall(t_level=[LEVEL], t_number=[number], t_bits=[bitarray("10000")])
         await b.database.commit(settle, synchronous=False)
         assert [(row.bits, row.seen, row.counts) for row in await held_by(b.database)] == [
             (bitarray("00100"), None, None)
         ]
-        [row] = await a.database.lease([STREAM], [9], [0])
+        [row] = await a.database.lease([LEVEL], [9], [0])
         assert (row.bits, row.seen, row.counts) == (bitarray("01011"), bitarray("01000"), {"1": [2, 1]})
-        assert (await a.database.lease([STREAM], [9], [0]))[0].number is None
-        assert await a.database.purge([STREAM]) == {STREAM: 0}
+        assert (await a.database.lease([LEVEL], [9], [0]))[0].number is None
+        assert await a.database.purge([LEVEL]) == {LEVEL: 0}
 
 
 async def test_a_statement_is_prepared_once(postgres_url: str, schema: str) -> None:
@@ -138,7 +138,7 @@ async def test_new_calls_and_leases_wait_until_held_rows_were_compared(
         await until(trap.sprung.is_set)
         so_far = len(proxy.calls)
         work = asyncio.gather(
-            a.database.commit(publish(), synchronous=True), a.database.lease([STREAM], [1], [0]), a.database.purge([9])
+            a.database.commit(publish(), synchronous=True), a.database.lease([LEVEL], [1], [0]), a.database.purge([9])
         )
         for _ in range(20):
             await a.database.members()  # what was sent at all was sent before
@@ -157,7 +157,7 @@ async def test_a_lease_whose_answer_was_lost_is_told_by_the_database(
         number = (await a.database.commit(publish(), synchronous=True)).number
         proxy.trap(r"\blease\(", Point.DONE)
         with pytest.raises(Unreachable):
-            await a.database.lease([STREAM], [2], [0])
+            await a.database.lease([LEVEL], [2], [0])
         await until(lambda: a.rows)
         assert [(row.number, row.bits) for row in a.rows[0]] == [(number, bitarray("11000"))]
         assert a.told == ["joining", "joined", "acts"]
@@ -172,7 +172,7 @@ async def test_a_lease_that_still_runs_after_a_break_is_ended_before_held_rows_a
         other = await asyncpg.connect(postgres_url, server_settings={"search_path": f'"{schema}"'})
         async with other.transaction():
             await other.execute("LOCK TABLE slot IN ACCESS EXCLUSIVE MODE")
-            lease = asyncio.ensure_future(a.database.lease([STREAM], [2], [0]))
+            lease = asyncio.ensure_future(a.database.lease([LEVEL], [2], [0]))
             await found(lambda: waits(postgres_url, schema, "lease"))
             a.database.drop("test")
             with pytest.raises(Unreachable):
@@ -213,13 +213,13 @@ async def test_a_call_goes_on_when_its_caller_is_cancelled(postgres_url: str, sc
 async def test_hints_reach_the_other_nodes_whole(postgres_url: str, schema: str) -> None:
     """A hint that is too long for one NOTIFY comes in several; a node does not hear its own."""
     async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
-        streams = [*range(10**12, 10**12 + 2000)]
-        await a.database.notify(Hint(FREE, 5, streams))
+        levels = [*range(10**12, 10**12 + 2000)]
+        await a.database.notify(Hint(FREE, 5, levels))
         await a.database.notify(Hint(FREE, 6))
         await until(lambda: Hint(FREE, 6, []) in b.hints)
         heard = [hint for hint in b.hints if hint.kind == FREE]
         assert len(heard) > 2
-        assert [stream for hint in heard for stream in hint.streams] == streams
+        assert [level for hint in heard for level in hint.levels] == levels
         assert not [hint for hint in a.hints if hint.kind == FREE]
 
 
@@ -244,7 +244,7 @@ async def test_an_epoch_that_was_counted_out_commits_nothing(postgres_url: str, 
         with pytest.raises(Fenced):
             await a.database.commit(publish(), synchronous=True)
         with pytest.raises(Fenced):
-            await a.database.lease([STREAM], [1], [0])
+            await a.database.lease([LEVEL], [1], [0])
         assert not a.node.may_act()
         assert await rows(postgres_url, schema, "SELECT 1 FROM slot") == []
         a.may_be_lost.set()
@@ -292,7 +292,7 @@ async def test_a_database_that_went_back_in_time_makes_every_node_join_again(pos
         await until(lambda: a.told[3:] == b.told[3:] == ["lost", "joining", "joined", "acts"])
         await until(lambda: a.node.may_act() and b.node.may_act())
         assert a.database.generation == b.database.generation == 2
-        [row] = await b.database.lease([STREAM], [9], [0])
+        [row] = await b.database.lease([LEVEL], [9], [0])
         assert row.seen == bitarray("11111")
         a.database.drop("test")  # what the new epoch has not committed cannot be missing
         await until(lambda: a.rows)

@@ -1,4 +1,4 @@
-"""What a node logs of the definitions that other nodes change: one line per change, also after it was frozen."""
+"""Log lines about definitions that other nodes change: one line per change, also after the node was frozen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients delete in a cluster leaves nothing that only a collection of everything would find."""
+"""Objects that clients delete in a cluster leave nothing that only a full garbage collection would find."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ async def test_results_of_ended_epochs_do_not_pile_up(sessions: Sessions) -> Non
 async def test_uses_of_queues_that_are_gone_do_not_stay_for_ever(sessions: Sessions) -> None:
     """A node that was late may tell of a queue after its deletion was swept."""
     a, b = await sessions("a"), await sessions("b")
-    for stream, age_ms in ((1, 4_294_968_000), (2, 4_294_000_000)):
-        await b.rows("INSERT INTO queue_use (stream, used_ms) VALUES ($1, now_ms() - $2)", stream, age_ms)
+    for level, age_ms in ((1, 4_294_968_000), (2, 4_294_000_000)):
+        await b.rows("INSERT INTO queue_use (level, used_ms) VALUES ($1, now_ms() - $2)", level, age_ms)
     assert await b.count_out(a)
-    assert [row["stream"] for row in await b.rows("SELECT stream FROM queue_use")] == [2]
+    assert [row["level"] for row in await b.rows("SELECT level FROM queue_use")] == [2]

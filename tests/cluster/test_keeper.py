@@ -1,4 +1,4 @@
-"""What the keeper does: expiry, drop-head and delays, with clients on different nodes."""
+"""The keeper: expiry, drop-head and delays, with clients on different nodes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_delayed_messages_are_routed_once_when_they_are_due(nodes: Nodes) -> Non
 
 
 def test_keeper_that_dies_is_replaced(nodes: Nodes) -> None:
-    """After the death of the node that kept a stream the other one drops what expires."""
+    """After the death of the node that kept a level the other one drops what expires."""
     a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
     declare(a, "dead")
     declare(a, "brief", **DEAD, **{"x-message-ttl": 300})
@@ -175,7 +175,7 @@ def test_what_the_keeper_moves_is_delivered_after_its_commit(
     channel = nodes.channel("a", confirms=True)
     declare(channel, "target")
     channel.basic_publish("", "target", b"first", PERSISTENT)
-    target = shared_postgres.sql(f'SELECT stream FROM "{nodes.schema}".slot ORDER BY number DESC LIMIT 1')
+    target = shared_postgres.sql(f'SELECT level FROM "{nodes.schema}".slot ORDER BY number DESC LIMIT 1')
     if kind == "expired":
         declare(
             channel,
@@ -205,7 +205,7 @@ def test_what_the_keeper_moves_is_delivered_after_its_commit(
         await connection.execute(f"""
             CREATE FUNCTION "{nodes.schema}".stop_here() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$;
-            CREATE TRIGGER stop_here BEFORE INSERT ON "{nodes.schema}".slot FOR EACH ROW WHEN (NEW.stream = {target})
+            CREATE TRIGGER stop_here BEFORE INSERT ON "{nodes.schema}".slot FOR EACH ROW WHEN (NEW.level = {target})
             EXECUTE FUNCTION "{nodes.schema}".stop_here();
             SELECT pg_advisory_lock(42)
         """)

@@ -1,4 +1,4 @@
-"""What the HTTP API of a node changes, every node has."""
+"""Changes over the HTTP API of one node reach every node."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from broker.cluster.node import BOOT_TIME
 from tests.cluster.members import (
     CALM_MS,
     LEASE_MS,
-    STREAM,
+    LEVEL,
     NodeInThread,
     TestNode,
     held_by,
@@ -99,7 +99,7 @@ async def test_what_a_node_held_is_free_when_it_has_left(postgres_url: str, sche
         await a.node.start()
         await a.database.commit(publish(mine=5), synchronous=True)
         await a.node.leave()
-        [row] = await b.database.lease([STREAM], [9], [0])
+        [row] = await b.database.lease([LEVEL], [9], [0])
         assert row.bits == row.seen == bitarray("11111")
 
 
@@ -179,7 +179,7 @@ async def test_a_node_needs_no_superuser(postgres: PostgresServer, schema: str) 
         a.database.drop("test")
         await a.database.commit(publish(), synchronous=True)
         await until(lambda: a.rows)
-        assert await b.database.lease([STREAM], [9], [0])
+        assert await b.database.lease([LEVEL], [9], [0])
         await b.database.end_sessions("a")
         await until(lambda: len(a.rows) == 2)
         assert a.told == b.told == ["joining", "joined", "acts"]
@@ -198,7 +198,7 @@ async def test_a_frozen_node_is_counted_out_and_joins_again_as_a_new_epoch(postg
             epoch = a.node.epoch
             frozen.freeze()
             await until(lambda: b.names == ["b"])
-            [row] = await b.database.lease([STREAM], [9], [0])
+            [row] = await b.database.lease([LEVEL], [9], [0])
             assert row.bits == row.seen == bitarray("11111")
             assert not a.node.may_act()
             frozen.thawed.set()

@@ -1,4 +1,4 @@
-"""What clients of a node see when the node or the database fails."""
+"""Failures of a node and of the database, as the node's clients see them."""
 
 from __future__ import annotations
 
@@ -147,9 +147,7 @@ def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(
         one.queue_declare(queue, auto_delete=True)
         one.basic_consume(queue, lambda *_: None)
     nodes.channel("b").basic_consume("shared", lambda *_: None)
-    shared_postgres.sql(
-        f'INSERT INTO "{nodes.schema}".orphan SELECT -stream FROM generate_series(1, 2500) AS s (stream)'
-    )
+    shared_postgres.sql(f'INSERT INTO "{nodes.schema}".orphan SELECT -level FROM generate_series(1, 2500) AS s (level)')
     nodes.by_name["a"].kill()
 
     def exists(queue: str) -> bool:

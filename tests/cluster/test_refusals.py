@@ -1,4 +1,4 @@
-"""What full queues refuse: PostgreSQL decides alone, and each publisher hears of what was not taken, and of no more."""
+"""Publishes that full queues refuse: PostgreSQL alone decides, and each publisher hears of exactly those refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bitarray import bitarray
 
 from broker.core.queue.rules import queue_rules
 from broker.store.record import PRODUCER, TARGET
-from tests.cluster.model_pair import STREAM, ModelPair, bodies
+from tests.cluster.model_pair import LEVEL, ModelPair, bodies
 from tests.cluster.path_node import PathQueue, TestPublisher, until
 
 OTHER = 8
@@ -19,9 +19,9 @@ def number(sequence: int) -> bytes:
     return TARGET.pack(PRODUCER | 3, sequence)
 
 
-def bodies_of(pair: ModelPair, stream: int) -> int:
-    """Count the messages of a stream that are not settled."""
-    return sum(row.bits.count() for key, row in pair.tables.rows.items() if key[0] == stream)
+def bodies_of(pair: ModelPair, level: int) -> int:
+    """Count the messages of a level that are not settled."""
+    return sum(row.bits.count() for key, row in pair.tables.rows.items() if key[0] == level)
 
 
 async def answered(publisher: TestPublisher) -> list[int]:
@@ -33,11 +33,11 @@ async def answered(publisher: TestPublisher) -> list[int]:
 async def test_the_answer_to_the_call_decides_whatever_rules_the_node_knows(pair: ModelPair) -> None:
     """A node that has not heard of a limit, or has heard of its end too early, confirms nothing that was refused."""
     publisher = TestPublisher()
-    pair.tables.limits[STREAM] = 2
+    pair.tables.limits[LEVEL] = 2
     pair.node_a.publish([pair.queue_a], bodies(4), publisher)
     assert await answered(publisher) == [3, 4]
     pair.queue_a.rules = queue_rules({"x-max-length": 1, "x-overflow": "reject-publish"})
-    del pair.tables.limits[STREAM]
+    del pair.tables.limits[LEVEL]
     pair.node_a.publish([pair.queue_a], bodies(4), publisher)
     assert await answered(publisher) == [3, 4]
     assert pair.tables.left() == 6
@@ -57,7 +57,7 @@ async def test_rules_may_change_while_a_batch_gathers(pair: ModelPair) -> None:
 async def test_publishers_hear_of_their_own_messages(pair: ModelPair) -> None:
     """Messages of several publishers, and of nobody, share a call."""
     one, other = TestPublisher(), TestPublisher()
-    pair.tables.limits[STREAM] = 3
+    pair.tables.limits[LEVEL] = 3
     pair.node_a.publish([pair.queue_a], bodies(2), one)
     pair.node_a.publish([pair.queue_a], bodies(2))
     pair.node_a.publish([pair.queue_a], bodies(2), other)
@@ -72,7 +72,7 @@ async def test_what_was_delivered_ahead_of_the_commit_is_not_refused(pair: Model
     publisher = TestPublisher()
     consumer = pair.queue_a.add(2)
     await until(lambda: not pair.queue_a.level.demand.backlog)
-    pair.tables.limits[STREAM] = 0
+    pair.tables.limits[LEVEL] = 0
     pair.node_a.publish([pair.queue_a], bodies(3), publisher)
     assert await answered(publisher) == [3]
     assert consumer.got == bodies(2)
@@ -80,8 +80,8 @@ async def test_what_was_delivered_ahead_of_the_commit_is_not_refused(pair: Model
 
 async def test_postgresql_says_what_is_dead_lettered(pair: ModelPair) -> None:
     """The node's own rules do not."""
-    pair.tables.limits[STREAM] = 2
-    pair.tables.burying.add(STREAM)
+    pair.tables.limits[LEVEL] = 2
+    pair.tables.burying.add(LEVEL)
     pair.node_a.publish([pair.queue_a], bodies(4))
     await until(lambda: len(pair.node_a.buried) == 2)
     assert pair.node_a.buried == [(body, "maxlen") for body in bodies(4)[2:]]
@@ -137,7 +137,7 @@ async def test_a_numbered_message_is_taken_by_all_its_queues_or_by_none(pair: Mo
     pair.node_a.store.used_before(PRODUCER | 3, 7, again)
     assert await answered(publisher) == [2, 3]
     assert again.refused == [1]
-    assert (bodies_of(pair, STREAM), bodies_of(pair, OTHER)) == (1, 1)
+    assert (bodies_of(pair, LEVEL), bodies_of(pair, OTHER)) == (1, 1)
     assert [(call.u_first, call.u_last) for call in pair.a.calls] == [([5], [7]), ([5], [5])]
     assert pair.node_a.unused == [{"producer-3"}]
 
@@ -146,19 +146,19 @@ async def test_atomic_work_may_be_refused_more_than_once(pair: ModelPair) -> Non
     """Another node fills the queue between two attempts."""
     publisher = TestPublisher()
     other = PathQueue(pair.node_a, OTHER)
-    pair.tables.limits = {STREAM: 2, OTHER: 1}
+    pair.tables.limits = {LEVEL: 2, OTHER: 1}
     entered = 0
 
     def pass_through(name: str) -> None:
         nonlocal entered
         entered += name == "commit"
         if entered == 2:
-            pair.tables.limits[STREAM] = 0
+            pair.tables.limits[LEVEL] = 0
 
     pair.a.pass_through = pass_through
     pair.node_a.publish([pair.queue_a], [b"1"], publisher, number=number(1))
     for sequence in (2, 3):
         pair.node_a.publish([other], [b"%d" % sequence], publisher, number=number(sequence))
     assert await answered(publisher) == [3, 1]
-    assert (bodies_of(pair, STREAM), bodies_of(pair, OTHER)) == (0, 1)
+    assert (bodies_of(pair, LEVEL), bodies_of(pair, OTHER)) == (0, 1)
     assert [call.s_free for call in pair.a.calls][-1] == [bitarray("10", "big")]

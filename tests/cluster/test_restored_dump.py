@@ -11,7 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.cluster.errors import Fenced
-from tests.cluster.members import STREAM, TestNode, joined, publish, until
+from tests.cluster.members import LEVEL, TestNode, joined, publish, until
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
@@ -65,7 +65,7 @@ async def test_every_node_notices_though_it_misses_nothing(
         await asyncio.to_thread(dump.restore)
         await rejoins(a)
         await rejoins(b)
-        [row] = await b.database.lease([STREAM], [9], [0])
+        [row] = await b.database.lease([LEVEL], [9], [0])
         assert row.seen is not None and row.seen.all()
         assert a.database.failing.count == b.database.failing.count == 0
 

@@ -1,4 +1,4 @@
-"""Which server of its URL a node connects to, and what a server that takes no writes does to it."""
+"""The server that a node chooses from its URL, and a server that takes no writes."""
 
 from __future__ import annotations
 

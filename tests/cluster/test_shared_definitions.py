@@ -267,15 +267,15 @@ async def test_node_that_joins_again_takes_what_it_missed(start: Start) -> None:
 
 
 async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it(start: Start) -> None:
-    """What was appended for the vhost is void from then on, and its streams are to be swept; a new one begins empty."""
+    """What was appended for the vhost is void from then on, and its levels are to be swept; a new one begins empty."""
     one, two = await start("one"), await start("two")
     await one.ask("add_vhost", name="v")
     await two.ask("declare_queue", vhost="v", queue="q")
-    (stream,) = two.broker.vhosts["v"].queues["q"].levels
+    (level,) = two.broker.vhosts["v"].queues["q"].levels
     await one.ask("delete_vhost", name="v")
     await one.ask("add_vhost", name="v")
     changes = [row["bodies"] for row in await one.database.function("read", "changes_since", 0)]
     assert changes == [[b'[{"change": "vhost_forgotten", "vhost": "v"}]']]
-    (row,) = await one.database.fetch("SELECT stream FROM dropped_stream")
-    assert row["stream"] == stream.number
+    (row,) = await one.database.fetch("SELECT level FROM dropped_level")
+    assert row["level"] == level.number
     assert not two.broker.vhosts["v"].queues

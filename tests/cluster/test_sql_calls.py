@@ -13,13 +13,13 @@ from tests.deadline import wait_until_async
 # ---- commit ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_makes_a_slot_per_stream(sessions: Sessions) -> None:
+async def test_a_call_makes_a_slot_per_level(sessions: Sessions) -> None:
     """What the node's consumers take is its own, the rest is free, and the records lie under the slot's number."""
     a = await sessions("a")
     done = await a.commit(Share(5, mine="1100", free="0011"), Share(6, free="11"), Share(7, mine="0", free="0"))
     assert done["refused"] == {}
-    rows = await a.rows("SELECT * FROM slot ORDER BY stream, holder")
-    assert [(row["stream"], row["holder"], row["bits"]) for row in rows] == [
+    rows = await a.rows("SELECT * FROM slot ORDER BY level, holder")
+    assert [(row["level"], row["holder"], row["bits"]) for row in rows] == [
         (5, "", "0011"), (5, "a", "1100"), (6, "", "11"),
     ]  # fmt: skip
     assert {row["number"] for row in rows} == {done["number"]}
@@ -29,13 +29,13 @@ async def test_a_call_makes_a_slot_per_stream(sessions: Sessions) -> None:
 async def test_the_same_call_again_changes_nothing_and_has_the_same_answer(sessions: Sessions) -> None:
     """A call that is sent again under its key returns the stored result, also one that a full queue cut."""
     a = await sessions("a")
-    await a.value("SELECT set_stream(6, '/', NULL, 1, NULL, 'reject-publish')")
+    await a.value("SELECT set_level(6, '/', NULL, 1, NULL, 'reject-publish')")
     first = await a.commit(Share(5, free="111"), Share(6, free="11"))
-    before = await a.rows("SELECT * FROM slot ORDER BY stream")
+    before = await a.rows("SELECT * FROM slot ORDER BY level")
     again = await a.commit(Share(5, free="111"), Share(6, free="11"), sequence=1)
     assert first == again
     assert first["refused"] == {2: "01"}
-    assert await a.rows("SELECT * FROM slot ORDER BY stream") == before
+    assert await a.rows("SELECT * FROM slot ORDER BY level") == before
     assert (await a.commit(Share(5, free="1")))["number"] > first["number"]
 
 
@@ -129,7 +129,7 @@ async def test_a_lease_takes_the_lowest_free_messages(sessions: Sessions) -> Non
     first = (await a.commit(Share(5, free="0110"), Share(6, free="1")))["number"]
     second = (await a.commit(Share(5, free="1111")))["number"]
     rows = await b.lease((5, 3), (6, 5), (7, 1))
-    assert [(row["stream"], row["number"], row["bits"], row["more"]) for row in rows] == [
+    assert [(row["level"], row["number"], row["bits"], row["more"]) for row in rows] == [
         (5, first, "0110", False), (5, second, "1000", True), (6, first, "1", False),
     ]  # fmt: skip
     assert [row["bits"] for row in await a.free(5)] == ["0111"]
@@ -219,7 +219,7 @@ async def test_two_nodes_never_lease_the_same_message(sessions: Sessions) -> Non
 
 
 async def test_a_lease_does_not_wait_for_a_commit(sessions: Sessions) -> None:
-    """A lease finds what was committed before, while another call of the same stream runs."""
+    """A lease finds what was committed before, while another call of the same level runs."""
     a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1"))
     flight = await a.in_flight()
@@ -233,21 +233,21 @@ async def test_a_lease_does_not_wait_for_a_commit(sessions: Sessions) -> None:
 
 
 async def test_a_purge_deletes_free_messages_only(sessions: Sessions) -> None:
-    """What a node holds stays; the answer counts what was free, per stream."""
+    """What a node holds stays; the answer counts what was free, per level."""
     a = await sessions("a")
     await a.commit(Share(5, mine="100", free="011"), Share(6, free="1"))
-    counted = await a.rows("SELECT * FROM counts('{5,6,7}') ORDER BY stream")
+    counted = await a.rows("SELECT * FROM counts('{5,6,7}') ORDER BY level")
     assert [(row["messages"], row["bytes"]) for row in counted] == [(2, 20), (1, 10), (0, 0)]
     gone = await a.rows("SELECT * FROM purge($1, $2, '{5,7}')", a.node, a.epoch)
-    assert [(row["stream"], row["messages"]) for row in gone] == [(5, 2), (7, 0)]
+    assert [(row["level"], row["messages"]) for row in gone] == [(5, 2), (7, 0)]
     assert [row["bits"] for row in await a.held()] == ["100"]
     assert len(await a.free(6)) == 1
 
 
-async def test_a_deleted_stream_is_swept_in_pieces(sessions: Sessions) -> None:
+async def test_a_deleted_level_is_swept_in_pieces(sessions: Sessions) -> None:
     """A sweep deletes rows of every holder and what was claimed, and passes over rows that a call has locked."""
     a, b = await sessions("a"), await sessions("b")
-    await a.value("SELECT set_stream(5, '/', NULL, 9, NULL, 'drop-head')")
+    await a.value("SELECT set_level(5, '/', NULL, 9, NULL, 'drop-head')")
     number = (await a.commit(Share(5, free="1")))["number"]
     await a.lease((5, 1))
     for _ in range(3):
@@ -259,7 +259,7 @@ async def test_a_deleted_stream_is_swept_in_pieces(sessions: Sessions) -> None:
     await flight.rollback()
     assert await b.value(swept, b.node, b.epoch)
     assert await b.value("SELECT count(*) FROM slot") == 0
-    assert await b.value("SELECT count(*) FROM stream") == 0
+    assert await b.value("SELECT count(*) FROM level") == 0
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ async def test_a_deleted_stream_is_swept_in_pieces(sessions: Sessions) -> None:
 async def test_reject_publish_is_exact(sessions: Sessions) -> None:
     """A full queue takes what fits; leased messages count as handed out, and a return may exceed the limit."""
     a, b = await sessions("a"), await sessions("b")
-    await a.value("SELECT set_stream(5, '/', NULL, 3, NULL, 'reject-publish')")
+    await a.value("SELECT set_level(5, '/', NULL, 3, NULL, 'reject-publish')")
     assert (await a.commit(Share(5, free="11"), Share(6, free="1")))["refused"] == {}
     number = (await b.commit(Share(5, free="11")))["number"]
     assert [row["bits"] for row in await b.free(5)] == ["11", "10"]
@@ -276,28 +276,28 @@ async def test_reject_publish_is_exact(sessions: Sessions) -> None:
     await b.lease((5, 2))
     assert (await a.commit(Share(5, free="111")))["refused"] == {1: "001"}
     await b.give_back((5, number - 1, "11"))
-    assert await a.value("SELECT ready FROM stream WHERE stream = 5") == 5
+    assert await a.value("SELECT ready FROM level WHERE level = 5") == 5
     assert (await a.commit(Share(5, free="1")))["refused"] == {1: "1"}
 
 
 async def test_reject_publish_by_bytes_is_exact(sessions: Sessions) -> None:
     """Sizes count message by message, when messages come and when some of a slot are leased."""
     a = await sessions("a")
-    await a.value("SELECT set_stream(5, '/', NULL, NULL, 100, 'reject-publish')")
+    await a.value("SELECT set_level(5, '/', NULL, NULL, 100, 'reject-publish')")
     assert (await a.commit(Share(5, free="111", sizes=(60, 30, 20))))["refused"] == {1: "001"}
     assert (await a.commit(Share(5, free="1", sizes=(11,))))["refused"] == {1: "1"}
     await a.lease((5, 1))
-    assert await a.value("SELECT bytes FROM stream WHERE stream = 5") == 30
+    assert await a.value("SELECT bytes FROM level WHERE level = 5") == 30
     assert (await a.commit(Share(5, free="11", sizes=(70, 1))))["refused"] == {1: "01"}
     gone = await a.rows("SELECT * FROM purge($1, $2, '{5}')", a.node, a.epoch)
     assert gone[0]["messages"] == 2
-    assert await a.rows("SELECT ready, bytes FROM stream") == [{"ready": 0, "bytes": 0}]
+    assert await a.rows("SELECT ready, bytes FROM level") == [{"ready": 0, "bytes": 0}]
 
 
 async def test_two_nodes_fill_a_queue_together_to_its_limit(sessions: Sessions) -> None:
     """A publish waits for the other node's call in flight before it counts."""
     a, b, watch = [await sessions(name) for name in ("a", "b", "watch")]
-    await a.value("SELECT set_stream(5, '/', NULL, 3, NULL, 'reject-publish')")
+    await a.value("SELECT set_level(5, '/', NULL, 3, NULL, 'reject-publish')")
     flight = await a.in_flight()
     await a.commit(Share(5, free="11"))
     waiting = asyncio.create_task(b.commit(Share(5, free="11")))
@@ -307,17 +307,17 @@ async def test_two_nodes_fill_a_queue_together_to_its_limit(sessions: Sessions) 
 
 
 async def test_levels_of_a_queue_share_its_limit(sessions: Sessions) -> None:
-    """Streams with one counter are full together."""
+    """Levels with one counter are full together."""
     a = await sessions("a")
-    for stream in (5, 6):
-        await a.value(f"SELECT set_stream({stream}, '/', 5, 3, NULL, 'reject-publish')")
+    for level in (5, 6):
+        await a.value(f"SELECT set_level({level}, '/', 5, 3, NULL, 'reject-publish')")
     assert (await a.commit(Share(5, free="11"), Share(6, free="11")))["refused"] == {2: "01"}
 
 
 async def test_limits_that_come_later_count_what_is_there(sessions: Sessions) -> None:
-    """A recount after the barrier makes the counter of a stream with messages exact."""
+    """A recount after the barrier makes the counter of a level with messages exact."""
     a = await sessions("a")
     await a.commit(Share(5, free="1111", mine="0"))
-    await a.value("SELECT set_stream(5, '/', NULL, 5, NULL, 'reject-publish')")
+    await a.value("SELECT set_level(5, '/', NULL, 5, NULL, 'reject-publish')")
     await a.value("SELECT recount($1, $2, '{5}')", a.node, a.epoch)
     assert (await a.commit(Share(5, free="11")))["refused"] == {1: "01"}

@@ -11,17 +11,17 @@ import pytest
 from tests.cluster.sql_session import Session, Sessions, Share
 from tests.deadline import wait_until_async
 
-SINGLE_ACTIVE = "SELECT set_stream(5, '/', NULL, NULL, NULL, NULL, true)"
+SINGLE_ACTIVE = "SELECT set_level(5, '/', NULL, NULL, NULL, NULL, true)"
 
 
 async def add(session: Session, *, exclusive: bool = False) -> dict[str, Any]:
-    """Add a consumer to stream 5."""
+    """Add a consumer to level 5."""
     found = await session.rows("SELECT * FROM consumer_add($1, $2, 5, $3)", session.node, session.epoch, exclusive)
     return found[0]
 
 
 async def remove(session: Session, count: int = 1) -> dict[str, Any]:
-    """Remove consumers from stream 5."""
+    """Remove consumers from level 5."""
     found = await session.rows("SELECT * FROM consumer_remove($1, $2, 5, $3)", session.node, session.epoch, count)
     return found[0]
 
@@ -33,7 +33,7 @@ async def test_consumers_of_all_nodes_are_counted(sessions: Sessions) -> None:
     """The totals count every node, down to none."""
     a, b = await sessions("a"), await sessions("b")
     assert [(await add(s))["total"] for s in (a, a, b)] == [1, 2, 3]
-    found = await b.rows("SELECT * FROM consumers('{5,6}') ORDER BY stream")
+    found = await b.rows("SELECT * FROM consumers('{5,6}') ORDER BY level")
     assert [(row["total"], row["exclusive"], row["active_node"]) for row in found] == [
         (3, False, None),
         (0, False, None),
@@ -82,13 +82,13 @@ async def test_one_node_is_active_and_the_longest_waiting_follows(sessions: Sess
     assert len(await a.lease((5, 1))) == 1
 
 
-async def test_a_stream_whose_last_consumer_died_is_told_once(sessions: Sessions) -> None:
+async def test_a_level_whose_last_consumer_died_is_told_once(sessions: Sessions) -> None:
     """Queues that delete themselves are found after a death, unless somebody consumes again or the work is done."""
     a, b = await sessions("a"), await sessions("b")
     await add(a)
     await b.value("SELECT consumer_add($1, $2, 6, false)", b.node, b.epoch)
-    for stream in (6, 7, 8):
-        await a.value("SELECT consumer_add($1, $2, $3, false)", a.node, a.epoch, stream)
+    for level in (6, 7, 8):
+        await a.value("SELECT consumer_add($1, $2, $3, false)", a.node, a.epoch, level)
     assert await b.count_out(a)
     orphans = "SELECT array_agg(o) FROM orphans() o"
     assert await b.value(orphans) == [5, 7, 8]
@@ -141,23 +141,23 @@ async def test_used_numbers_travel_with_their_call_and_are_folded(sessions: Sess
 # ---- keepers ---------------------------------------------------------------------------------------------------------
 
 
-async def keep(session: Session, *streams: int) -> None:
-    """Make a node the keeper of streams."""
+async def keep(session: Session, *levels: int) -> None:
+    """Make a node the keeper of levels."""
     await session.value(
-        "INSERT INTO keeper (stream, node, epoch) SELECT s, $1, $2 FROM unnest($3::bigint[]) s",
-        session.node, session.epoch, list(streams),
+        "INSERT INTO keeper (level, node, epoch) SELECT s, $1, $2 FROM unnest($3::bigint[]) s",
+        session.node, session.epoch, list(levels),
     )  # fmt: skip
 
 
 async def kept(session: Session) -> list[int]:
-    """Take the keeper's turn of a node, and return the streams that it keeps."""
+    """Take the keeper's turn of a node, and return the levels that it keeps."""
     await session.rows("SELECT * FROM keep($1, $2)", session.node, session.epoch)
-    found = await session.rows("SELECT stream FROM keeper WHERE node = $1 ORDER BY stream", session.node)
-    return [row["stream"] for row in found]
+    found = await session.rows("SELECT level FROM keeper WHERE node = $1 ORDER BY level", session.node)
+    return [row["level"] for row in found]
 
 
-async def test_a_stream_has_one_keeper(sessions: Sessions) -> None:
-    """The first node that finds something due keeps the stream, another one when that is counted out."""
+async def test_a_level_has_one_keeper(sessions: Sessions) -> None:
+    """The first node that finds something due keeps the level, another one when that is counted out."""
     a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1", due_at=1), Share(6, free="1", due_at=1), Share(8, free="1"))
     assert await kept(a) == [5, 6]
@@ -168,14 +168,14 @@ async def test_a_stream_has_one_keeper(sessions: Sessions) -> None:
 
 
 async def test_the_keeper_leases_what_is_due(sessions: Sessions) -> None:
-    """It gets whole rows whose time has come, of the streams that it keeps, and returns the rest with their time."""
+    """It gets whole rows whose time has come, of the levels that it keeps, and returns the rest with their time."""
     a, b = await sessions("a"), await sessions("b")
     await keep(a, 5)
     number = (await b.commit(Share(5, free="111", due_at=100), Share(6, free="1", due_at=1)))["number"]
     due = "SELECT * FROM lease_due($1, $2, $3)"
     assert await a.rows(due, a.node, a.epoch, 99) == []
     (row,) = await a.rows(due, a.node, a.epoch, 100)
-    assert (row["stream"], row["number"], row["bits"], row["due_at"]) == (5, number, "111", 100)
+    assert (row["level"], row["number"], row["bits"], row["due_at"]) == (5, number, "111", 100)
     await a.give_back((5, number, "011"), due_at=200)
     assert await a.rows(due, a.node, a.epoch, 199) == []
     assert [row["bits"] for row in await a.rows(due, a.node, a.epoch, 200)] == ["011"]
@@ -185,30 +185,30 @@ async def test_the_keeper_leases_what_is_due(sessions: Sessions) -> None:
 async def test_the_keeper_leases_what_exceeds_a_limit(sessions: Sessions) -> None:
     """It gets the head of a queue that drops its head, by messages and by bytes, and nothing of one that rejects."""
     a = await sessions("a")
-    await a.value("SELECT set_stream(5, '/', NULL, 3, NULL, 'drop-head', false, true)")
-    await a.value("SELECT set_stream(6, '/', NULL, NULL, 100, 'drop-head', false, true)")
-    await a.value("SELECT set_stream(7, '/', NULL, 1, NULL, 'reject-publish')")
+    await a.value("SELECT set_level(5, '/', NULL, 3, NULL, 'drop-head', false, true)")
+    await a.value("SELECT set_level(6, '/', NULL, NULL, 100, 'drop-head', false, true)")
+    await a.value("SELECT set_level(7, '/', NULL, 1, NULL, 'reject-publish')")
     await keep(a, 5, 6, 7)
     excess = "SELECT * FROM lease_excess($1, $2)"
     await a.commit(Share(5, free="11"), Share(6, free="11", sizes=(60, 40)), Share(7, free="11"))
     assert await a.rows(excess, a.node, a.epoch) == []
     await a.commit(Share(5, free="1111"), Share(6, free="11", sizes=(1, 60)))
     found = await a.rows(excess, a.node, a.epoch)
-    assert [(row["stream"], row["bits"]) for row in found] == [(5, "11"), (5, "1000"), (6, "11")]
+    assert [(row["level"], row["bits"]) for row in found] == [(5, "11"), (5, "1000"), (6, "11")]
     assert await a.rows(excess, a.node, a.epoch) == []
-    left = await a.rows("SELECT stream, ready FROM stream ORDER BY stream")
-    assert [(row["stream"], row["ready"]) for row in left] == [(5, 3), (6, 2), (7, 1)]
+    left = await a.rows("SELECT level, ready FROM level ORDER BY level")
+    assert [(row["level"], row["ready"]) for row in left] == [(5, 3), (6, 2), (7, 1)]
 
 
 async def test_the_highest_level_loses_its_head_first(sessions: Sessions) -> None:
     """Levels that share a counter lose together what exceeds the limit, not each of them."""
     a = await sessions("a")
-    for stream in (5, 6):
-        await a.value(f"SELECT set_stream({stream}, '/', 5, 2, NULL, 'drop-head', false, true)")
+    for level in (5, 6):
+        await a.value(f"SELECT set_level({level}, '/', 5, 2, NULL, 'drop-head', false, true)")
     await keep(a, 5, 6)
     await a.commit(Share(5, free="111"), Share(6, free="11"))
     found = await a.rows("SELECT * FROM lease_excess($1, $2)", a.node, a.epoch)
-    assert [(row["stream"], row["bits"]) for row in found] == [(5, "100"), (6, "11")]
+    assert [(row["level"], row["bits"]) for row in found] == [(5, "100"), (6, "11")]
 
 
 async def test_the_keeper_leases_what_another_node_consumes_alone(sessions: Sessions) -> None:

@@ -17,15 +17,15 @@ from tests.deadline import wait_until_async
 ROOM = "SELECT consumer_add($1, $2, 5, false)"
 
 
-async def ready(session: Session, stream: int = 5) -> list[str]:
-    """Return the bits of the free rows of a stream, after a look at the tables."""
+async def ready(session: Session, level: int = 5) -> list[str]:
+    """Return the bits of the free rows of a level, after a look at the tables."""
     assert await violations(session.connection) == []
-    return [row["bits"] for row in await session.free(stream)]
+    return [row["bits"] for row in await session.free(level)]
 
 
-async def limit(session: Session, limits: str, *, stream: int = 5, counter: str = "NULL", overflow: str) -> None:
-    """Give a stream limits; nothing is dead-lettered."""
-    await session.value(f"SELECT set_stream({stream}, '/', {counter}, {limits}, '{overflow}')")
+async def limit(session: Session, limits: str, *, level: int = 5, counter: str = "NULL", overflow: str) -> None:
+    """Give a level limits; nothing is dead-lettered."""
+    await session.value(f"SELECT set_level({level}, '/', {counter}, {limits}, '{overflow}')")
 
 
 async def test_a_commit_drops_what_is_too_much(sessions: Sessions) -> None:
@@ -60,11 +60,11 @@ async def test_a_call_under_way_counts_for_a_limit_that_comes_meanwhile(
     async with joined(postgres_url, schema, "b") as b:
         transaction = await a.in_flight()
         await a.commit(Share(5, free="1111"))
-        rules = {"stream": 5, "vhost": '"/"', "counter": 5, "max_length": 9, "max_bytes": None, "overflow": "drop-head"}
+        rules = {"level": 5, "vhost": '"/"', "counter": 5, "max_length": 9, "max_bytes": None, "overflow": "drop-head"}
         more = {"single_active": False, "buries": False}
         replacing = asyncio.create_task(replace_limits(b.database, "/", [rules | more]))
         other = await sessions("a")
-        await wait_until_async(lambda: other.value("SELECT count(*) FROM stream"), "the limit")
+        await wait_until_async(lambda: other.value("SELECT count(*) FROM level"), "the limit")
         await transaction.commit()
         await replacing
         assert await ready(a) == ["1111"]
@@ -75,8 +75,8 @@ async def test_a_call_under_way_counts_for_a_limit_that_comes_meanwhile(
 async def test_the_highest_level_of_a_queue_loses_first(sessions: Sessions) -> None:
     """The levels share the limit, and the head of the queue is that of its highest level."""
     a = await sessions("a")
-    for stream in (5, 6, 7):
-        await limit(a, "2, NULL", stream=stream, counter="5", overflow="drop-head")
+    for level in (5, 6, 7):
+        await limit(a, "2, NULL", level=level, counter="5", overflow="drop-head")
     await a.commit(Share(5, free="1"), Share(7, free="1"))
     await a.commit(Share(5, free="11"))
     assert await ready(a, 7) == []
@@ -87,8 +87,8 @@ async def test_the_levels_of_a_quorum_queue_are_found_and_lose_in_their_order(se
     """Their numbers do not follow that of the default level, which is the one of priority 4."""
     a = await sessions("a")
     low, default, high = 1 << 46 | 5, 5, 10 << 46 | 5
-    for stream in (low, default, high):
-        await limit(a, "4, NULL", stream=stream, counter="5", overflow="drop-head")
+    for level in (low, default, high):
+        await limit(a, "4, NULL", level=level, counter="5", overflow="drop-head")
     await a.commit(Share(low, free="1"), Share(default, free="1"), Share(high, free="1"), Share(6, free="1"))
     assert await a.value("SELECT array_agg(l) FROM levels_of(5) l") == [low, high]
     assert await a.value("SELECT array_agg(l) FROM levels_in_use() l") == [low, high]
@@ -103,7 +103,7 @@ async def test_the_levels_of_a_quorum_queue_are_found_and_lose_in_their_order(se
 async def test_what_is_dead_lettered_waits_for_the_keeper(sessions: Sessions) -> None:
     """Only a broker can route a dead letter."""
     a = await sessions("a")
-    await a.value("SELECT set_stream(5, '/', NULL, 1, NULL, 'drop-head', false, true)")
+    await a.value("SELECT set_level(5, '/', NULL, 1, NULL, 'drop-head', false, true)")
     await a.commit(Share(5, free="111"))
     assert await ready(a) == ["111"]
 
@@ -235,7 +235,7 @@ async def test_an_older_schema_gets_the_new_functions(sessions: Sessions) -> Non
     a = await sessions("a")
     body = "RETURNS int LANGUAGE sql AS 'SELECT 1'"
     await a.value("DROP FUNCTION consumers")
-    await a.value(f"CREATE FUNCTION consumers(p_stream bigint[]) {body}")
+    await a.value(f"CREATE FUNCTION consumers(p_level bigint[]) {body}")
     await a.value(f"CREATE FUNCTION lease(text, bigint, bigint[], int[], bigint[], boolean) {body}")
     await a.value("UPDATE cluster SET digest = 'older'")
     await a.value("SELECT leave($1, $2)", a.node, a.epoch)

@@ -80,7 +80,7 @@ async def test_a_name_is_joined_once(sessions: Sessions) -> None:
 async def test_what_a_dead_node_held_is_free_and_redelivered(sessions: Sessions) -> None:
     """Its bits join the free rows as delivered before, with the counts that they had; nothing else changes."""
     a, b = await sessions("a"), await sessions("b")
-    await a.value("SELECT set_stream(5, '/', NULL, 9, NULL, 'drop-head')")
+    await a.value("SELECT set_level(5, '/', NULL, 9, NULL, 'drop-head')")
     number = (await a.commit(Share(5, free="11110"), Share(6, mine="11")))["number"]
     await a.lease((5, 3))
     await a.give_back((5, number, "10000"), seen="10000", counts={0: 1})
@@ -92,7 +92,7 @@ async def test_what_a_dead_node_held_is_free_and_redelivered(sessions: Sessions)
     (row,) = await b.free(5)
     assert (row["bits"], row["seen"], row["counts"]) == ("11110", "11100", '{"0": 1}')
     assert [row["seen"] for row in await b.free(6)] == ["11"]
-    assert await b.value("SELECT ready FROM stream WHERE stream = 5") == 4
+    assert await b.value("SELECT ready FROM level WHERE level = 5") == 4
 
 
 async def test_a_node_that_beat_since_is_not_counted_out(sessions: Sessions) -> None:
@@ -176,7 +176,7 @@ async def test_a_mailbox_goes_with_its_member(sessions: Sessions) -> None:
     assert await b.free(-a.epoch) == []
     await b.commit(Share(-a.epoch, free="1"))
     await b.value("SELECT turn_ring($1, $2)", b.node, b.epoch)
-    assert [row["stream"] for row in await b.rows("SELECT stream FROM slot")] == [-b.epoch]
+    assert [row["level"] for row in await b.rows("SELECT level FROM slot")] == [-b.epoch]
 
 
 # ---- fail-over -------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ async def test_another_server_continues_behind_a_gap_of_numbers(sessions: Sessio
     """The first node to see another server or timeline moves the numbers; each leaves a gap for what a crash lost."""
     a, b, watch = [await sessions(name) for name in ("a", "b", "watch")]
     number = (await a.commit(Share(5, free="1")))["number"]
-    stream = await a.value("SELECT nextval('stream_number')")
+    level = await a.value("SELECT nextval('level_number')")
     await a.value(f"UPDATE cluster SET {changed} = {changed} - 1")
     flight = await a.in_flight()
     assert (await come_back(a, a.sequence))["was_moved"]
@@ -248,7 +248,7 @@ async def test_another_server_continues_behind_a_gap_of_numbers(sessions: Sessio
     assert not (await waiting)["was_moved"]
     moved = (await a.commit(Share(5, free="1")))["number"]
     assert number + 1_020_000 < moved < number + 1_020_100
-    assert await b.value("SELECT nextval('stream_number')") == stream + 1024 * 1025
+    assert await b.value("SELECT nextval('level_number')") == level + 1024 * 1025
 
 
 async def test_old_batches_are_forgotten_but_the_newest_stay(sessions: Sessions) -> None:
@@ -264,7 +264,7 @@ async def test_old_batches_are_forgotten_but_the_newest_stay(sessions: Sessions)
 
 
 async def test_a_node_may_have_any_number_of_queues(sessions: Sessions) -> None:
-    """It is counted out with all that it holds, and its name joins again: no work needs a lock for each stream."""
+    """It is counted out with all that it holds, and its name joins again: no work needs a lock for each level."""
     a, b, again = await sessions("a"), await sessions("b"), await sessions("again")
     number = (await a.commit(Share(5, mine="1")))["number"]
     await a.value(
@@ -272,7 +272,7 @@ async def test_a_node_may_have_any_number_of_queues(sessions: Sessions) -> None:
         number, a.epoch, MANY,
     )  # fmt: skip
     await a.value(
-        "INSERT INTO consumer (stream, node, epoch, count, since) "
+        "INSERT INTO consumer (level, node, epoch, count, since) "
         "SELECT s, 'a', $1, 1, s FROM generate_series(1, $2) s",
         a.epoch, MANY,
     )  # fmt: skip
@@ -282,8 +282,8 @@ async def test_a_node_may_have_any_number_of_queues(sessions: Sessions) -> None:
     await again.join("a")
     locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
     async with b.connection.transaction():
-        await b.value("SELECT lock_streams(ARRAY(SELECT generate_series(1, $1)::bigint))", MANY)
+        await b.value("SELECT lock_levels(ARRAY(SELECT generate_series(1, $1)::bigint))", MANY)
         assert await b.value(locks) == 1024
     async with b.connection.transaction():
-        await b.value("SELECT lock_streams(ARRAY(SELECT generate_series(2048, 2057)::bigint))")
-        assert await b.value(locks) == 10  # the streams of one node do not share
+        await b.value("SELECT lock_levels(ARRAY(SELECT generate_series(2048, 2057)::bigint))")
+        assert await b.value(locks) == 10  # the levels of one node do not share

@@ -1,4 +1,4 @@
-"""What an operator asks of PostgreSQL: a look at free messages, and a lease of certain ones."""
+"""An operator's statements in PostgreSQL: a look at free messages, and a lease of certain ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ END = 1 << 60
 
 
 async def look(session: Session, number: int = 0, index: int = 0, last: int = END, limit: int = 99) -> list[Any]:
-    """Return the bits of free messages of stream 5, from a place on."""
+    """Return the bits of free messages of level 5, from a place on."""
     rows = await session.rows("SELECT * FROM look(5, $1, $2, $3, $4, 1000000)", number, index, last, limit)
     return [row["bits"] for row in rows]
 
 
 async def hold(session: Session, *rows: tuple[int, str]) -> list[dict[str, Any]]:
-    """Lease messages of stream 5."""
+    """Lease messages of level 5."""
     return await session.rows(
         "SELECT * FROM hold($1, $2, 5, $3, $4)",
         session.node,
@@ -59,7 +59,7 @@ async def test_only_what_is_free_can_be_held(sessions: Sessions) -> None:
 async def test_what_is_held_keeps_its_marks_and_is_not_counted(sessions: Sessions) -> None:
     """Delivery counts and marks move with the messages, and so does their part of a queue's limit."""
     a, b = await sessions("a"), await sessions("b")
-    await a.value("SELECT set_stream(5, '/', NULL, 9, 100, 'drop-head')")
+    await a.value("SELECT set_level(5, '/', NULL, 9, 100, 'drop-head')")
     number = (await a.commit(Share(5, free="1111", sizes=(1, 2, 3, 4))))["number"]
     await b.lease((5, 1))
     await b.give_back((5, number, "1000"), seen="1000", counts={0: 2})
@@ -67,9 +67,9 @@ async def test_what_is_held_keeps_its_marks_and_is_not_counted(sessions: Session
     (row,) = await b.held()
     assert (row["bits"], row["seen"], row["counts"]) == ("1001", "1000", '{"0": 2}')
     assert await violations(a.connection) == []
-    assert await a.rows("SELECT ready, bytes FROM stream WHERE stream = 5") == [{"ready": 2, "bytes": 5}]
+    assert await a.rows("SELECT ready, bytes FROM level WHERE level = 5") == [{"ready": 2, "bytes": 5}]
     await b.give_back((5, number, "1001"))
-    assert await a.rows("SELECT ready, bytes FROM stream WHERE stream = 5") == [{"ready": 4, "bytes": 10}]
+    assert await a.rows("SELECT ready, bytes FROM level WHERE level = 5") == [{"ready": 4, "bytes": 10}]
 
 
 async def test_messages_of_an_older_generation_are_marked(sessions: Sessions) -> None:
@@ -90,5 +90,5 @@ async def test_the_counts_of_a_queue_have_what_other_nodes_hold(sessions: Sessio
     await a.lease((5, 1))
     await b.lease((5, 2))
     await b.value("SELECT consumer_add($1, $2, 5, false)", b.node, b.epoch)
-    counts = await a.rows("SELECT * FROM queue_counts('a', ARRAY[5, 6]::bigint[]) ORDER BY stream")
+    counts = await a.rows("SELECT * FROM queue_counts('a', ARRAY[5, 6]::bigint[]) ORDER BY level")
     assert [tuple(row.values()) for row in counts] == [(5, 1, 1, 2), (6, 0, 0, 0)]

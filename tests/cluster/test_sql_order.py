@@ -8,13 +8,13 @@ import pytest
 from broker.cluster.demand import Demand
 from tests.cluster.sql_session import Session, Sessions, Share, ones
 
-STREAM = 5
+LEVEL = 5
 LEASES_MAX = 2000  # in which the locks are looked at once, but for a chance of 1e-17
 
 
 async def look(session: Session, demand: Demand, room: int = 9) -> list[int]:
     """Lease as a node does, and return the numbers of the slots."""
-    rows = await session.lease((STREAM, room), after=demand.bound)
+    rows = await session.lease((LEVEL, room), after=demand.bound)
     if rows:
         demand.passed(rows[-1]["number"], rows[-1]["began"], rows[-1]["finished"])
     return [row["number"] for row in rows]
@@ -22,7 +22,7 @@ async def look(session: Session, demand: Demand, room: int = 9) -> list[int]:
 
 async def publish(session: Session, count: int = 1) -> int:
     """Commit a call with free messages, and return its number."""
-    return int((await session.commit(Share(STREAM, free=ones(count))))["number"])
+    return int((await session.commit(Share(LEVEL, free=ones(count))))["number"])
 
 
 async def begin(session: Session) -> asyncpg.transaction.Transaction:

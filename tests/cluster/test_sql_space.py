@@ -19,18 +19,18 @@ async def turn(session: Session, limit_bytes: int = SMALL_BYTES, copy_bytes: int
     return done
 
 
-async def filled(session: Session, stream: int = 5) -> int:
+async def filled(session: Session, level: int = 5) -> int:
     """Commit calls until the next table is taken; return the last number in the full one."""
     while True:
-        done = await session.commit(Share(stream, free="11"), record_bytes=SMALL_BYTES // 2)
+        done = await session.commit(Share(level, free="11"), record_bytes=SMALL_BYTES // 2)
         if await turn(session):
             return int(done["number"])
 
 
-async def settle_all(session: Session, stream: int = 5, but: int = 0) -> None:
-    """Lease and settle all messages of a stream, except those of one slot, which stay leased."""
-    rows = await session.lease((stream, 10_000))
-    await session.commit(settle=[(r["stream"], r["number"], r["bits"]) for r in rows if r["number"] != but])
+async def settle_all(session: Session, level: int = 5, but: int = 0) -> None:
+    """Lease and settle all messages of a level, except those of one slot, which stay leased."""
+    rows = await session.lease((level, 10_000))
+    await session.commit(settle=[(r["level"], r["number"], r["bits"]) for r in rows if r["number"] != but])
 
 
 async def records(session: Session, ring: int) -> int:
@@ -109,14 +109,14 @@ async def test_few_survivors_are_copied_forward(sessions: Sessions) -> None:
     number = (await a.commit(Share(5, mine="1000", free="0111"), Share(6, free="1")))["number"]
     await b.lease((5, 1))
     before = await a.value("SELECT bytes FROM chunk_0 WHERE number = $1", number)
-    await filled(a, stream=8)
-    await settle_all(a, stream=8)
+    await filled(a, level=8)
+    await settle_all(a, level=8)
     assert await turn(a, copy_bytes=4) is None
     assert await turn(a) == "copied 1 chunks of chunk_0"
     assert await a.value("SELECT bytes FROM chunk_1 WHERE number = $1", number) == before
     assert {row["ring"] for row in await a.rows("SELECT ring FROM slot")} == {1}
     found = await a.rows("SELECT * FROM locate('{5,6,9}', $1)", [number, number, number])
-    assert [(row["stream"], row["ring"]) for row in found] == [(5, 1), (6, 1)]
+    assert [(row["level"], row["ring"]) for row in found] == [(5, 1), (6, 1)]
     assert await turn(a) == "emptied chunk_0"
 
 
@@ -124,10 +124,10 @@ async def test_bits_that_move_while_survivors_are_copied_keep_their_records(sess
     """A lease in flight would copy the old place into its row: copying waits for it, or comes again later."""
     a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1111"))
-    await filled(a, stream=8)
-    await settle_all(a, stream=8)
+    await filled(a, level=8)
+    await settle_all(a, level=8)
     flight = await b.in_flight()
-    await b.value("SELECT lock_streams('{5}')")  # a lease that has looked at nothing yet
+    await b.value("SELECT lock_levels('{5}')")  # a lease that has looked at nothing yet
     assert await turn(a) == "chunk_0 is in use"
     await b.lease((5, 2))
     assert await turn(a) == "chunk_0 is in use"
@@ -160,5 +160,5 @@ async def test_lost_records_are_a_violation(sessions: Sessions) -> None:
     a = await sessions("a")
     number = (await a.commit(Share(5, free="1")))["number"]
     await a.value("TRUNCATE chunk_0")
-    assert await violations(a.connection) == [f"records are lost: stream=5, number={number}, ring=0"]
+    assert await violations(a.connection) == [f"records are lost: level=5, number={number}, ring=0"]
     await a.value("DELETE FROM slot")

@@ -1,4 +1,4 @@
-"""What the shared store costs in statements and dead rows, whatever the number of messages."""
+"""The statements and dead rows that the shared store costs, whatever the number of messages."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ async def test_a_call_leaves_no_dead_row_outside_of_slots(shared_postgres: Postg
 
 
 async def test_plans_made_on_an_empty_table_suit_a_full_one(shared_postgres: PostgresServer, schema: str) -> None:
-    """What the functions read of a stream does not grow with the rows of others, though their plans are kept."""
+    """What the functions read of a level does not grow with the rows of others, though their plans are kept."""
     a = await (await Session.open(shared_postgres.url, schema)).join("a")
     await a.connection.execute("SET pg_stat_statements.track = 'top'")
-    await a.value("SELECT set_stream(1, 'v', NULL, 100, NULL, 'drop-head')")
+    await a.value("SELECT set_level(1, 'v', NULL, 100, NULL, 'drop-head')")
 
     async def work(number: int) -> None:
         await a.rows("SELECT * FROM counts($1)", [1])
@@ -62,7 +62,7 @@ async def test_plans_made_on_an_empty_table_suit_a_full_one(shared_postgres: Pos
 
     await work((await a.commit(Share(1, free="1")))["number"])
     for _ in range(5):
-        await a.commit(*(Share(stream, free="1") for stream in range(3, 2003)))
+        await a.commit(*(Share(level, free="1") for level in range(3, 2003)))
     await a.value("SELECT public.pg_stat_statements_reset()")
     await work(1)
     read = await a.rows(

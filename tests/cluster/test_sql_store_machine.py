@@ -16,15 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Share
 
-Message = tuple[int, int, int]  # stream, number, index
+Message = tuple[int, int, int]  # level, number, index
 Value = TypeVar("Value")
 
 NODES = ("a", "b", "c")
-STREAMS = (1, 2, 3, 4)
+LEVELS = (1, 2, 3, 4)
 LIMITED = (3, 4)  # two levels of a queue that rejects
 MAX_LENGTH = 6
 FREE = ""
-TABLES = "slot, batch, member, beat, stream, ring, consumer, keeper, producer, producer_run, orphan"
+TABLES = "slot, batch, member, beat, level, ring, consumer, keeper, producer, producer_run, orphan"
 
 nodes = st.sampled_from(NODES)
 chances = st.randoms(use_true_random=False)
@@ -41,7 +41,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.members: dict[str, Session] = {}
         self.holder: dict[Message, str] = {}
         self.counts_of: dict[Message, int] = {}
-        self.length_of: dict[int, dict[int, int]] = {stream: {} for stream in STREAMS}
+        self.length_of: dict[int, dict[int, int]] = {level: {} for level in LEVELS}
         self.seen: set[Message] = set()
         self.settled: set[Message] = set()
         self.latest: dict[str, tuple[list[Share], dict[str, Any]]] = {}
@@ -52,14 +52,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self.connection.execute("UPDATE cluster SET ring = 0, generation = 1"))
         used = f"INSERT INTO ring SELECT i, i = 0 FROM generate_series(0, {len(rings) - 1}) i"
         self.run(self.connection.execute(used))
-        for stream in LIMITED:
-            self.run(self.outside.value(f"SELECT set_stream({stream}, '/', 3, {MAX_LENGTH}, NULL, 'reject-publish')"))
+        for level in LIMITED:
+            self.run(self.outside.value(f"SELECT set_level({level}, '/', 3, {MAX_LENGTH}, NULL, 'reject-publish')"))
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Wait for a call."""
         return self.runner.run(work)
 
-    def held(self, node: str, of: range | tuple[int, ...] = STREAMS) -> list[Message]:
+    def held(self, node: str, of: range | tuple[int, ...] = LEVELS) -> list[Message]:
         """Return what the model says a holder has."""
         return sorted(message for message, holder in self.holder.items() if holder == node and message[0] in of)
 
@@ -71,10 +71,10 @@ class StoreMachine(RuleBasedStateMachine):
     def rows_of(self, messages: list[Message]) -> dict[tuple[int, int], str]:
         """Return the bits of messages by slot."""
         slots: dict[tuple[int, int], str] = {}
-        for stream, number, _ in messages:
-            length = self.length_of[stream][number]
-            slots[stream, number] = "".join(
-                "1" if (stream, number, index) in messages else "0" for index in range(length)
+        for level, number, _ in messages:
+            length = self.length_of[level][number]
+            slots[level, number] = "".join(
+                "1" if (level, number, index) in messages else "0" for index in range(length)
             )
         return slots
 
@@ -135,33 +135,33 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(random=chances)
     def commit(self, random: Any) -> None:
-        """Publish to some streams, and settle some of what the node holds, in one call."""
+        """Publish to some levels, and settle some of what the node holds, in one call."""
         node = random.choice(sorted(self.members))
         shares = []
-        for stream in random.sample(STREAMS, random.randrange(4)):
+        for level in random.sample(LEVELS, random.randrange(4)):
             places = [random.choice("free mine acked".split()) for _ in range(random.randint(1, 5))]
-            if stream in LIMITED:
+            if level in LIMITED:
                 places = ["free"] * len(places)
             free, mine = ("".join("01"[at == place] for at in places) for place in ("free", "mine"))
-            shares.append(Share(stream, free, mine))
+            shares.append(Share(level, free, mine))
         settled = self.some(random, self.held(node))
-        settle = [(stream, number, text) for (stream, number), text in self.rows_of(settled).items()]
+        settle = [(level, number, text) for (level, number), text in self.rows_of(settled).items()]
         done = self.run(self.members[node].commit(*shares, settle=settle))
         for message in settled:
             del self.holder[message]
             self.settled.add(message)
         ready = len(self.held(FREE, LIMITED))
         for place, share in enumerate(shares, 1):
-            room = max(MAX_LENGTH - ready, 0) if share.stream in LIMITED else share.count
+            room = max(MAX_LENGTH - ready, 0) if share.level in LIMITED else share.count
             taken = min(share.count, room)
             refused = "0" * taken + "1" * (share.count - taken)
             assert done["refused"].get(place, "0" * share.count) == refused
-            ready += taken if share.stream in LIMITED else 0
-            self.length_of[share.stream][done["number"]] = share.count
+            ready += taken if share.level in LIMITED else 0
+            self.length_of[share.level][done["number"]] = share.count
             for index in range(taken):
                 for text, holder in ((share.free, FREE), (share.mine, node)):
                     if text[index] == "1":
-                        self.holder[share.stream, done["number"], index] = holder
+                        self.holder[share.level, done["number"], index] = holder
         self.latest[node] = (shares, done)
 
     @precondition(lambda self: self.latest)
@@ -175,23 +175,23 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(random=chances)
     def lease(self, random: Any) -> None:
-        """Lease from some streams, and get the lowest free messages with what is known of them."""
+        """Lease from some levels, and get the lowest free messages with what is known of them."""
         node = random.choice(sorted(self.members))
-        free = {stream: self.held(FREE, (stream,)) for stream in random.sample(STREAMS, random.randint(1, 4))}
+        free = {level: self.held(FREE, (level,)) for level in random.sample(LEVELS, random.randint(1, 4))}
         after = random.choice([0, 0, *(number for messages in free.values() for _, number, _ in messages)])
-        asked = [(stream, random.choice((0, 1, 2, 5, 100))) for stream in free]
+        asked = [(level, random.choice((0, 1, 2, 5, 100))) for level in free]
         rows = self.run(self.members[node].lease(*asked, after=after))
         leased = {
-            (row["stream"], row["number"], index): row
+            (row["level"], row["number"], index): row
             for row in rows
             for index, bit in enumerate(row["bits"])
             if bit == "1"
         }
         wanted: list[Message] = []
-        for stream, room in asked:
-            able = [message for message in free[stream] if message[1] >= after]
+        for level, room in asked:
+            able = [message for message in free[level] if message[1] >= after]
             wanted += able[:room]
-            last = [row for row in rows if row["stream"] == stream][-1:]
+            last = [row for row in rows if row["level"] == level][-1:]
             assert [row["more"] for row in last] == [len(able) > room for _ in last]
         assert sorted(leased) == sorted(wanted)
         for message, row in leased.items():
@@ -210,25 +210,25 @@ class StoreMachine(RuleBasedStateMachine):
     def give_back(self, random: Any) -> None:
         """Return some of what a node holds, of which some was delivered."""
         node = random.choice(sorted(self.members))
-        for (stream, number), text in self.rows_of(self.some(random, self.held(node))).items():
+        for (level, number), text in self.rows_of(self.some(random, self.held(node))).items():
             delivered = "".join(random.choice(("0", bit)) for bit in text)
             counts = {index: random.randint(1, 9) for index, bit in enumerate(delivered) if bit == "1"}
-            self.run(self.members[node].give_back((stream, number, text), seen=delivered, counts=counts or None))
+            self.run(self.members[node].give_back((level, number, text), seen=delivered, counts=counts or None))
             for index, bit in enumerate(text):
                 if bit == "1":
-                    self.holder[stream, number, index] = FREE
+                    self.holder[level, number, index] = FREE
             for index, count in counts.items():
-                self.seen.add((stream, number, index))
-                self.counts_of[stream, number, index] = count
+                self.seen.add((level, number, index))
+                self.counts_of[level, number, index] = count
 
     @precondition(lambda self: self.members)
     @rule(random=chances)
     def purge(self, random: Any) -> None:
-        """Purge a stream: what is free is gone."""
-        session, stream = self.members[random.choice(sorted(self.members))], random.choice(STREAMS)
-        found = self.run(session.rows("SELECT * FROM purge($1, $2, $3)", session.node, session.epoch, [stream]))
-        gone = self.held(FREE, (stream,))
-        assert found == [{"stream": stream, "messages": len(gone)}]
+        """Purge a level: what is free is gone."""
+        session, level = self.members[random.choice(sorted(self.members))], random.choice(LEVELS)
+        found = self.run(session.rows("SELECT * FROM purge($1, $2, $3)", session.node, session.epoch, [level]))
+        gone = self.held(FREE, (level,))
+        assert found == [{"level": level, "messages": len(gone)}]
         for message in gone:
             del self.holder[message]
             self.settled.add(message)
@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Every message of the model is in one row, of its holder, and the tables have no others."""
         rows = self.run(self.outside.rows("SELECT * FROM slot"))
         found = [
-            ((row["stream"], row["number"], index), row["holder"])
+            ((row["level"], row["number"], index), row["holder"])
             for row in rows
             for index, bit in enumerate(row["bits"])
             if bit == "1"

@@ -14,23 +14,23 @@ from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Sessions, Share
 
 CALLS = 120
-STREAMS = (1, 2, 3, 4)
+LEVELS = (1, 2, 3, 4)
 PURGED = 9
 LIMITED = 4
 DROPPED = 5  # it has limits, too, and what is too much is not dead-lettered
 LIMITS = json.dumps(
     [
         {
-            "stream": stream,
+            "level": level,
             "vhost": "/",
-            "counter": stream,
+            "counter": level,
             "max_length": 8,
             "max_bytes": 60,
             "overflow": "drop-head",
             "single_active": False,
-            "buries": stream == LIMITED,
+            "buries": level == LIMITED,
         }
-        for stream in (LIMITED, DROPPED)
+        for level in (LIMITED, DROPPED)
     ]
 )
 KEEPING = {"due": "lease_due($1, $2, 10)", "excess": "lease_excess($1, $2)", "keep": "keep($1, $2)"}
@@ -45,7 +45,7 @@ class Node:
     sequence: int = 0
     joining: asyncio.Lock = field(default_factory=asyncio.Lock)
     calling: asyncio.Lock = field(default_factory=asyncio.Lock)  # a node has one call in flight
-    held: set[tuple[int, int, int, int]] = field(default_factory=set)  # stream, number, index, length
+    held: set[tuple[int, int, int, int]] = field(default_factory=set)  # level, number, index, length
 
     def take(self, chooser: random.Random) -> list[tuple[int, int, str]]:
         """Take some held messages, so that the other connection does not use them as well."""
@@ -53,18 +53,18 @@ class Node:
         taken = {message for message in sorted(self.held) if chooser.random() < share}
         self.held -= taken
         slots: dict[tuple[int, int, int], set[int]] = {}
-        for stream, number, index, length in taken:
-            slots.setdefault((stream, number, length), set()).add(index)
+        for level, number, index, length in taken:
+            slots.setdefault((level, number, length), set()).add(index)
         chosen = [
-            (stream, number, "".join("01"[index in indexes] for index in range(length)))
-            for (stream, number, length), indexes in slots.items()
+            (level, number, "".join("01"[index in indexes] for index in range(length)))
+            for (level, number, length), indexes in slots.items()
         ]
         chooser.shuffle(chosen)
         return chosen
 
-    def got(self, stream: int, number: int, text: str) -> None:
+    def got(self, level: int, number: int, text: str) -> None:
         """Note messages that the node has."""
-        self.held |= {(stream, number, index, len(text)) for index, bit in enumerate(text) if bit == "1"}
+        self.held |= {(level, number, index, len(text)) for index, bit in enumerate(text) if bit == "1"}
 
 
 class Storm:
@@ -91,8 +91,8 @@ class Storm:
 
     async def call(self, session: Session, node: Node, chooser: random.Random) -> None:
         """Make a random call."""
-        stream = chooser.choice(STREAMS)
-        some = chooser.sample(STREAMS, chooser.randint(1, 4))
+        level = chooser.choice(LEVELS)
+        some = chooser.sample(LEVELS, chooser.randint(1, 4))
         kind = chooser.choice(
             "commit commit commit lease lease lease give give beat ring keep keep limits due excess consumer purge "
             "sweep".split()
@@ -120,9 +120,9 @@ class Storm:
         elif kind == "limits":
             await session.value("SELECT replace_limits($1, $2, '/', $3)", session.node, session.epoch, LIMITS)
         elif kind == "consumer":
-            stream = chooser.choice((stream, DROPPED))
+            level = chooser.choice((level, DROPPED))
             verb = chooser.choice(("consumer_add($1, $2, $3, false)", "consumer_remove($1, $2, $3)"))
-            await session.value(f"SELECT {verb}", session.node, session.epoch, stream)
+            await session.value(f"SELECT {verb}", session.node, session.epoch, level)
         else:
             await session.rows(f"SELECT {kind}($1, $2, $3)", session.node, session.epoch, [PURGED])
 
@@ -130,32 +130,32 @@ class Storm:
     def got(node: Node, epoch: int, row: dict[str, object]) -> None:
         """Note a leased row, unless the node is another epoch by now."""
         if node.epoch == epoch:
-            node.got(row["stream"], row["number"], row["bits"])  # type: ignore[arg-type]  # a row of the driver
+            node.got(row["level"], row["number"], row["bits"])  # type: ignore[arg-type]  # a row of the driver
 
-    async def commit(self, session: Session, node: Node, chooser: random.Random, streams: list[int]) -> None:
-        """Publish to some streams, and settle some messages."""
+    async def commit(self, session: Session, node: Node, chooser: random.Random, levels: list[int]) -> None:
+        """Publish to some levels, and settle some messages."""
         node.sequence += 1
         epoch, shares = node.epoch, []
-        for stream in [*streams, DROPPED, PURGED]:
+        for level in [*levels, DROPPED, PURGED]:
             places = [chooser.choice(("free", "mine", "acked")) for _ in range(chooser.randint(1, 6))]
             sizes = None
-            if stream in {LIMITED, DROPPED}:
+            if level in {LIMITED, DROPPED}:
                 places = ["free"] * len(places)
                 sizes = tuple(chooser.randint(1, 20) for _ in places)
             free, mine = ("".join("01"[at == place] for at in places) for place in ("free", "mine"))
-            shares.append(Share(stream, free, mine, due_at=chooser.choice((None, 5, 50)), sizes=sizes))
+            shares.append(Share(level, free, mine, due_at=chooser.choice((None, 5, 50)), sizes=sizes))
         settle = node.take(chooser)
         self.settling |= {(s, n, index) for s, n, text in settle for index, bit in enumerate(text) if bit == "1"}
         done = await session.commit(*shares, settle=settle, sequence=node.sequence, synchronous=chooser.random() < 0.8)
         for place, share in enumerate(shares, 1):
-            if share.stream in {PURGED, DROPPED}:
+            if share.level in {PURGED, DROPPED}:
                 continue
             refused = done["refused"].get(place, "0" * share.count)
             for index in range(share.count):
                 if "1" in (share.free[index], share.mine[index]) and refused[index] == "0":
-                    self.published.add((share.stream, done["number"], index))
+                    self.published.add((share.level, done["number"], index))
             if node.epoch == epoch:
-                node.got(share.stream, done["number"], share.mine)
+                node.got(share.level, done["number"], share.mine)
 
     async def count_out(self, session: Session, node: Node, chooser: random.Random) -> None:
         """Beat, and now and then count somebody out whose beats are known."""
@@ -180,7 +180,7 @@ async def test_random_calls_at_once_leave_sound_tables(sessions: Sessions, seed:
         connections += [(calls, node), (leases, node)]
     watch = connections[0][0]
     await watch.value("SELECT set_limits($1)", LIMITS)
-    await watch.value("SELECT set_stream(3, '/', NULL, NULL, NULL, NULL, true)")
+    await watch.value("SELECT set_level(3, '/', NULL, NULL, NULL, NULL, true)")
 
     async def run(place: int, session: Session, node: Node) -> None:
         chooser = random.Random(f"{seed} {place}")
@@ -192,10 +192,10 @@ async def test_random_calls_at_once_leave_sound_tables(sessions: Sessions, seed:
     assert await violations(watch.connection) == []
     await watch.value("UPDATE consumer SET room = 0")
     await watch.value("SELECT drop_excess($1)", [DROPPED])
-    assert await watch.value("SELECT ready <= 8 AND bytes <= 60 FROM stream WHERE stream = $1", DROPPED)
+    assert await watch.value("SELECT ready <= 8 AND bytes <= 60 FROM level WHERE level = $1", DROPPED)
     assert await violations(watch.connection) == []
-    rows = await watch.rows("SELECT stream, number, bits FROM slot WHERE NOT stream = ANY ($1)", [PURGED, DROPPED])
-    left = {(r["stream"], r["number"], index) for r in rows for index, bit in enumerate(r["bits"]) if bit == "1"}
+    rows = await watch.rows("SELECT level, number, bits FROM slot WHERE NOT level = ANY ($1)", [PURGED, DROPPED])
+    left = {(r["level"], r["number"], index) for r in rows for index, bit in enumerate(r["bits"]) if bit == "1"}
     assert storm.published - storm.settling <= left, "a message is lost"
     assert storm.fenced > 3
     assert await watch.value("SELECT count(*) FROM ring") > 2

@@ -289,13 +289,13 @@ async def test_a_lost_node_starts_afresh(postgres_url: str, schema: str) -> None
 
 
 async def test_rows_of_deleted_queues_are_swept(postgres_url: str, schema: str) -> None:
-    """Once all nodes have applied the deletion, no stream of the queue has limits or messages."""
+    """Once all nodes have applied the deletion, no level of the queue has limits or messages."""
     async with cluster_of("ab", postgres_url, schema) as (one, other):
         client = one.enter()
         arguments: dict[str, Any] = {"x-max-priority": 2, "x-max-length": 3}
         await one.ask(client, Queue.Declare(queue="q", arguments=arguments))
         await one.ask(client, Queue.Declare(queue="other", arguments={"x-max-length": 9}))
-        rows = f"SELECT stream, max_length, counter FROM {schema}.stream ORDER BY stream"
+        rows = f"SELECT level, max_length, counter FROM {schema}.level ORDER BY level"
         connection = await asyncpg.connect(postgres_url)
         try:
             found = [tuple(row) for row in await connection.fetch(rows)]
@@ -321,7 +321,7 @@ async def test_an_unused_queue_goes_unless_it_has_consumers_elsewhere(postgres_u
         connection = await asyncpg.connect(postgres_url)
         try:
             await connection.execute(
-                f"INSERT INTO {schema}.consumer (stream, node, epoch, count, since) VALUES ($1, 'b', $2, 1, 1)",
+                f"INSERT INTO {schema}.consumer (level, node, epoch, count, since) VALUES ($1, 'b', $2, 1, 1)",
                 queues["kept"].number,
                 other.node.epoch,
             )

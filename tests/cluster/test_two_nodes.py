@@ -359,7 +359,7 @@ def test_a_deleted_queue_leaves_no_rows(nodes: Nodes, postgres_url: str, name: s
     async def left() -> dict[str, int]:
         connection = await asyncpg.connect(postgres_url, server_settings={"search_path": nodes.schema})
         try:
-            tables = ("slot", "stream", "consumer", "keeper", "orphan", "queue_use", "dropped_stream")
+            tables = ("slot", "level", "consumer", "keeper", "orphan", "queue_use", "dropped_level")
             return {one: rows for one in tables if (rows := await connection.fetchval(f"SELECT count(*) FROM {one}"))}
         finally:
             await connection.close()

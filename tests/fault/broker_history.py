@@ -1,4 +1,4 @@
-"""What clients did and saw, and what must be true of a broker after any accident (in the manner of Jepsen).
+"""The history of a broker's clients, and what must be true of it after any accident (in the manner of Jepsen).
 
 A removal (an ack, a purge or the deletion of a queue) that was on disk when the broker died must hold. A removal that
 was only requested may hold or not. Every other confirmed message must be present, and no message that was never

@@ -1,4 +1,4 @@
-"""What was confirmed to publishers and what consumers received, over all lives of a broker, and the verdict on it.
+"""The confirmed publishes and received messages over all lives of a broker, and the verdict on them.
 
 The words are Jepsen's: lost (confirmed and never seen again), unexpected (seen and never published), duplicates.
 """

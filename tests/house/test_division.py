@@ -1,4 +1,4 @@
-"""How `make test` divides the tests in two processes."""
+"""The division of the tests between the two processes of `make test`."""
 
 from __future__ import annotations
 

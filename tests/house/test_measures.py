@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.house.imports import circles, import_graph
+from tools.house.paths import ROOT
 from tools.house.sources import foreign_writes, hot_writes
 from tools.house.tracer import Step, Tracer, files, functions, reentries
 
@@ -103,6 +104,11 @@ def build():
     context.options = 1
     queue = Queue()
     queue.length = 1
+
+def load():
+    import ctypes
+    library = ctypes.PyDLL(None)
+    library.malloc.argtypes = ()
 """
     write(tmp_path, tls=source)
     assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["queue.length"]
@@ -114,6 +120,14 @@ def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
     write(tmp_path, flusher=source)
     assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["slot.first"]
     assert [write.split()[-1] for write in hot_writes(tmp_path)] == ["slot.length"]
+
+
+def test_objects_write_their_own_fields() -> None:
+    """No more assignments without a mark write another object's field than did: pamqp's and uvicorn's objects have two.
+
+    Lower the number when one goes; a line that must stay because a call would cost too much has a mark.
+    """
+    assert len(foreign_writes(ROOT)) <= 9
 
 
 def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:

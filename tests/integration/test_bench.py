@@ -12,7 +12,6 @@ import pytest
 from bench import brokers
 from bench.certificate import Certificate
 from bench.growth import pauses
-from bench.messages.backlog import Backlog
 from bench.messages.companion import Companion
 from bench.messages.limits import QUICK
 from bench.messages.lone import KINDS, LoneCall
@@ -29,6 +28,7 @@ from bench.messages.perf_load import (
     pingpong,
     routing,
 )
+from bench.messages.rows import Backlog
 from bench.stage import NotOffered
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.peer import PeerConnection

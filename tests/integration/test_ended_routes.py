@@ -1,4 +1,4 @@
-"""What publishes were resolved to goes with the queues and exchanges: caches keep nothing of what was deleted."""
+"""Resolved routes of deleted queues and exchanges leave every cache."""
 
 from __future__ import annotations
 

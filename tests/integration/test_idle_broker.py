@@ -1,4 +1,4 @@
-"""What an idle broker costs: how often something wakes its process."""
+"""The cost of an idle broker: how often something wakes its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an idle connection with one channel keeps in memory, which many small additions let grow once."""
+"""The memory of an idle connection with one channel, which many small additions let grow once."""
 
 from __future__ import annotations
 

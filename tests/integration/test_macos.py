@@ -1,4 +1,4 @@
-"""What developers on macOS do, on a Python without what macOS lacks: `macos/sitecustomize.py` takes it away."""
+"""The broker as developers on macOS run it: `macos/sitecustomize.py` takes from Python what macOS lacks."""
 
 from __future__ import annotations
 

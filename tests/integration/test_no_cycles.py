@@ -1,4 +1,4 @@
-"""What comes and goes with clients leaves nothing that only a collection of everything would find."""
+"""Objects that come and go with clients leave nothing that only a full garbage collection would find."""
 
 from __future__ import annotations
 

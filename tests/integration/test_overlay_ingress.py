@@ -1,4 +1,4 @@
-"""What other brokers publish, in a real broker: once and in order over crashes, and as a client's messages."""
+"""Messages from other brokers, in a real broker: once and in order over crashes, and as a client's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bindings of real clients want of the overlay, told in batches."""
+"""The bindings of real clients, announced to the overlay in batches."""
 
 from __future__ import annotations
 

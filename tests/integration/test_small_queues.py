@@ -1,4 +1,4 @@
-"""What a queue with a consumer keeps in memory: with thousands of queues each object is a miss of the CPU's caches."""
+"""The memory of a queue with a consumer: with thousands of queues each object is a miss of the CPU's caches."""
 
 from __future__ import annotations
 

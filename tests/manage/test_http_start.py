@@ -1,4 +1,4 @@
-"""Whether a broker answers over HTTP: asked for, left to itself, without the extra, with a taken port, and early."""
+"""The start of HTTP: asked for, by default, without the extra, with a taken port, and early."""
 
 from __future__ import annotations
 

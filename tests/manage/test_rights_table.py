@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: every route and every verb, walked with each tag in a vhost of one's own and in another.
+"""Rights over HTTP: every route and every verb, with each tag, in a vhost of one's own and in another.
 
 The tables are written by hand, from RabbitMQ's table of tags and the permissions of AMQP: they are not derived from
 what the code says that a route needs. A route or a verb without a row fails. A row is

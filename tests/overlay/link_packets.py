@@ -1,4 +1,4 @@
-"""What crosses the links of an overlay of real brokers: the packets that one of them receives, and bytes."""
+"""The traffic on the links of an overlay of real brokers: the packets that one of them receives, and bytes."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a stream goes on to a leaf that catches up with it",
         "broker/overlay/peers.py",
-        "            behind.reached = max(behind.reached, run.last)\n            return False",
-        "            behind.reached = max(behind.reached, run.last)\n            return True",
+        "            behind.leave_out(run.last)\n            return False",
+        "            behind.leave_out(run.last)\n            return True",
         CATCH_UP,
     ),
     Defect(
@@ -66,8 +66,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a gap throws away what has arrived behind it",
         "broker/overlay/sink.py",
-        "            last = min(last, run.last)\n            self.gaps",
-        "            last = run.last\n            self._drop_waiting(coverage)\n            self.gaps",
+        "            last = min(last, run.last)\n            self._gaps",
+        "            last = run.last\n            self._drop_waiting(coverage)\n            self._gaps",
         SINK,
     ),
     Defect(
@@ -164,14 +164,14 @@ STREAM_DEFECTS: Final = (
     Defect(
         "silence is claimed over a gap",
         "broker/overlay/forwarding.py",
-        "if silence.last + 1 == run.first and silence.vector_at == run.vector_at:\n            return",
+        "if silence.leads_to(run):\n            return",
         "if silence.vector_at == run.vector_at:\n            return",
         SIMULATION,
     ),
     Defect(
         "silence is extended over a gap",
         "broker/overlay/forwarding.py",
-        "if silence is not None and silence.last + 1 == run.first and silence.vector_at == run.vector_at:",
+        "if silence is not None and silence.leads_to(run):",
         "if silence is not None and silence.vector_at == run.vector_at:",
         FORWARDING,
     ),

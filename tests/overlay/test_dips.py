@@ -1,4 +1,4 @@
-"""How long the rate of a subscriber dips when a middle broker fails, in all ways in which it can."""
+"""The dip of a subscriber's rate when a middle broker fails, in all ways in which it can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader copies from the README and from docs/ works as it stands."""
+"""The examples in the README and in docs/ work when a reader copies them."""
 
 from __future__ import annotations
 

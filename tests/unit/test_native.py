@@ -1,4 +1,4 @@
-"""What `make lint` refuses in compiled modules, and in those that use them."""
+"""Code that `make lint` refuses in compiled modules, and in those that use them."""
 
 import pytest
 

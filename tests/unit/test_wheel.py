@@ -1,4 +1,4 @@
-"""What a build does where it can compile, where it cannot, and where it is not to."""
+"""Builds of the wheel: where it can compile, where it cannot, and where it should not."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ def foreign_writes(root: Path) -> list[str]:
 
     An object that a method of its own class has just created belongs to the class: its name was bound to a call of the
     class, of `cls` or of `__new__`. Three kinds of assignment are left out: those on lines that `HOT` marks, those
-    through a property setter, and those to an object just created by a library, as by `ssl.SSLContext()`.
+    through a property setter, and those to an object just created by a library, or to what it holds, as by
+    `ssl.SSLContext()` or to `ctypes.PyDLL(None).malloc`.
     """
     return [write for write, hot in _writes(root) if not hot]
 
@@ -72,14 +73,25 @@ def _properties(trees: Iterable[ast.Module]) -> set[str]:
 
 def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
     libraries = {
-        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names if not alias.asname
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if not alias.asname and alias.name.split(".")[0] != "broker"
     }
     for function, owner in _functions(tree, None):
-        made = set(_made(function, owner, libraries))
+        own, lent = {"self", "cls"}, set()
+        for name, called in _made(function):
+            if called in {"cls", owner} or called.endswith("__new__"):
+                own.add(name)
+            elif called.rpartition(".")[0] in libraries:
+                lent.add(name)
         for node in _own_nodes(function):
             for target in _targets(node):
-                if isinstance(target, ast.Attribute) and ast.unparse(target.value) not in {"self", "cls", *made}:
-                    yield target
+                if isinstance(target, ast.Attribute):
+                    holder = ast.unparse(target.value)
+                    if holder not in own and holder.split(".")[0] not in lent:
+                        yield target
 
 
 def _functions(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.AST, str | None]]:
@@ -98,12 +110,12 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _made(function: ast.AST, owner: str | None, libraries: set[str]) -> Iterator[str]:
+def _made(function: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each name that is bound to the result of a call, and what is called."""
     for node in _own_nodes(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = ast.unparse(node.value.func)
-            if called in {"cls", owner} or called.endswith("__new__") or called.rpartition(".")[0] in libraries:
-                yield from (ast.unparse(target) for target in node.targets)
+            yield from ((ast.unparse(target), called) for target in node.targets)
 
 
 def _targets(node: ast.AST) -> Iterator[ast.expr]:

@@ -1,1 +1,1 @@
-"""What users install, built and used as they do: `python -m tools.packages`."""
+"""The packages that users install, built and used as they do: `python -m tools.packages`."""

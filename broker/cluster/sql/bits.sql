@@ -74,9 +74,9 @@ BEGIN
 END $$;
 
 -- Return the numbers that a quorum queue's levels get at their first use; the default one has the queue's own.
-CREATE OR REPLACE FUNCTION level_numbers(p_stream bigint) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-'SELECT array_agg(p::bigint << 46 | p_stream) FROM generate_series(1, 32) p WHERE p_stream < 1::bigint << 46';
+CREATE OR REPLACE FUNCTION level_numbers(p_level bigint) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+'SELECT array_agg(p::bigint << 46 | p_level) FROM generate_series(1, 32) p WHERE p_level < 1::bigint << 46';
 
 -- Return by which number the levels of a queue come in order: the default one of a quorum queue is that of priority 4.
-CREATE OR REPLACE FUNCTION level_rank(p_stream bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-'SELECT CASE WHEN p_stream >> 46 > 0 THEN p_stream >> 46 ELSE 5 END';
+CREATE OR REPLACE FUNCTION level_rank(p_level bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+'SELECT CASE WHEN p_level >> 46 > 0 THEN p_level >> 46 ELSE 5 END';

@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS deleted_vhost (          -- its topology is forgotten
     vhost    bytea PRIMARY KEY,
     version  bigint NOT NULL,
     body     bytea NOT NULL,                        -- the change of the topology log that forgets it
-    streams  bigint[] NOT NULL DEFAULT '{}'         -- of its queues, as far as any node knew them
+    levels   bigint[] NOT NULL DEFAULT '{}'         -- of its queues, as far as any node knew them
 );
 
 CREATE OR REPLACE FUNCTION definitions_read() RETURNS TABLE (version bigint, body bytea) LANGUAGE sql AS
@@ -67,12 +67,12 @@ BEGIN
     RETURN p_expected + 1;
 END $$;
 
--- Note which streams the queues of a deleted vhost had.
-CREATE OR REPLACE FUNCTION definitions_dropped(p_node text, p_epoch bigint, p_vhost bytea, p_streams bigint[]) RETURNS void
+-- Note which levels the queues of a deleted vhost had.
+CREATE OR REPLACE FUNCTION definitions_dropped(p_node text, p_epoch bigint, p_vhost bytea, p_levels bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    UPDATE deleted_vhost v SET streams = ARRAY(SELECT DISTINCT s.stream FROM unnest(v.streams || p_streams) s(stream))
+    UPDATE deleted_vhost v SET levels = ARRAY(SELECT DISTINCT s.level FROM unnest(v.levels || p_levels) s(level))
         WHERE v.vhost = p_vhost;
 END $$;
 
@@ -104,7 +104,7 @@ BEGIN
         PERFORM lock_topology();
         v_version := topology_version() + 1;
         INSERT INTO change (version, epoch, sequence, bodies) VALUES (v_version, 0, v_version, ARRAY[v_vhost.body]);
-        INSERT INTO dropped_stream (stream, version) SELECT s.stream, v_version FROM unnest(v_vhost.streams) s(stream)
+        INSERT INTO dropped_level (level, version) SELECT s.level, v_version FROM unnest(v_vhost.levels) s(level)
             ON CONFLICT DO NOTHING;
         DELETE FROM deleted_vhost v WHERE v.vhost = v_vhost.vhost;
     END LOOP;

@@ -16,7 +16,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM setval('number_of_call', n.last_value + 1000000) FROM number_of_call n;
-    PERFORM setval('stream_number', s.last_value + 1024 * 1024) FROM stream_number s;
+    PERFORM setval('level_number', s.last_value + 1024 * 1024) FROM level_number s;
     RETURN true;
 END $$;
 
@@ -44,8 +44,8 @@ BEGIN
     ));
     IF NOT has_all THEN                             -- once, however many nodes miss something
         UPDATE cluster c SET generation = p_generation + 1 WHERE c.generation <= p_generation;
-        IF FOUND THEN                               -- streams that nobody knows any more may have got messages since
-            PERFORM setval('stream_number', nextval('stream_number') + 1024 * 1024);
+        IF FOUND THEN                               -- levels that nobody knows any more may have got messages since
+            PERFORM setval('level_number', nextval('level_number') + 1024 * 1024);
         END IF;
     END IF;
     SELECT c.generation INTO generation FROM cluster c;

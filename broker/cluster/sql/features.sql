@@ -1,105 +1,105 @@
--- Consumers, numbered producers and keepers of streams.
+-- Consumers, numbered producers and keepers of levels.
 
 -- Free what a former member claimed.
 CREATE OR REPLACE FUNCTION free_claims(p_node text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_streams bigint[];
+    v_levels bigint[];
 BEGIN
     DELETE FROM keeper k WHERE k.node = p_node;
     UPDATE producer p SET node = NULL, epoch = NULL WHERE p.node = p_node;
-    WITH gone AS (DELETE FROM consumer c WHERE c.node = p_node RETURNING c.stream)
-        SELECT array_agg(g.stream) INTO v_streams FROM gone g;
-    INSERT INTO orphan (stream) SELECT s.stream FROM unnest(v_streams) s(stream)
-        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.stream = s.stream) ON CONFLICT DO NOTHING;
-    PERFORM activate(v_streams);
-    UPDATE queue_use q SET used_ms = now_ms() WHERE q.stream = ANY (v_streams);   -- until now they had consumers
+    WITH gone AS (DELETE FROM consumer c WHERE c.node = p_node RETURNING c.level)
+        SELECT array_agg(g.level) INTO v_levels FROM gone g;
+    INSERT INTO orphan (level) SELECT s.level FROM unnest(v_levels) s(level)
+        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.level = s.level) ON CONFLICT DO NOTHING;
+    PERFORM activate(v_levels);
+    UPDATE queue_use q SET used_ms = now_ms() WHERE q.level = ANY (v_levels);     -- until now they had consumers
 END $$;
 
--- Let the node that has waited longest be active on streams with a single active consumer where none is.
-CREATE OR REPLACE FUNCTION activate(p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Let the node that has waited longest be active on levels with a single active consumer where none is.
+CREATE OR REPLACE FUNCTION activate(p_level bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE consumer c SET active = true
-        FROM (SELECT DISTINCT ON (w.stream) w.stream, w.node FROM consumer w JOIN stream s ON s.stream = w.stream
-              WHERE w.stream = ANY (p_stream) AND s.single_active
-                  AND NOT EXISTS (SELECT FROM consumer a WHERE a.stream = w.stream AND a.active)
-              ORDER BY w.stream, w.since) f
-        WHERE c.stream = f.stream AND c.node = f.node;
+        FROM (SELECT DISTINCT ON (w.level) w.level, w.node FROM consumer w JOIN level s ON s.level = w.level
+              WHERE w.level = ANY (p_level) AND s.single_active
+                  AND NOT EXISTS (SELECT FROM consumer a WHERE a.level = w.level AND a.active)
+              ORDER BY w.level, w.since) f
+        WHERE c.level = f.level AND c.node = f.node;
 END $$;
 
--- Add a consumer of this node. `granted` is false where another has the stream to itself, or this one wants to.
+-- Add a consumer of this node. `granted` is false where another has the level to itself, or this one wants to.
 -- `active` tells whether this node may lease, `total` counts the consumers of all nodes.
 -- p_known is how many consumers the node knows that it has: if there are more, this is a call whose answer was lost.
 -- p_room is how many messages it can take, until the node's next lease tells of all of them.
 CREATE OR REPLACE FUNCTION consumer_add(
-    p_node text, p_epoch bigint, p_stream bigint, p_exclusive boolean, p_known int DEFAULT NULL,
+    p_node text, p_epoch bigint, p_level bigint, p_exclusive boolean, p_known int DEFAULT NULL,
     p_room bigint DEFAULT 1, OUT granted boolean, OUT active boolean, OUT total int
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    PERFORM lock_streams(ARRAY[p_stream]);
+    PERFORM lock_levels(ARRAY[p_level]);
     SELECT NOT coalesce(bool_or(c.exclusive OR p_exclusive), false) INTO granted
-        FROM consumer c WHERE c.stream = p_stream;
-    IF EXISTS (SELECT FROM consumer c WHERE c.stream = p_stream AND c.node = p_node AND c.count > p_known) THEN
+        FROM consumer c WHERE c.level = p_level;
+    IF EXISTS (SELECT FROM consumer c WHERE c.level = p_level AND c.node = p_node AND c.count > p_known) THEN
         granted := true;
     ELSIF granted THEN
-        INSERT INTO consumer AS c (stream, node, epoch, count, exclusive, since)
-            VALUES (p_stream, p_node, p_epoch, 1, p_exclusive, nextval('arrival_of_consumer'))
-            ON CONFLICT (stream, node) DO UPDATE SET count = c.count + 1;
-        PERFORM activate(ARRAY[p_stream]);
+        INSERT INTO consumer AS c (level, node, epoch, count, exclusive, since)
+            VALUES (p_level, p_node, p_epoch, 1, p_exclusive, nextval('arrival_of_consumer'))
+            ON CONFLICT (level, node) DO UPDATE SET count = c.count + 1;
+        PERFORM activate(ARRAY[p_level]);
         UPDATE consumer c SET room = c.room + p_room
-            FROM stream s WHERE c.stream = p_stream AND c.node = p_node AND NOT (s.single_active AND NOT c.active)
-                AND s.stream = p_stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
-        DELETE FROM orphan o WHERE o.stream = p_stream;
+            FROM level s WHERE c.level = p_level AND c.node = p_node AND NOT (s.single_active AND NOT c.active)
+                AND s.level = p_level AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
+        DELETE FROM orphan o WHERE o.level = p_level;
     END IF;
-    active := cardinality(elsewhere(p_node, ARRAY[p_stream])) = 0;
-    total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
+    active := cardinality(elsewhere(p_node, ARRAY[p_level])) = 0;
+    total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.level = p_level);
 END $$;
 
--- Remove consumers of this node. `total` counts those that are left, `active_node` is who may lease a stream with a
+-- Remove consumers of this node. `total` counts those that are left, `active_node` is who may lease a level with a
 -- single active consumer now.
 -- p_known is how many the node had.
 CREATE OR REPLACE FUNCTION consumer_remove(
-    p_node text, p_epoch bigint, p_stream bigint, p_count int DEFAULT 1, p_known int DEFAULT NULL,
+    p_node text, p_epoch bigint, p_level bigint, p_count int DEFAULT 1, p_known int DEFAULT NULL,
     OUT total int, OUT active_node text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    PERFORM lock_streams(ARRAY[p_stream]);
-    UPDATE consumer c SET count = coalesce(p_known, c.count) - p_count WHERE c.stream = p_stream AND c.node = p_node;
-    DELETE FROM consumer c WHERE c.stream = p_stream AND c.node = p_node AND c.count <= 0;
-    PERFORM drop_excess(ARRAY[p_stream]);           -- what had room with the consumer
-    PERFORM activate(ARRAY[p_stream]);
-    total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
-    active_node := (SELECT c.node FROM consumer c WHERE c.stream = p_stream AND c.active);
+    PERFORM lock_levels(ARRAY[p_level]);
+    UPDATE consumer c SET count = coalesce(p_known, c.count) - p_count WHERE c.level = p_level AND c.node = p_node;
+    DELETE FROM consumer c WHERE c.level = p_level AND c.node = p_node AND c.count <= 0;
+    PERFORM drop_excess(ARRAY[p_level]);            -- what had room with the consumer
+    PERFORM activate(ARRAY[p_level]);
+    total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.level = p_level);
+    active_node := (SELECT c.node FROM consumer c WHERE c.level = p_level AND c.active);
 END $$;
 
--- Return those of the streams that only another node may lease: it has their single active consumer.
-CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_stream bigint[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
+-- Return those of the levels that only another node may lease: it has their single active consumer.
+CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_level bigint[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY(
-        SELECT s.stream FROM stream s JOIN consumer c ON c.stream = s.stream
-        WHERE s.stream = ANY (p_stream) AND s.single_active AND c.active AND c.node <> p_node
+        SELECT s.level FROM level s JOIN consumer c ON c.level = s.level
+        WHERE s.level = ANY (p_level) AND s.single_active AND c.active AND c.node <> p_node
     )
 $$;
 
--- Tell who consumes streams.
-CREATE OR REPLACE FUNCTION consumers(p_stream bigint[])
-RETURNS TABLE (stream bigint, total int, exclusive boolean, active_node text, room bigint) LANGUAGE sql STABLE AS $$
-    SELECT u.stream, coalesce(sum(c.count), 0)::int, coalesce(bool_or(c.exclusive), false),
-        max(c.node) FILTER (WHERE c.active), waiting_room(u.stream)
-    FROM unnest(p_stream) u(stream) LEFT JOIN consumer c ON c.stream = u.stream GROUP BY u.stream
+-- Tell who consumes levels.
+CREATE OR REPLACE FUNCTION consumers(p_level bigint[])
+RETURNS TABLE (level bigint, total int, exclusive boolean, active_node text, room bigint) LANGUAGE sql STABLE AS $$
+    SELECT u.level, coalesce(sum(c.count), 0)::int, coalesce(bool_or(c.exclusive), false),
+        max(c.node) FILTER (WHERE c.active), waiting_room(u.level)
+    FROM unnest(p_level) u(level) LEFT JOIN consumer c ON c.level = u.level GROUP BY u.level
 $$;
 
--- Streams that lost their last consumer with its node: their queues go if they delete themselves.
+-- Levels that lost their last consumer with its node: their queues go if they delete themselves.
 CREATE OR REPLACE FUNCTION orphans() RETURNS SETOF bigint LANGUAGE sql STABLE AS
-'SELECT o.stream FROM orphan o ORDER BY o.stream LIMIT 1000';
+'SELECT o.level FROM orphan o ORDER BY o.level LIMIT 1000';
 
-CREATE OR REPLACE FUNCTION orphans_done(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION orphans_done(p_node text, p_epoch bigint, p_level bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    DELETE FROM orphan o WHERE o.stream = ANY (p_stream);
+    DELETE FROM orphan o WHERE o.level = ANY (p_level);
 END $$;
 
 -- Claim a numbered producer. Return the node that has it: the caller's own if it was granted.
@@ -147,44 +147,44 @@ BEGIN
         SELECT f.first, f.last FROM folded f ORDER BY 1;
 END $$;
 
--- Lease the free rows of kept streams in which a message is due; of all that are kept where p_of is null.
+-- Lease the free rows of kept levels in which a message is due; of all that are kept where p_of is null.
 CREATE OR REPLACE FUNCTION lease_due(
     p_node text, p_epoch bigint, p_now_ms bigint, p_limit int DEFAULT 100, p_of bigint[] DEFAULT NULL
 )
-RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
+RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_streams bigint[];
+    v_levels bigint[];
     v_numbers bigint[];
     r record;
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    SELECT array_agg(d.stream), array_agg(d.number) INTO v_streams, v_numbers FROM (
-        SELECT s.stream, s.number FROM slot s
-        WHERE (SELECT k.node FROM keeper k WHERE k.stream = s.stream) = p_node AND s.holder = ''
-            AND s.due_at <= p_now_ms AND (p_of IS NULL OR s.stream = ANY (p_of))
+    SELECT array_agg(d.level), array_agg(d.number) INTO v_levels, v_numbers FROM (
+        SELECT s.level, s.number FROM slot s
+        WHERE (SELECT k.node FROM keeper k WHERE k.level = s.level) = p_node AND s.holder = ''
+            AND s.due_at <= p_now_ms AND (p_of IS NULL OR s.level = ANY (p_of))
         ORDER BY s.due_at LIMIT p_limit
     ) d;
-    IF v_streams IS NULL THEN
+    IF v_levels IS NULL THEN
         RETURN;
     END IF;
-    PERFORM lock_streams(v_streams);
-    FOR r IN SELECT * FROM unnest(v_streams, v_numbers) u(stream, number) ORDER BY 1, 2 LOOP
-        RETURN QUERY SELECT * FROM hold_row(p_node, p_epoch, r.stream, r.number);
+    PERFORM lock_levels(v_levels);
+    FOR r IN SELECT * FROM unnest(v_levels, v_numbers) u(level, number) ORDER BY 1, 2 LOOP
+        RETURN QUERY SELECT * FROM hold_row(p_node, p_epoch, r.level, r.number);
     END LOOP;
 END $$;
 
--- Lease one whole free row, whose stream is locked.
-CREATE OR REPLACE FUNCTION hold_row(p_node text, p_epoch bigint, p_stream bigint, p_number bigint)
-RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
+-- Lease one whole free row, whose level is locked.
+CREATE OR REPLACE FUNCTION hold_row(p_node text, p_epoch bigint, p_level bigint, p_number bigint)
+RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_generation bigint := (SELECT c.generation FROM cluster c);
     r slot;
 BEGIN
-    DELETE FROM slot s WHERE s.stream = p_stream AND s.number = p_number AND s.holder = '' RETURNING s.* INTO r;
+    DELETE FROM slot s WHERE s.level = p_level AND s.number = p_number AND s.holder = '' RETURNING s.* INTO r;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -192,16 +192,16 @@ BEGIN
         r.seen := r.bits;
     END IF;
     INSERT INTO slot AS s (
-        stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+        level, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
     ) VALUES (
-        r.stream, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at, r.bits, r.seen,
+        r.level, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at, r.bits, r.seen,
         r.counts, r.sizes
-    ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+    ) ON CONFLICT (level, number, holder) DO UPDATE SET
         bits = s.bits | EXCLUDED.bits,
         seen = either_bits(s.seen, EXCLUDED.seen),
         counts = merged_counts(s.counts, EXCLUDED.counts);
-    UPDATE stream c SET ready = c.ready - bit_count(r.bits), bytes = c.bytes - bytes_of(r.bits, r.bytes, r.sizes)
-        FROM stream s
-        WHERE s.stream = p_stream AND c.stream = s.counter AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
-    RETURN QUERY SELECT r.stream, r.number, r.ring, r.count, r.bits, r.seen, r.counts, r.due_at;
+    UPDATE level c SET ready = c.ready - bit_count(r.bits), bytes = c.bytes - bytes_of(r.bits, r.bytes, r.sizes)
+        FROM level s
+        WHERE s.level = p_level AND c.level = s.counter AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
+    RETURN QUERY SELECT r.level, r.number, r.ring, r.count, r.bits, r.seen, r.counts, r.due_at;
 END $$;

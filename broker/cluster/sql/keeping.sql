@@ -1,49 +1,49 @@
--- The keeper's turn: the heads of streams that need somebody, leased to the one node that looks after them.
+-- The keeper's turn: the heads of levels that need somebody, leased to the one node that looks after them.
 
--- Lease what is due and what is too much, of streams that no other node keeps; they are kept by this node from now on.
+-- Lease what is due and what is too much, of levels that no other node keeps; they are kept by this node from now on.
 -- A row of kind 'next' tells when the next message is due, if any is, and the time by this database.
 CREATE OR REPLACE FUNCTION keep(p_node text, p_epoch bigint)
 RETURNS TABLE (
-    kind text, stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, at_ms bigint
+    kind text, level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, at_ms bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now_ms bigint := now_ms();
-    v_streams bigint[];
+    v_levels bigint[];
     v_is_due boolean := EXISTS (SELECT FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms) OR EXISTS (
-        SELECT FROM stream s JOIN stream c ON c.stream = s.counter
+        SELECT FROM level s JOIN level c ON c.level = s.counter
         WHERE NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
     );
 BEGIN
     IF v_is_due THEN
         PERFORM fence(p_node, p_epoch);
-        INSERT INTO keeper (stream, node, epoch)
-            SELECT n.stream, p_node, p_epoch FROM (
-                SELECT d.stream FROM (
-                    SELECT s.stream FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 1000
+        INSERT INTO keeper (level, node, epoch)
+            SELECT n.level, p_node, p_epoch FROM (
+                SELECT d.level FROM (
+                    SELECT s.level FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 1000
                 ) d
                 UNION
-                SELECT s.stream FROM stream s JOIN stream c ON c.stream = s.counter
+                SELECT s.level FROM level s JOIN level c ON c.level = s.counter
                     WHERE NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
                 ORDER BY 1
             ) n
-            WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
+            WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.level = n.level)
             ON CONFLICT DO NOTHING;
-        v_streams := ARRAY(
-            (SELECT s.stream FROM slot s
-                WHERE (SELECT k.node FROM keeper k WHERE k.stream = s.stream) = p_node AND s.holder = ''
+        v_levels := ARRAY(
+            (SELECT s.level FROM slot s
+                WHERE (SELECT k.node FROM keeper k WHERE k.level = s.level) = p_node AND s.holder = ''
                     AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
             UNION ALL
-            SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
+            SELECT s.level FROM keeper k JOIN level s ON s.level = k.level JOIN level c ON c.level = s.counter
                 WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
         );
-        IF lock_streams(v_streams) THEN             -- all at once and in order: each of the two leases locks some
-            PERFORM drop_excess(v_streams);
+        IF lock_levels(v_levels) THEN               -- all at once and in order: each of the two leases locks some
+            PERFORM drop_excess(v_levels);
         END IF;
-        RETURN QUERY SELECT 'due'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
-            FROM lease_due(p_node, p_epoch, v_now_ms, 100, v_streams) l;
-        RETURN QUERY SELECT 'excess'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
-            FROM lease_excess(p_node, p_epoch, 1000, v_streams) l;
+        RETURN QUERY SELECT 'due'::text, l.level, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
+            FROM lease_due(p_node, p_epoch, v_now_ms, 100, v_levels) l;
+        RETURN QUERY SELECT 'excess'::text, l.level, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
+            FROM lease_excess(p_node, p_epoch, 1000, v_levels) l;
     ELSE
         PERFORM fence_look(p_node, p_epoch);
     END IF;
@@ -52,7 +52,7 @@ BEGIN
     RETURN QUERY SELECT 'next'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,
         NULL::jsonb, s.due_at
         FROM slot s WHERE s.holder = '' AND s.due_at IS NOT NULL
-            AND NOT EXISTS (SELECT FROM keeper k WHERE k.stream = s.stream AND k.node <> p_node)
+            AND NOT EXISTS (SELECT FROM keeper k WHERE k.level = s.level AND k.node <> p_node)
         ORDER BY s.due_at LIMIT 1;
 END $$;
 
@@ -68,32 +68,32 @@ BEGIN
 END $$;
 
 CREATE TABLE IF NOT EXISTS queue_use (              -- when a queue that expires unused was used, on any node
-    stream   bigint PRIMARY KEY,
+    level    bigint PRIMARY KEY,
     used_ms  bigint NOT NULL
 );
 
-CREATE OR REPLACE FUNCTION queues_used(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION queues_used(p_node text, p_epoch bigint, p_level bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM fence(p_node, p_epoch);
-    INSERT INTO queue_use AS q (stream, used_ms) SELECT DISTINCT u.stream, now_ms() FROM unnest(p_stream) u(stream) ORDER BY 1
-        ON CONFLICT (stream) DO UPDATE SET used_ms = EXCLUDED.used_ms;
+    INSERT INTO queue_use AS q (level, used_ms) SELECT DISTINCT u.level, now_ms() FROM unnest(p_level) u(level) ORDER BY 1
+        ON CONFLICT (level) DO UPDATE SET used_ms = EXCLUDED.used_ms;
 END $$;
 
 -- Return for how many ms more a queue may go unused, 0 when it has expired. One with consumers has all of its time.
-CREATE OR REPLACE FUNCTION queue_unused(p_node text, p_epoch bigint, p_stream bigint, p_expires_ms bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION queue_unused(p_node text, p_epoch bigint, p_level bigint, p_expires_ms bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_left_ms bigint;
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    IF EXISTS (SELECT FROM consumer c WHERE c.stream = p_stream) THEN
+    IF EXISTS (SELECT FROM consumer c WHERE c.level = p_level) THEN
         RETURN p_expires_ms;
     END IF;
-    INSERT INTO queue_use (stream, used_ms) VALUES (p_stream, now_ms()) ON CONFLICT DO NOTHING;
-    v_left_ms := (SELECT q.used_ms FROM queue_use q WHERE q.stream = p_stream) + p_expires_ms - now_ms();
+    INSERT INTO queue_use (level, used_ms) VALUES (p_level, now_ms()) ON CONFLICT DO NOTHING;
+    v_left_ms := (SELECT q.used_ms FROM queue_use q WHERE q.level = p_level) + p_expires_ms - now_ms();
     IF v_left_ms <= 0 THEN
-        DELETE FROM queue_use q WHERE q.stream = p_stream;
+        DELETE FROM queue_use q WHERE q.level = p_level;
     END IF;
     RETURN greatest(v_left_ms, 0);
 END $$;

@@ -2,45 +2,45 @@
 -- priorities share the counter of the lowest one, which follow it directly; those of a quorum queue share the counter of
 -- the default one, and each has its number with the level's own above 46 bits. Counters are locked.
 
-ALTER TABLE stream ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;  -- what it drops is dead-lettered
+ALTER TABLE level ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;   -- what it drops is dead-lettered
 ALTER TABLE consumer ADD COLUMN IF NOT EXISTS room bigint NOT NULL DEFAULT 0;   -- for free messages, where there are limits
 ALTER TABLE consumer SET (fillfactor = 50);
 
 -- Return for how many free messages of a queue waiting consumers have room: they are about to be leased.
 CREATE OR REPLACE FUNCTION waiting_room(p_counter bigint) RETURNS bigint LANGUAGE sql STABLE AS
-'SELECT coalesce(sum(c.room), 0)::bigint FROM consumer c WHERE c.stream = p_counter';
+'SELECT coalesce(sum(c.room), 0)::bigint FROM consumer c WHERE c.level = p_counter';
 
 -- Return whether a queue has more free messages than its limits and its waiting consumers allow.
-CREATE OR REPLACE FUNCTION exceeds(c stream) RETURNS boolean LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION exceeds(c level) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT coalesce(c.ready > c.max_length OR c.bytes > c.max_bytes, false) AND coalesce(
-        c.ready > c.max_length + waiting_room(c.stream) OR c.bytes > c.max_bytes AND c.ready > waiting_room(c.stream),
+        c.ready > c.max_length + waiting_room(c.level) OR c.bytes > c.max_bytes AND c.ready > waiting_room(c.level),
         false
     )
 $$;
 
--- Keep for how many more messages a node's consumers have room, after it leased some of v_stream.
+-- Keep for how many more messages a node's consumers have room, after it leased some of v_level.
 CREATE OR REPLACE FUNCTION keep_room(
-    p_node text, p_stream bigint[], p_able bigint[], v_stream bigint[], v_taken varbit[]
+    p_node text, p_level bigint[], p_able bigint[], v_level bigint[], v_taken varbit[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE consumer c SET room = d.room
         FROM (SELECT s.counter, greatest(max(a.able) - coalesce(sum(t.messages), 0), 0) AS room
-              FROM unnest(p_stream, p_able) a(stream, able)
-              JOIN stream s ON s.stream = a.stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+              FROM unnest(p_level, p_able) a(level, able)
+              JOIN level s ON s.level = a.level AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
               LEFT JOIN (
-                  SELECT u.stream, sum(bit_count(u.taken)) AS messages FROM unnest(v_stream, v_taken) u(stream, taken)
-                  GROUP BY u.stream
-              ) t ON t.stream = a.stream
+                  SELECT u.level, sum(bit_count(u.taken)) AS messages FROM unnest(v_level, v_taken) u(level, taken)
+                  GROUP BY u.level
+              ) t ON t.level = a.level
               GROUP BY s.counter) d
-        WHERE c.stream = d.counter AND c.node = p_node AND c.room <> d.room;
+        WHERE c.level = d.counter AND c.node = p_node AND c.room <> d.room;
     IF FOUND THEN
-        PERFORM drop_excess(p_stream);
+        PERFORM drop_excess(p_level);
     END IF;
 END $$;
 
--- Count the shares of streams with limits. Return what is left free of each, and what a full queue refuses, if anything.
+-- Count the shares of levels with limits. Return what is left free of each, and what a full queue refuses, if anything.
 -- What its publisher's node leases from the start has been delivered by now, so it is taken.
-CREATE OR REPLACE FUNCTION count_in(s_stream bigint[], s_bytes bigint[], s_free varbit[], s_sizes bytea[])
+CREATE OR REPLACE FUNCTION count_in(s_level bigint[], s_bytes bigint[], s_free varbit[], s_sizes bytea[])
 RETURNS TABLE (share int, free varbit, refused varbit, buries boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -52,7 +52,7 @@ DECLARE
 BEGIN
     FOR r IN
         SELECT u.share::int, s.counter, s.max_length, s.max_bytes, s.overflow
-        FROM unnest(s_stream) WITH ORDINALITY u(stream, share) JOIN stream s ON s.stream = u.stream
+        FROM unnest(s_level) WITH ORDINALITY u(level, share) JOIN level s ON s.level = u.level
         WHERE s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL ORDER BY u.share
     LOOP
         share := r.share;
@@ -60,8 +60,8 @@ BEGIN
         refused := NULL;
         buries := r.overflow = 'reject-publish-dlx';
         IF starts_with(r.overflow, 'reject-publish') THEN
-            SELECT c.ready, c.bytes, waiting_room(c.stream) INTO v_ready, v_bytes, v_room
-                FROM stream c WHERE c.stream = r.counter;
+            SELECT c.ready, c.bytes, waiting_room(c.level) INTO v_ready, v_bytes, v_room
+                FROM level c WHERE c.level = r.counter;
             v_taken := greatest(least(bit_count(free), r.max_length + v_room - v_ready), 0);
             IF r.max_bytes IS NOT NULL AND v_ready + v_taken > v_room THEN
                 v_taken := least(v_taken, fitting(free, s_bytes[share], s_sizes[share], r.max_bytes - v_bytes));
@@ -71,17 +71,17 @@ BEGIN
                 refused := s_free[share] & ~free;
             END IF;
         END IF;
-        UPDATE stream c SET ready = c.ready + bit_count(free),
+        UPDATE level c SET ready = c.ready + bit_count(free),
             bytes = c.bytes + bytes_of(free, s_bytes[share], s_sizes[share])
-            WHERE c.stream = r.counter AND bit_count(free) > 0;
+            WHERE c.level = r.counter AND bit_count(free) > 0;
         RETURN NEXT;
     END LOOP;
 END $$;
 
--- Drop from the heads of streams what exceeds their limits, where the overflow is drop-head and nothing is
--- dead-lettered. The highest level of a queue loses first, as in a single broker. At most p_limit rows of each stream
+-- Drop from the heads of levels what exceeds their limits, where the overflow is drop-head and nothing is
+-- dead-lettered. The highest level of a queue loses first, as in a single broker. At most p_limit rows of each level
 -- are touched: the keeper drops the rest.
-CREATE OR REPLACE FUNCTION drop_excess(p_stream bigint[], p_limit int DEFAULT 1000) RETURNS void
+CREATE OR REPLACE FUNCTION drop_excess(p_level bigint[], p_limit int DEFAULT 1000) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_counter bigint := 0;
@@ -94,15 +94,15 @@ DECLARE
     r record;
 BEGIN
     FOR q IN
-        SELECT s.stream, c.stream AS counter, greatest(c.ready - c.max_length - waiting_room(c.stream), 0) AS messages,
-            CASE WHEN c.ready > waiting_room(c.stream) THEN greatest(c.bytes - c.max_bytes, 0) END AS bytes
-        FROM stream c CROSS JOIN LATERAL (
-            SELECT l.stream FROM stream l WHERE l.stream BETWEEN c.stream AND c.stream + 255 AND l.counter = c.stream
-            UNION ALL SELECT l.stream FROM stream l WHERE l.stream = ANY (level_numbers(c.stream))
+        SELECT s.level, c.level AS counter, greatest(c.ready - c.max_length - waiting_room(c.level), 0) AS messages,
+            CASE WHEN c.ready > waiting_room(c.level) THEN greatest(c.bytes - c.max_bytes, 0) END AS bytes
+        FROM level c CROSS JOIN LATERAL (
+            SELECT l.level FROM level l WHERE l.level BETWEEN c.level AND c.level + 255 AND l.counter = c.level
+            UNION ALL SELECT l.level FROM level l WHERE l.level = ANY (level_numbers(c.level))
         ) s
-        WHERE c.stream IN (SELECT n.counter FROM stream n WHERE n.stream = ANY (p_stream))
+        WHERE c.level IN (SELECT n.counter FROM level n WHERE n.level = ANY (p_level))
             AND NOT c.buries AND NOT starts_with(c.overflow, 'reject-publish') AND exceeds(c)
-        ORDER BY c.stream, level_rank(s.stream) DESC, s.stream DESC
+        ORDER BY c.level, level_rank(s.level) DESC, s.level DESC
     LOOP
         IF q.counter <> v_counter THEN
             v_counter := q.counter;
@@ -113,16 +113,16 @@ BEGIN
         v_dropped := 0;
         v_dropped_bytes := 0;
         FOR r IN
-            SELECT f.number, f.bits, f.bytes, f.sizes FROM slot f WHERE f.stream = q.stream AND f.holder = ''
+            SELECT f.number, f.bits, f.bytes, f.sizes FROM slot f WHERE f.level = q.level AND f.holder = ''
             ORDER BY f.number LIMIT p_limit
         LOOP
             EXIT WHEN v_messages <= 0 AND v_bytes <= 0;
             v_bits := exceeding_bits(r.bits, v_messages, v_bytes, r.bytes, r.sizes);
             IF v_bits = r.bits THEN
-                DELETE FROM slot f WHERE f.stream = q.stream AND f.number = r.number AND f.holder = '';
+                DELETE FROM slot f WHERE f.level = q.level AND f.number = r.number AND f.holder = '';
             ELSE
                 UPDATE slot f SET bits = f.bits & ~v_bits
-                    WHERE f.stream = q.stream AND f.number = r.number AND f.holder = '';
+                    WHERE f.level = q.level AND f.number = r.number AND f.holder = '';
             END IF;
             v_dropped := v_dropped + bit_count(v_bits);
             v_dropped_bytes := v_dropped_bytes + bytes_of(r.bits, r.bytes, r.sizes)
@@ -130,7 +130,7 @@ BEGIN
             v_messages := v_messages - bit_count(v_bits);
             v_bytes := v_bytes - bytes_of(v_bits, r.bytes, r.sizes);
         END LOOP;
-        UPDATE stream c SET ready = c.ready - v_dropped, bytes = c.bytes - v_dropped_bytes WHERE c.stream = q.counter;
+        UPDATE level c SET ready = c.ready - v_dropped, bytes = c.bytes - v_dropped_bytes WHERE c.level = q.counter;
     END LOOP;
 END $$;
 
@@ -160,64 +160,64 @@ BEGIN
     RETURN lowest_bits(p_bits, v_messages::int);
 END $$;
 
--- Lease from the heads of kept streams what exceeds their limits, where the overflow is drop-head. The highest level of
+-- Lease from the heads of kept levels what exceeds their limits, where the overflow is drop-head. The highest level of
 -- a queue with priorities loses first, as in a single broker.
 CREATE OR REPLACE FUNCTION lease_excess(
     p_node text, p_epoch bigint, p_limit int DEFAULT 1000, p_of bigint[] DEFAULT NULL
 )
-RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
+RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_counter bigint := 0;
     v_messages bigint;
     v_bytes bigint;
-    v_streams bigint[];
+    v_levels bigint[];
     v_kept bigint[];
     v_rooms int[];
     q record;
     e record;
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    v_streams := ARRAY(
-        SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
+    v_levels := ARRAY(
+        SELECT s.level FROM keeper k JOIN level s ON s.level = k.level JOIN level c ON c.level = s.counter
         WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
-            AND (p_of IS NULL OR k.stream = ANY (p_of))
+            AND (p_of IS NULL OR k.level = ANY (p_of))
     );
-    IF cardinality(v_streams) = 0 THEN
+    IF cardinality(v_levels) = 0 THEN
         RETURN;
     END IF;
-    PERFORM lock_streams(v_streams);
+    PERFORM lock_levels(v_levels);
     FOR q IN
-        SELECT s.stream, s.counter, c.ready - s.max_length - waiting_room(c.stream) AS messages,
-            CASE WHEN c.ready > waiting_room(c.stream) THEN c.bytes - s.max_bytes END AS bytes
-        FROM stream s JOIN stream c ON c.stream = s.counter WHERE s.stream = ANY (v_streams)
-        ORDER BY s.counter, level_rank(s.stream) DESC, s.stream DESC
+        SELECT s.level, s.counter, c.ready - s.max_length - waiting_room(c.level) AS messages,
+            CASE WHEN c.ready > waiting_room(c.level) THEN c.bytes - s.max_bytes END AS bytes
+        FROM level s JOIN level c ON c.level = s.counter WHERE s.level = ANY (v_levels)
+        ORDER BY s.counter, level_rank(s.level) DESC, s.level DESC
     LOOP
         IF q.counter <> v_counter THEN
             v_counter := q.counter;
             v_messages := coalesce(q.messages, 0);
             v_bytes := coalesce(q.bytes, 0);
         END IF;
-        SELECT x.* INTO e FROM excess(q.stream, v_messages, v_bytes, p_limit) x;
+        SELECT x.* INTO e FROM excess(q.level, v_messages, v_bytes, p_limit) x;
         v_messages := v_messages - e.messages;
         v_bytes := v_bytes - e.bytes;
         v_rooms := v_rooms || e.messages;
-        v_kept := v_kept || q.stream;
+        v_kept := v_kept || q.level;
     END LOOP;
-    RETURN QUERY SELECT l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, l.more FROM lease(
+    RETURN QUERY SELECT l.level, l.number, l.ring, l.count, l.bits, l.seen, l.counts, l.more FROM lease(
         p_node, p_epoch, v_kept, v_rooms, array_fill(0::bigint, ARRAY[cardinality(v_rooms)]), true
     ) l WHERE l.number IS NOT NULL;
 END $$;
 
--- How many of a stream's first free messages make up p_messages and p_bytes, or are all; at most p_limit.
+-- How many of a level's first free messages make up p_messages and p_bytes, or are all; at most p_limit.
 CREATE OR REPLACE FUNCTION excess(
-    p_stream bigint, p_messages bigint, p_bytes bigint, p_limit int, OUT messages int, OUT bytes bigint
+    p_level bigint, p_messages bigint, p_bytes bigint, p_limit int, OUT messages int, OUT bytes bigint
 ) LANGUAGE plpgsql AS $$
 BEGIN
     bytes := 0;
     SELECT greatest(least(p_messages, p_limit, sum(bit_count(h.bits))), 0) INTO messages FROM (
-        SELECT f.bits FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT p_limit
+        SELECT f.bits FROM slot f WHERE f.level = p_level AND f.holder = '' ORDER BY f.number LIMIT p_limit
     ) h;
     IF p_bytes > 0 THEN                             -- message by message; the keeper comes again for the rest
         SELECT max(m.place), max(m.total) INTO messages, bytes FROM (
@@ -225,7 +225,7 @@ BEGIN
             FROM (
                 SELECT h.number, i,
                     CASE WHEN h.sizes IS NULL THEN h.bytes / length(h.bits) ELSE size_at(h.sizes, i) END AS size
-                FROM (SELECT f.* FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT 20) h
+                FROM (SELECT f.* FROM slot f WHERE f.level = p_level AND f.holder = '' ORDER BY f.number LIMIT 20) h
                 CROSS JOIN LATERAL generate_series(0, length(h.bits) - 1) i WHERE get_bit(h.bits, i) = 1
             ) b WINDOW w AS (ORDER BY b.number, b.i)
         ) m WHERE m.place <= p_limit AND (m.place <= p_messages OR m.before < p_bytes);

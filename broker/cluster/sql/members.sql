@@ -40,25 +40,25 @@ BEGIN
     END IF;
 END $$;
 
--- Lock the streams of a call that moves bits between rows, and the counters of those with limits, in ascending order.
--- Return whether there are counters. All streams share 1,024 advisory locks: a node may have any number of queues, and
+-- Lock the levels of a call that moves bits between rows, and the counters of those with limits, in ascending order.
+-- Return whether there are counters. All levels share 1,024 advisory locks: a node may have any number of queues, and
 -- PostgreSQL room for some thousand locks of all sessions together.
-CREATE OR REPLACE FUNCTION lock_streams(p_stream bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION lock_levels(p_level bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_schema bigint := hashtextextended(current_schema(), 0);
 BEGIN
     PERFORM pg_advisory_xact_lock(v_schema # s.lock)
-        FROM (SELECT DISTINCT (u.stream # (u.stream >> 10)) & 1023 AS lock FROM unnest(p_stream) u(stream)
+        FROM (SELECT DISTINCT (u.level # (u.level >> 10)) & 1023 AS lock FROM unnest(p_level) u(level)
               ORDER BY 1 OFFSET 0) s;
-    RETURN lock_counters(p_stream);
+    RETURN lock_counters(p_level);
 END $$;
 
-CREATE OR REPLACE FUNCTION lock_counters(p_stream bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION lock_counters(p_level bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM 1 FROM stream c WHERE c.stream IN (
-        SELECT s.counter FROM stream s
-        WHERE s.stream = ANY (p_stream) AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
-    ) ORDER BY c.stream FOR NO KEY UPDATE OF c;
+    PERFORM 1 FROM level c WHERE c.level IN (
+        SELECT s.counter FROM level s
+        WHERE s.level = ANY (p_level) AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+    ) ORDER BY c.level FOR NO KEY UPDATE OF c;
     RETURN FOUND;
 END $$;
 
@@ -126,28 +126,28 @@ $$;
 -- Its row in member is deleted by an earlier statement, which waited for its calls.
 CREATE OR REPLACE FUNCTION free_rows(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM lock_streams(ARRAY(
-        SELECT s.stream FROM slot s WHERE s.holder = p_node AND s.holder <> ''
-        UNION ALL SELECT c.stream FROM consumer c WHERE c.node = p_node
+    PERFORM lock_levels(ARRAY(
+        SELECT s.level FROM slot s WHERE s.holder = p_node AND s.holder <> ''
+        UNION ALL SELECT c.level FROM consumer c WHERE c.node = p_node
     ));
-    UPDATE stream c SET ready = c.ready + d.ready, bytes = c.bytes + d.bytes
+    UPDATE level c SET ready = c.ready + d.ready, bytes = c.bytes + d.bytes
         FROM (SELECT s.counter, sum(bit_count(h.bits)) AS ready, sum(bytes_of(h.bits, h.bytes, h.sizes)) AS bytes
-              FROM slot h JOIN stream s ON s.stream = h.stream
+              FROM slot h JOIN level s ON s.level = h.level
               WHERE h.holder = p_node AND h.holder <> '' AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
               GROUP BY s.counter) d
-        WHERE c.stream = d.counter;
+        WHERE c.level = d.counter;
     WITH dead AS (DELETE FROM slot s WHERE s.holder = p_node AND s.holder <> '' RETURNING s.*)
     INSERT INTO slot AS f (
-        stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
-    ) SELECT d.stream, d.number, '', 0, d.generation, d.ring, d.count, d.bytes, d.due_at, d.bits, d.bits, d.counts,
+        level, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+    ) SELECT d.level, d.number, '', 0, d.generation, d.ring, d.count, d.bytes, d.due_at, d.bits, d.bits, d.counts,
             d.sizes
         FROM dead d
-        ON CONFLICT (stream, number, holder) DO UPDATE SET
+        ON CONFLICT (level, number, holder) DO UPDATE SET
             bits = f.bits | EXCLUDED.bits,
             due_at = least(f.due_at, EXCLUDED.due_at),
             seen = either_bits(f.seen, EXCLUDED.seen),
             counts = merged_counts(f.counts, counts_of(EXCLUDED.counts, EXCLUDED.bits));
-    DELETE FROM slot s WHERE s.stream = -p_epoch;   -- its mailbox
+    DELETE FROM slot s WHERE s.level = -p_epoch;    -- its mailbox
     PERFORM free_claims(p_node);
     DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch
         AND b.sequence < (SELECT max(c.sequence) FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch)
@@ -196,10 +196,10 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION held(p_node text, p_epoch bigint)
-RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)
+RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    RETURN QUERY SELECT s.stream, s.number, s.ring, s.count, s.bits, s.seen, s.counts FROM slot s
-        WHERE s.holder = p_node AND s.holder <> '' AND s.epoch = p_epoch ORDER BY s.stream, s.number;
+    RETURN QUERY SELECT s.level, s.number, s.ring, s.count, s.bits, s.seen, s.counts FROM slot s
+        WHERE s.holder = p_node AND s.holder <> '' AND s.epoch = p_epoch ORDER BY s.level, s.number;
 END $$;

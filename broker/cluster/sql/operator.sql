@@ -1,21 +1,21 @@
 -- What an operator does with the messages of a queue: look at the free ones, and take some of them to other queues.
 
--- Show free messages of a stream in order, from message p_index of slot p_number on, up to slot p_last; at most p_limit
+-- Show free messages of a level in order, from message p_index of slot p_number on, up to slot p_last; at most p_limit
 -- messages, and no further slot once p_bytes are reached. Nothing is leased.
 CREATE OR REPLACE FUNCTION look(
-    p_stream bigint, p_number bigint, p_index int, p_last bigint, p_limit int, p_bytes bigint
-) RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)
+    p_level bigint, p_number bigint, p_index int, p_last bigint, p_limit int, p_bytes bigint
+) RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)
 LANGUAGE sql STABLE AS $$
-    SELECT f.stream, f.number, f.ring, f.count,
+    SELECT f.level, f.number, f.ring, f.count,
         CASE WHEN f.upto <= p_limit THEN f.bits ELSE lowest_bits(f.bits, (p_limit - f.before)::int) END, f.seen, f.counts
     FROM (
         SELECT h.*, sum(bit_count(h.bits)) OVER w AS upto, sum(bit_count(h.bits)) OVER w - bit_count(h.bits) AS before,
             sum(h.bytes) OVER w - h.bytes AS bytes_before
         FROM (
-            SELECT s.stream, s.number, s.ring, s.count, s.bytes, s.counts,
+            SELECT s.level, s.number, s.ring, s.count, s.bytes, s.counts,
                 CASE WHEN s.number = p_number THEN ((s.bits << p_index) >> p_index)::varbit ELSE s.bits END AS bits,
                 CASE WHEN s.generation < (SELECT c.generation FROM cluster c) THEN s.bits ELSE s.seen END AS seen
-            FROM slot s WHERE s.stream = p_stream AND s.holder = '' AND s.number >= p_number AND s.number <= p_last
+            FROM slot s WHERE s.level = p_level AND s.holder = '' AND s.number >= p_number AND s.number <= p_last
             ORDER BY s.number LIMIT 256
         ) h
         WINDOW w AS (ORDER BY h.number ROWS UNBOUNDED PRECEDING)
@@ -27,8 +27,8 @@ $$;
 CREATE OR REPLACE FUNCTION newest_number() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT n.last_value FROM number_of_call n';
 
--- Lease certain free messages of a stream, and return those that still were free.
-CREATE OR REPLACE FUNCTION hold(p_node text, p_epoch bigint, p_stream bigint, p_number bigint[], p_bits varbit[])
+-- Lease certain free messages of a level, and return those that still were free.
+CREATE OR REPLACE FUNCTION hold(p_node text, p_epoch bigint, p_level bigint, p_number bigint[], p_bits varbit[])
 RETURNS TABLE (number bigint, bits varbit) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -39,35 +39,35 @@ DECLARE
     r slot;
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    v_limited := lock_streams(ARRAY[p_stream]);
+    v_limited := lock_levels(ARRAY[p_level]);
     SELECT c.generation INTO v_generation FROM cluster c;
     FOR q IN SELECT u.* FROM unnest(p_number, p_bits) u(number, bits) ORDER BY u.number LOOP
         SELECT s.* INTO r FROM slot s
-            WHERE s.stream = p_stream AND s.number = q.number AND s.holder = '' FOR UPDATE;
+            WHERE s.level = p_level AND s.number = q.number AND s.holder = '' FOR UPDATE;
         CONTINUE WHEN NOT FOUND;
         v_bits := r.bits & q.bits;
         CONTINUE WHEN bit_count(v_bits) = 0;
         IF v_bits = r.bits THEN
-            DELETE FROM slot s WHERE s.stream = p_stream AND s.number = q.number AND s.holder = '';
+            DELETE FROM slot s WHERE s.level = p_level AND s.number = q.number AND s.holder = '';
         ELSE
             UPDATE slot s SET bits = s.bits & ~v_bits
-                WHERE s.stream = p_stream AND s.number = q.number AND s.holder = '';
+                WHERE s.level = p_level AND s.number = q.number AND s.holder = '';
         END IF;
         INSERT INTO slot AS s (
-            stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+            level, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
         ) VALUES (
-            r.stream, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at, v_bits,
+            r.level, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at, v_bits,
             CASE WHEN r.generation < v_generation THEN v_bits ELSE (r.seen & v_bits)::varbit END,
             counts_of(r.counts, v_bits), r.sizes
-        ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+        ) ON CONFLICT (level, number, holder) DO UPDATE SET
             generation = least(s.generation, EXCLUDED.generation),
             bits = s.bits | EXCLUDED.bits,
             seen = either_bits(s.seen, EXCLUDED.seen),
             counts = merged_counts(s.counts, EXCLUDED.counts);
         IF v_limited THEN
-            UPDATE stream c SET ready = c.ready - bit_count(v_bits),
+            UPDATE level c SET ready = c.ready - bit_count(v_bits),
                 bytes = c.bytes - bytes_of(v_bits, r.bytes, r.sizes)
-                FROM stream s WHERE s.stream = p_stream AND c.stream = s.counter;
+                FROM level s WHERE s.level = p_level AND c.level = s.counter;
         END IF;
         number := q.number;
         bits := v_bits;
@@ -75,12 +75,12 @@ BEGIN
     END LOOP;
 END $$;
 
--- Count what streams have: free messages, consumers of other nodes, and messages that other nodes hold.
-CREATE OR REPLACE FUNCTION queue_counts(p_node text, p_stream bigint[])
-RETURNS TABLE (stream bigint, messages bigint, consumers int, held bigint) LANGUAGE sql STABLE AS $$
-    SELECT f.stream, f.messages,
-        (SELECT coalesce(sum(c.count), 0)::int FROM consumer c WHERE c.stream = f.stream AND c.node <> p_node),
+-- Count what levels have: free messages, consumers of other nodes, and messages that other nodes hold.
+CREATE OR REPLACE FUNCTION queue_counts(p_node text, p_level bigint[])
+RETURNS TABLE (level bigint, messages bigint, consumers int, held bigint) LANGUAGE sql STABLE AS $$
+    SELECT f.level, f.messages,
+        (SELECT coalesce(sum(c.count), 0)::int FROM consumer c WHERE c.level = f.level AND c.node <> p_node),
         (SELECT coalesce(sum(bit_count(s.bits)), 0)::bigint FROM slot s
-            WHERE s.stream = f.stream AND s.holder > '' AND s.holder <> p_node)
-    FROM counts(p_stream) f
+            WHERE s.level = f.level AND s.holder > '' AND s.holder <> p_node)
+    FROM counts(p_level) f
 $$;

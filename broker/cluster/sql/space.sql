@@ -29,8 +29,8 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended(current_schema() || '.ring', 0)) THEN
         RETURN NULL;
     END IF;
-    DELETE FROM slot s WHERE s.stream < 0           -- direct replies to a member that is gone
-        AND NOT EXISTS (SELECT FROM member m WHERE m.epoch = -s.stream);
+    DELETE FROM slot s WHERE s.level < 0            -- direct replies to a member that is gone
+        AND NOT EXISTS (SELECT FROM member m WHERE m.epoch = -s.level);
     SELECT c.ring INTO v_ring FROM cluster c;
     IF pg_table_size(format('chunk_%s', v_ring)::regclass) >= p_limit_bytes THEN
         SELECT min(r.ring) INTO v_next FROM ring r WHERE NOT r.used;
@@ -77,8 +77,8 @@ BEGIN
     IF v_bytes > p_copy_bytes THEN
         RETURN NULL;
     END IF;
-    -- under the locks of the streams no bits move, so no row can copy the old place from another
-    PERFORM lock_streams(ARRAY(SELECT DISTINCT s.stream FROM slot s WHERE s.ring = p_ring));
+    -- under the locks of the levels no bits move, so no row can copy the old place from another
+    PERFORM lock_levels(ARRAY(SELECT DISTINCT s.level FROM slot s WHERE s.ring = p_ring));
     EXECUTE format(
         'INSERT INTO chunk_%s SELECT * FROM chunk_%s WHERE number = ANY ($1) ON CONFLICT DO NOTHING', p_current, p_ring
     ) USING v_numbers;
@@ -87,14 +87,14 @@ BEGIN
 END $$;
 
 -- Find slots whose records are gone. There must be none.
-CREATE OR REPLACE FUNCTION lost_records() RETURNS TABLE (stream bigint, number bigint, ring int) LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION lost_records() RETURNS TABLE (level bigint, number bigint, ring int) LANGUAGE plpgsql AS $$
 DECLARE
     v_ring int;
 BEGIN
     FOR v_ring IN SELECT r.ring FROM ring r ORDER BY r.ring LOOP
         EXECUTE format('LOCK TABLE chunk_%s IN ACCESS SHARE MODE', v_ring);  -- nobody empties it until the next snapshot
         RETURN QUERY EXECUTE format(
-            'SELECT s.stream, s.number, s.ring FROM slot s
+            'SELECT s.level, s.number, s.ring FROM slot s
              WHERE s.ring = %1$s AND NOT EXISTS (SELECT FROM chunk_%1$s c WHERE c.number = s.number)', v_ring
         );
     END LOOP;

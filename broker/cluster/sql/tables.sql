@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS batch (                  -- a call that was committed
     PRIMARY KEY (node, epoch, sequence)
 );
 
-CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of one call and stream that one holder has
-    stream      bigint,
+CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of one call and level that one holder has
+    level       bigint,
     number      bigint,
     holder      text COLLATE "C",                   -- '' is free
     epoch       bigint NOT NULL,                    -- 0 if free
@@ -53,16 +53,16 @@ CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of
     bits        varbit NOT NULL CHECK (length(bits) = count),
     seen        varbit,                             -- bits that may have been delivered before
     counts      jsonb,                              -- {"index": [returns, of which failed]}
-    sizes       bytea,                              -- int4 each, where the stream limits bytes
-    PRIMARY KEY (stream, holder, number)            -- the free rows of a stream lie side by side
+    sizes       bytea,                              -- int4 each, where the level limits bytes
+    PRIMARY KEY (level, holder, number)             -- the free rows of a level lie side by side
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.01,
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS slot_held ON slot (holder) WHERE holder <> '';
 CREATE INDEX IF NOT EXISTS slot_ring ON slot (ring);
 CREATE INDEX IF NOT EXISTS slot_due ON slot (due_at) WHERE due_at IS NOT NULL AND holder = '';
 
-CREATE TABLE IF NOT EXISTS stream (                 -- only streams with a rule that PostgreSQL must know
-    stream         bigint PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS level (                  -- only levels with a rule that PostgreSQL must know
+    level          bigint PRIMARY KEY,
     vhost          text    NOT NULL,                -- in JSON
     counter        bigint  NOT NULL,                -- who counts; levels of a queue share one
     max_length     bigint,
@@ -92,14 +92,14 @@ BEGIN
 END $$;
 
 CREATE TABLE IF NOT EXISTS consumer (
-    stream     bigint,
+    level      bigint,
     node       text COLLATE "C",
     epoch      bigint  NOT NULL,
     count      int     NOT NULL,
     exclusive  boolean NOT NULL DEFAULT false,
-    active     boolean NOT NULL DEFAULT false,      -- the one whose node may lease a single active stream
+    active     boolean NOT NULL DEFAULT false,      -- the one whose node may lease a single active level
     since      bigint  NOT NULL,                    -- order of arrival
-    PRIMARY KEY (stream, node)
+    PRIMARY KEY (level, node)
 );
 CREATE INDEX IF NOT EXISTS consumer_node ON consumer (node);
 CREATE SEQUENCE IF NOT EXISTS arrival_of_consumer;
@@ -117,15 +117,15 @@ CREATE TABLE IF NOT EXISTS producer_run (           -- numbers that a numbered p
 );
 CREATE INDEX IF NOT EXISTS producer_run_key ON producer_run (producer, first);
 
-CREATE TABLE IF NOT EXISTS keeper (                 -- who expires, drops and dead-letters at the head of a stream
-    stream  bigint PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS keeper (                 -- who expires, drops and dead-letters at the head of a level
+    level   bigint PRIMARY KEY,
     node    text COLLATE "C" NOT NULL,
     epoch   bigint NOT NULL
 );
 CREATE INDEX IF NOT EXISTS keeper_node ON keeper (node);
 
-CREATE TABLE IF NOT EXISTS orphan (                 -- streams whose last consumers were of a node that is gone
-    stream  bigint PRIMARY KEY
+CREATE TABLE IF NOT EXISTS orphan (                 -- levels whose last consumers were of a node that is gone
+    level   bigint PRIMARY KEY
 );
 
 CREATE OR REPLACE FUNCTION current_timeline() RETURNS int LANGUAGE sql AS

@@ -14,18 +14,18 @@ CREATE TABLE IF NOT EXISTS topology_snapshot (      -- all changes up to a versi
     body     bytea  NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS dropped_stream (         -- of a deleted queue; swept when every node has applied `version`
-    stream   bigint PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS dropped_level (          -- of a deleted queue; swept when every node has applied `version`
+    level    bigint PRIMARY KEY,
     version  bigint NOT NULL
 );
 
-CREATE SEQUENCE IF NOT EXISTS stream_number INCREMENT BY 1024;  -- a node takes 1,024 stream numbers at a time
+CREATE SEQUENCE IF NOT EXISTS level_number INCREMENT BY 1024;   -- a node takes 1,024 level numbers at a time
 
 CREATE OR REPLACE FUNCTION topology_version() RETURNS bigint LANGUAGE sql AS
 'SELECT greatest((SELECT max(c.version) FROM change c), (SELECT max(s.version) FROM topology_snapshot s), 0)';
 
 -- Append changes as the next version, whatever other nodes appended meanwhile. The same (epoch, sequence) again appends
--- nothing. A body with a stream in p_unused is left out while that stream has consumers.
+-- nothing. A body with a level in p_unused is left out while that level has consumers.
 -- Return the changes after p_known up to this version, and in the last row the members that have to apply them.
 CREATE OR REPLACE FUNCTION append(
     p_node text, p_epoch bigint, p_sequence bigint, p_known bigint, p_bodies bytea[], p_unused bigint[],
@@ -48,11 +48,11 @@ BEGIN
         END IF;
         v_bodies := ARRAY(
             SELECT b.body FROM unnest(p_bodies, p_unused) WITH ORDINALITY b(body, unused, place)
-            WHERE b.unused IS NULL OR NOT EXISTS (SELECT FROM consumer c WHERE c.stream = b.unused)
+            WHERE b.unused IS NULL OR NOT EXISTS (SELECT FROM consumer c WHERE c.level = b.unused)
             ORDER BY b.place
         );
         INSERT INTO change (version, epoch, sequence, bodies) VALUES (v_version, p_epoch, p_sequence, v_bodies);
-        INSERT INTO dropped_stream (stream, version) SELECT d.stream, v_version FROM unnest(p_dropped) d(stream)
+        INSERT INTO dropped_level (level, version) SELECT d.level, v_version FROM unnest(p_dropped) d(level)
             ON CONFLICT DO NOTHING;
         IF p_limits IS NOT NULL THEN
             PERFORM set_limits(p_limits);
@@ -62,32 +62,32 @@ BEGIN
         FROM change c WHERE c.version > p_known AND c.version <= v_version ORDER BY c.version;
 END $$;
 
--- Tell PostgreSQL the limits of streams, in ascending order.
+-- Tell PostgreSQL the limits of levels, in ascending order.
 CREATE OR REPLACE FUNCTION set_limits(p_limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM set_stream(l.stream, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active,
+    PERFORM set_level(l.level, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active,
         coalesce(l.buries, true))
         FROM (SELECT * FROM jsonb_to_recordset(p_limits)
-              x(stream bigint, vhost text, counter bigint, max_length bigint, max_bytes bigint, overflow text,
+              x(level bigint, vhost text, counter bigint, max_length bigint, max_bytes bigint, overflow text,
                 single_active boolean, buries boolean)
-              ORDER BY stream OFFSET 0) l;
+              ORDER BY level OFFSET 0) l;
 END $$;
 
 -- Replace the limits of all queues of a vhost, because its policies have changed on every node, and count afresh.
 CREATE OR REPLACE FUNCTION replace_limits(p_node text, p_epoch bigint, p_vhost text, p_limits jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_stream bigint[];
+    v_level bigint[];
 BEGIN
     PERFORM fence(p_node, p_epoch);
     PERFORM lock_topology();
-    v_stream := ARRAY(SELECT x.stream FROM jsonb_to_recordset(p_limits) x(stream bigint));
-    PERFORM lock_streams(v_stream || ARRAY(SELECT s.stream FROM stream s WHERE s.vhost = p_vhost));
-    UPDATE stream s SET max_length = NULL, max_bytes = NULL, overflow = NULL WHERE s.vhost = p_vhost
+    v_level := ARRAY(SELECT x.level FROM jsonb_to_recordset(p_limits) x(level bigint));
+    PERFORM lock_levels(v_level || ARRAY(SELECT s.level FROM level s WHERE s.vhost = p_vhost));
+    UPDATE level s SET max_length = NULL, max_bytes = NULL, overflow = NULL WHERE s.vhost = p_vhost
         AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
-        AND NOT EXISTS (SELECT FROM jsonb_to_recordset(p_limits) x(stream bigint) WHERE x.stream = s.stream);
+        AND NOT EXISTS (SELECT FROM jsonb_to_recordset(p_limits) x(level bigint) WHERE x.level = s.level);
     PERFORM set_limits(p_limits);
-    PERFORM recount(p_node, p_epoch, v_stream);
+    PERFORM recount(p_node, p_epoch, v_level);
 END $$;
 
 -- Return the changes after p_known; where some of them were removed, a snapshot comes first.
@@ -117,12 +117,12 @@ END $$;
 CREATE OR REPLACE FUNCTION applied() RETURNS TABLE (node text, epoch bigint, applied bigint) LANGUAGE sql AS
 'SELECT m.node, m.epoch, b.applied FROM member m JOIN beat b USING (node, epoch)';
 
--- Have streams swept whose queues were deleted with a change of that version.
-CREATE OR REPLACE FUNCTION drop_streams(p_node text, p_epoch bigint, p_version bigint, p_streams bigint[]) RETURNS void
+-- Have levels swept whose queues were deleted with a change of that version.
+CREATE OR REPLACE FUNCTION drop_levels(p_node text, p_epoch bigint, p_version bigint, p_levels bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    INSERT INTO dropped_stream (stream, version) SELECT d.stream, p_version FROM unnest(p_streams) d(stream)
+    INSERT INTO dropped_level (level, version) SELECT d.level, p_version FROM unnest(p_levels) d(level)
         ON CONFLICT DO NOTHING;
 END $$;
 
@@ -140,18 +140,18 @@ END $$;
 -- Remove rows of deleted queues whose deletion every member has applied. Return whether there may be more of them.
 CREATE OR REPLACE FUNCTION sweep_dropped(p_node text, p_epoch bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    v_stream bigint[] := ARRAY(
-        SELECT d.stream FROM dropped_stream d WHERE d.version <= (SELECT min(a.applied) FROM applied() a)
-        ORDER BY d.stream LIMIT 100 FOR UPDATE SKIP LOCKED
+    v_level bigint[] := ARRAY(
+        SELECT d.level FROM dropped_level d WHERE d.version <= (SELECT min(a.applied) FROM applied() a)
+        ORDER BY d.level LIMIT 100 FOR UPDATE SKIP LOCKED
     );
 BEGIN
-    IF cardinality(v_stream) = 0 THEN
+    IF cardinality(v_level) = 0 THEN
         PERFORM fence_look(p_node, p_epoch);
         RETURN false;
     END IF;
     PERFORM fence(p_node, p_epoch);
-    IF sweep(p_node, p_epoch, v_stream) THEN
-        DELETE FROM dropped_stream d WHERE d.stream = ANY (v_stream);
+    IF sweep(p_node, p_epoch, v_level) THEN
+        DELETE FROM dropped_level d WHERE d.level = ANY (v_level);
     END IF;
     RETURN true;
 END $$;

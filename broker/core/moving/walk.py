@@ -29,7 +29,7 @@ class _Stretch:
         self.end = level.manager.next_id
 
     def pass_by(self, message_id: int) -> None:
-        """Go on after a message."""
+        """Continue after a message."""
         self.next_id = message_id + 1
 
 
@@ -68,7 +68,7 @@ class Walk:
         return None
 
     def pass_by(self, slot: Slot, index: int) -> None:
-        """Go on after a message of the slot that was found last."""
+        """Continue after a message of the slot that was found last."""
         self._stretches[-1].pass_by(slot.first + index)
 
     def expired(self, message: Message, now_ms: int) -> bool:

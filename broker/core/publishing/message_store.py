@@ -102,7 +102,7 @@ class MessageStore:
 
     @abstractmethod
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Hear that a message whose number was used was published again."""
+        """Note that a message whose number was used was published again."""
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
         """Append the record of a message that enters levels later; only where a message ``enters_later``."""

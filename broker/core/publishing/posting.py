@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.core.publishing.publish_entry import WIDE_QUEUES
+from broker.core.queue.duplicates import value_of
+from broker.core.queue.memory_queue import SeenQueue
+from broker.core.queue.queue import Queue
 
 if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
     from broker.core.publishing.wide_publishes import WidePublishes
-    from broker.core.queue.queue import Queue
 
 __all__ = ["Poster", "all_admit", "charge_bytes"]
 
@@ -46,26 +48,47 @@ class Poster:
 
         Very many queues are entered over several turns of the loop. A full queue that rejects publishes refuses the
         message; the others still take it, as in RabbitMQ.
-        Queues that are deleted by now are passed over. With `admitted` no queue is asked: the caller has asked them.
+        Queues that are deleted by now are passed over, and those that drop it as a duplicate. With `admitted` none
+        is asked for room: the caller has asked them.
         `number` is what a producer's sequence or a due time adds to the targets of the record.
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
-        takers = []
+        takers: list[Queue] = []
+        noting: list[Queue] = []
+        seen: list[SeenQueue] = []
         refused = False
         for queue in queues:
-            if not queue.deleted:
-                if admitted or queue.plain or queue.admits(message):
-                    takers.append(queue)
-                else:
-                    refused = True
+            if queue.deleted:
+                continue
+            if queue.plain:
+                takers.append(queue)
+            elif queue.duplicates is not None and queue.repeats(message):
+                if isinstance(queue, SeenQueue):
+                    if not takers and queue.stops(value_of(message)):
+                        return True  # another message of its transaction was the first with the value
+                    seen.append(queue)
+            elif admitted or queue.admits(message):
+                takers.append(queue)
+                if queue.duplicates is not None:
+                    noting.append(queue)
+            else:
+                refused = True
         if len(takers) >= WIDE_QUEUES and self._store.enters_later:
             self._wide.begin(message, [queue.level_for(message) for queue in takers], number)
-            return not refused
-        if takers:
-            targets = Targets(tuple([queue.level_for(message) for queue in takers]))
-            self._store.accept([message], [targets], [1], number)
-        for queue in takers:
+        elif takers:
+            self._enter(message, takers, noting, number)
+        if not refused:  # a message that its publisher sends again must not be known
+            for queue in seen:
+                self._enter(queue.noted(message), (queue,), (queue,))
+        return not refused
+
+    def _enter(self, message: Message, queues: Sequence[Queue], noting: Sequence[Queue], number: bytes = b"") -> None:
+        """Let a message enter queues that take it, and apply their rules. `noting` are those without duplicates."""
+        targets = Targets(tuple([queue.level_for(message) for queue in queues]))
+        self._store.accept([message], [targets], [1], number)
+        for queue in noting:
+            queue.note_taken(message)
+        for queue in queues:
             if not queue.plain or message.facts.expiration_ms is not None:
                 queue.accepted(message)
-        return not refused

@@ -63,6 +63,8 @@ class WidePublish:
         level.append([message], recorded=recorded)
         queue = cast("Queue", level.queue)
         if not queue.plain or message.facts.expiration_ms is not None:
+            if queue.duplicates is not None:
+                queue.note_taken(message)
             self._entered.append((queue, message))  # not now: a message gets its ids elsewhere
 
 

@@ -33,6 +33,7 @@ class HoldingQueue(Queue):
 
     kept = True
     persists_all = True
+    holds = "delayed messages"
 
     def expires_ms(self, message: Message) -> None:
         """Return None: nothing expires here."""

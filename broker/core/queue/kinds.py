@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
+from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.recovered_queue import RecoveredQueue
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
+from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
 
 __all__ = ["kind_of"]
 
@@ -15,6 +17,10 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
     """Return the class of a queue: its name tells what it is for, `recovered` that its declaration was lost."""
     if is_holding_name(name):
         return HoldingQueue
+    if name.startswith(HISTORY_PREFIX):
+        return HistoryQueue
+    if name.startswith(SEEN_PREFIX):
+        return SeenQueue
     if is_tap_name(name):
         return TapQueue
     if is_overlay_name(name):

@@ -171,10 +171,14 @@ class Level:
 
     def append_one(self, message: Message) -> None:
         """Put a message without a record at the end, as `append` does. HOT."""
-        if self.durable or self.before_next is not None or not self.manager.append_one(message, message.charge):
+        manager = self.manager
+        slot = manager.open
+        if self.before_next is not None or not manager.append_one(message, message.charge):
             self.append([message])
-        else:
-            self._wake()
+            return
+        if self.durable and not slot.mixed:
+            slot.mark_mixed()
+        self._wake()
 
     def _wake(self) -> None:
         """Schedule delivery of the appended messages in this loop turn, if there are consumers."""
@@ -218,7 +222,8 @@ class Level:
             return
         if self.durable:
             if slot.mixed:
-                self._note_settled(slot, single(index))
+                if slot.segments:  # else no message of the slot has a record
+                    self._note_settled(slot, single(index))
             else:
                 message_id = slot.first + index
                 self._note_ids(range(message_id, message_id + 1))

@@ -74,3 +74,9 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     kind_of: Callable[[str, bool], Callable[..., Q]]
     level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
     ended: S | None = None
+
+    def ended_level(self, level: S) -> S:
+        """Return the level of all deleted queues: that of the first one, which may be this one."""
+        if self.ended is None:
+            self.ended = level
+        return self.ended

@@ -13,6 +13,7 @@ from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.duplicates import Duplicates, digest_of
 from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
 from broker.core.queue.level import BATCH_MESSAGES, Level
@@ -46,6 +47,7 @@ class Queue(LevelOwner):
         "arguments",
         "auto_delete",
         "deleted",
+        "duplicates",
         "exclusive_owner",
         "failures",
         "had_consumers",
@@ -71,6 +73,7 @@ class Queue(LevelOwner):
     kept: bool = False  # the broker keeps it for itself: no policy holds, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
+    holds: str = ""  # what the broker keeps in it
     is_overlay: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
 
     def __init__(
@@ -92,6 +95,7 @@ class Queue(LevelOwner):
         self.strict = is_quorum = queue_type(arguments) == QUORUM
         self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
+        self.duplicates = Duplicates() if self.rules.deduplicates else None
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
@@ -214,6 +218,7 @@ class Queue(LevelOwner):
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
         self.plain = (self.strict or not self.prioritized) and not rules.limited and rules.ttl_ms is None
+        self.plain = self.plain and not rules.deduplicates
         self.timed = self.timed or rules.ttl_ms is not None
         for level in self.levels:
             level.limit_bytes(limited=rules.max_bytes is not None)
@@ -292,6 +297,40 @@ class Queue(LevelOwner):
 
     def _full_with(self, message: Message) -> bool:
         return self.rules.exceeded(self.ready + 1, self.ready_bytes + len(message.body))
+
+    def repeats(self, message: Message) -> bool:
+        """Return whether a queue without duplicates has a message with the same header; then it drops this one."""
+        digest = self.digest(message)
+        if digest is None:
+            return False
+        for level in self.levels:
+            if level.before_next is not None:  # a message on its way
+                level.go_before()
+        return self._stops(digest)
+
+    def _stops(self, digest: bytes) -> bool:
+        known = self.duplicates
+        if known is None or not known.knows(digest, self._ports.clock.now_ms):
+            return False
+        known.count_dropped()
+        return True
+
+    def note_taken(self, message: Message) -> None:
+        """Note the message that a queue without duplicates has just taken."""
+        manager = self.level_for(message).manager
+        message_id = manager.next_id - 1
+        slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
+        self.note_at(slot, message_id - slot.first, message)
+
+    def note_at(self, slot: Slot, index: int, message: Message) -> None:
+        """Note the place of a message in a queue without duplicates."""
+        digest = self.digest(message)
+        if digest is not None and self.duplicates is not None:
+            self.duplicates.note(digest, slot, index, self.expires_ms(message), self._ports.clock.now_ms)
+
+    def digest(self, message: Message) -> bytes | None:
+        """Return what stands for the header that tells duplicates, None without it."""
+        return digest_of(message)
 
     def accepted(self, message: Message) -> None:
         """Apply the rules after one of the levels accepted a message."""
@@ -529,10 +568,8 @@ class Queue(LevelOwner):
 
         The first deleted queue of a vhost keeps its level, which is empty and takes no settlements, for all others.
         """
-        ports = self._ports
-        ended = ports.ended
-        if ended is None:
-            ports.ended = self.level
+        ended = self._ports.ended_level(self.level)
+        if ended is self.level:
             return
         self.level = ended
         self.levels = (ended,)

@@ -33,7 +33,8 @@ class QueueRules:
         counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
         ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
         ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
-        consumer may hold a message for ``consumer_timeout_ms``.
+        consumer may hold a message for ``consumer_timeout_ms``. A queue that ``deduplicates`` takes no message with a
+        header that one of its messages has.
     """
 
     ttl_ms: int | None = None
@@ -49,6 +50,7 @@ class QueueRules:
     single_active: bool = False
     counts_deliveries: bool = False
     keep_poisoned: bool | None = None
+    deduplicates: bool = False
 
     @property
     def limited(self) -> bool:
@@ -116,6 +118,7 @@ def queue_rules(
         single_active=arguments.get("x-single-active-consumer") is True,
         counts_deliveries=quorum,
         keep_poisoned=policy.get("keep-poisoned"),
+        deduplicates=arguments.get("x-message-deduplication") is True,
     )
 
 

@@ -107,7 +107,7 @@ class SessionOfChannel:
         for channel, method in self.session.connection.upcoming(AHEAD_MAX):
             if not is_plain_addition(method):
                 break
-            method.nowait = True  # one that has nothing to wait for must not be answered here
+            method.nowait = True  # pamqp's object: one that has nothing to wait for must not be answered here
             try:
                 METHODS[type(method)](cast("SessionOfChannel", channel.session), method)
             except Postponed as following:

@@ -27,6 +27,18 @@ class DeliveryTally:
         self.redeliver = 0
         self.ack = 0
 
+    def count_get(self, *, again: bool, no_ack: bool) -> None:
+        """Count the message of a basic.get."""
+        if no_ack:
+            self.get_no_ack += 1
+        else:
+            self.get += 1
+        self.redeliver += again
+
+    def count_empty(self) -> None:
+        """Count a basic.get of an empty queue."""
+        self.get_empty += 1
+
     def add(self, other: DeliveryTally) -> None:
         """Add the counts of another tally."""
         self.deliver += other.deliver
@@ -56,33 +68,29 @@ class ChannelDeliveries(DeliveryTally):
         vhost = self._vhost
         if no_ack:
             self.deliver_no_ack += count
-            vhost.deliver_no_ack += count
-            level.deliver_no_ack += count
+            vhost.deliver_no_ack += count  # hot: written here
+            level.deliver_no_ack += count  # hot: written here
         else:
             self.deliver += count
-            vhost.deliver += count
-            level.deliver += count
+            vhost.deliver += count  # hot: written here
+            level.deliver += count  # hot: written here
         if again:
             self.redeliver += again
-            vhost.redeliver += again
-            level.redeliver += again
+            vhost.redeliver += again  # hot: written here
+            level.redeliver += again  # hot: written here
 
     def acked(self, level: DeliveryTally, count: int) -> None:
         """Count messages that the client acknowledged. HOT."""
         self.ack += count
-        self._vhost.ack += count
-        level.ack += count
+        self._vhost.ack += count  # hot: written here
+        level.ack += count  # hot: written here
 
     def fetched(self, level: DeliveryTally, *, again: bool, no_ack: bool) -> None:
         """Count the message of a basic.get."""
         for tally in (self, self._vhost, level):
-            if no_ack:
-                tally.get_no_ack += 1
-            else:
-                tally.get += 1
-            tally.redeliver += again
+            tally.count_get(again=again, no_ack=no_ack)
 
     def found_empty(self, level: DeliveryTally) -> None:
         """Count a basic.get of an empty queue."""
         for tally in (self, self._vhost, level):
-            tally.get_empty += 1
+            tally.count_empty()

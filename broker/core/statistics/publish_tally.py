@@ -100,6 +100,20 @@ class PublishTally:
         self.return_unroutable = 0
         self.drop_unroutable = 0
 
+    def count_publish(self, confirming: bool) -> None:
+        """Count one publish."""
+        self.publish += 1
+        self.publish_confirm += confirming
+
+    def count_reached(self, queues: int, dropped: bool) -> None:
+        """Count to how many queues one message went, and whether it was dropped."""
+        self.routed += queues
+        self.drop_unroutable += dropped
+
+    def count_returned(self) -> None:
+        """Count a mandatory message that was returned."""
+        self.return_unroutable += 1
+
     def add(self, other: PublishTally) -> None:
         """Add the counts of another tally."""
         self.publish += other.publish
@@ -142,15 +156,15 @@ class ChannelPublishes(PublishTally):
         count = stop - start
         vhost = self._vhost
         self.publish += count
-        vhost.publish += count
+        vhost.publish += count  # hot: written here
         if confirming:
             self.publish_confirm += count
-            vhost.publish_confirm += count
+            vhost.publish_confirm += count  # hot: written here
         self.routed += routed
-        vhost.routed += routed
+        vhost.routed += routed  # hot: written here
         if reached < count:
             self.drop_unroutable += count - reached
-            vhost.drop_unroutable += count - reached
+            vhost.drop_unroutable += count - reached  # hot: written here
         if headers[start] is headers[stop - 1]:
             self.sizes.count(len(bodies[start]), count)
         else:
@@ -159,23 +173,21 @@ class ChannelPublishes(PublishTally):
     def published(self, body: bytes, confirming: bool) -> None:
         """Count one publish that is not part of a run; `reached` tells later where it went."""
         for tally in (self, self._vhost):
-            tally.publish += 1
-            tally.publish_confirm += confirming
+            tally.count_publish(confirming)
         self.sizes.count(len(body), 1)
 
     def reached(self, exchange: ExchangeTally, queues: int, *, dropped: bool = False) -> None:
         """Count to how many queues the message of one publish went, and whether it was dropped as unroutable."""
         exchange.count(1, queues)
         for tally in (self, self._vhost):
-            tally.routed += queues
-            tally.drop_unroutable += dropped
+            tally.count_reached(queues, dropped)
 
     def returned(self) -> None:
         """Count a mandatory message that was returned."""
-        self.return_unroutable += 1
-        self._vhost.return_unroutable += 1
+        for tally in (self, self._vhost):
+            tally.count_returned()
 
     def confirmed(self, count: int) -> None:
         """Count publishes that were acknowledged to the publisher. HOT."""
         self.confirm += count
-        self._vhost.confirm += count
+        self._vhost.confirm += count  # hot: written here

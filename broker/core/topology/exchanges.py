@@ -36,6 +36,7 @@ from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
+from broker.routing.memory_exchange import MemoryExchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 
@@ -167,6 +168,8 @@ class Exchanges(dict[str, Exchange]):
             )
         except ValueError as error:
             raise ChannelError(406, str(error)) from error
+        if isinstance(exchange, MemoryExchange):
+            self._limits.check_alone(resource, f"exchange type '{type}'")
         self._journal.decide(changes.exchange_declared(exchange), durable=durable)
         self._enter(exchange)
         self._hooks.declared(exchange)

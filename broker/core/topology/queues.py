@@ -14,7 +14,7 @@ from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.postponed import carry_out
 from broker.core.queue.declaration import QueueDeclaration
-from broker.core.queue.holding_queue import holding_name, is_holding_name
+from broker.core.queue.holding_queue import holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.overlay_queue import OverlayQueue, overlay_arguments, overlay_queue_name
 from broker.core.queue.ports import QueuePorts
@@ -90,11 +90,11 @@ class Queues(dict[str, Queue]):
     def find(self, name: str, owner: object) -> Queue:
         """Return a queue that this connection may use.
 
-        Raises: 404; 405 when it is exclusive to another connection; 403 when it holds delayed messages.
+        Raises: 404; 405 when it is exclusive to another connection; 403 when the broker keeps it for an exchange.
         """
         queue = self.seen(name, owner)
-        if is_holding_name(name):
-            raise ChannelError(403, f"{self._resource(name)} holds delayed messages: it can be purged, nothing else")
+        if queue.kept:
+            raise ChannelError(403, f"{self._resource(name)} holds {queue.holds}: it can be purged, nothing else")
         return queue
 
     def seen(self, name: str, owner: object) -> Queue:
@@ -107,7 +107,7 @@ class Queues(dict[str, Queue]):
             raise ChannelError(404, f"no {self._resource(name)}")
         if queue.exclusive_owner is not None and queue.exclusive_owner is not owner:
             raise _locked(self._resource(name))
-        if queue.is_tap:
+        if isinstance(queue, TapQueue):
             raise ChannelError(403, f"{self._resource(name)} belongs to a tap: no client can use it")
         if queue.is_overlay:
             raise ChannelError(403, f"{self._resource(name)} belongs to the overlay: no client can use it")
@@ -163,6 +163,8 @@ class Queues(dict[str, Queue]):
             return queue
         self._limits.check_shared(durable=durable, exclusive=exclusive)
         self._limits.check_queues(resource, self.declared_count)
+        if arguments.get("x-message-deduplication") is True:
+            self._limits.check_alone(resource, "x-message-deduplication")
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         declaration = QueueDeclaration(
             name,
@@ -199,6 +201,13 @@ class Queues(dict[str, Queue]):
         name = holding_name(exchange)
         queue = self.get(name)
         return self._add_own(QueueDeclaration(name, self.next_number, durable=durable)) if queue is None else queue
+
+    def add_memory(self, name: str, arguments: dict[str, Any], *, durable: bool) -> Queue:
+        """Return the memory of an exchange, made and journalled now or found."""
+        queue = self.get(name)
+        if queue is None:
+            queue = self._add_own(QueueDeclaration(name, self.next_number, durable=durable, arguments=arguments))
+        return queue
 
     def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
         """Return the stream queue of an exchange of the overlay, made and journalled now or found."""

@@ -71,7 +71,7 @@ async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes,
     quiet = 0
     _make_room(call)
     call.broker.streams[call.client] = call.user.name
-    call.client.endless = True
+    call.client.answer_endlessly()
     try:
         while call.lasts():  # a logout, and a changed password or tag, end the stream
             events = []

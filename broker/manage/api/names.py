@@ -28,8 +28,10 @@ ENABLED_PLUGINS: Final = (
     "rabbitmq_delayed_message_exchange",
     "rabbitmq_management",
     "rabbitmq_management_agent",
+    "rabbitmq_message_deduplication",
     "rabbitmq_prometheus",
     "rabbitmq_random_exchange",
+    "rabbitmq_recent_history_exchange",
 )
 """The plugins of RabbitMQ that do what this broker does too."""
 
@@ -41,8 +43,10 @@ _TYPES: Final = {
     "x-consistent-hash": "Consistent Hashing Exchange",
     "x-delayed-message": "Delayed Message Exchange",
     "x-local-random": "Picks one random local binding (queue) to route via (to).",
+    "x-message-deduplication": "Message Deduplication Exchange.",
     "x-modulus-hash": "Modulus Hashing Exchange",
     "x-random": "Picks one random binding (queue) to route via (to).",
+    "x-recent-history": "Recent History Exchange.",
 }
 EXCHANGE_TYPE_ROWS: Final = [
     {"name": name, "description": _TYPES.get(name, ""), "enabled": True} for name in sorted(EXCHANGE_TYPES)

@@ -31,6 +31,8 @@ INDEXES: Final = {
     "x-modulus-hash": "hash of the key",
     "x-random": "all bindings",
     "x-local-random": "all bindings",
+    "x-recent-history": "all bindings",
+    "x-message-deduplication": "all bindings",
 }
 """The name of the index that finds the bindings of an exchange that is not a topic exchange."""
 

@@ -24,7 +24,7 @@ LIMIT_MAX: Final = 10_000
 
 
 async def store(call: Call) -> Response:
-    """Say whose slots these are."""
+    """Return whose slots these are."""
     view = call.broker.taps.view
     return json_answer(
         {

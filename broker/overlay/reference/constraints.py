@@ -303,7 +303,7 @@ class ConstraintInterest(InterestScheme):
         self._increment(self._own_node, increment)
 
     def leave_time(self, time: int) -> None:
-        """Go on above a virtual time that others have of this leaf and that it never had, as with a new full state."""
+        """Continue above a time that others have of this leaf and that it never had, as with a new full state."""
         leaf = self._own_leaf
         assert leaf is not None
         self._time.leave(time)

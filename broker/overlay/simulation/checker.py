@@ -40,9 +40,8 @@ class Checker:
         self._last: dict[tuple[str, StreamName], int] = defaultdict(int)
         self.delivered = 0
         for leaf in network.leaves.values():
-            leaf.on_commit = self._committed
-            leaf.log.on_trim = self._watch_trim(leaf)
-            leaf.on_replace = self._replaced
+            leaf.watch(self._committed, self._replaced)
+            leaf.log.watch(self._watch_trim(leaf))
 
     def quiet(self) -> str:
         """Return what is not settled yet, empty if everything is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -40,6 +41,18 @@ class SimulatedBinding:
     start_point: int = 0
     made: int = 0
     got: set[int] = field(default_factory=set, repr=False)
+
+    def begin(self, event: int) -> None:
+        """Note the event that makes the binding."""
+        self.made = event
+
+    def start(self, virtual_time: int) -> None:
+        """Note the start point."""
+        self.start_point = virtual_time
+
+    def forget_but(self, keys: AbstractSet[int]) -> None:
+        """Forget the messages that are not among those with these keys."""
+        self.got &= keys
 
     def matches(self, space: Space, keys: Iterable[str]) -> bool:
         """Return whether the binding asks for a message of a space with these keys."""
@@ -144,8 +157,7 @@ class LeafMember(SimulatedBroker):
         self._telling = False
         self._uncommitted: list[Delivery] = []
         self._untold: list[tuple[dict[str, SimulatedBinding], tuple[str, ...]]] = []
-        self.log = MemoryLog(spaces)
-        self.log.on_append = self._appended
+        self.log = MemoryLog(spaces, self._appended)
         self.saved = LeafState()
         self.bindings: dict[str, SimulatedBinding] = {}
         self.published: dict[Space, list[SimulatedPublish]] = {space: [] for space in spaces}
@@ -235,12 +247,21 @@ class LeafMember(SimulatedBroker):
         self.saved = copy.saved
         self.bindings = dict(copy.bindings)
         for binding in self.bindings.values():
-            binding.got &= copy.arrived.keys()
+            binding.forget_but(copy.arrived.keys())
         self.published = {space: list(copy.published.get(space, ())) for space in self.log.streams}
         self.arrived = dict(copy.arrived)
         self.received_numbers = {stream: dict(numbers) for stream, numbers in copy.received_numbers.items()}
         self.positions = dict(copy.positions)
         self.on_replace(self)
+
+    def watch(
+        self,
+        on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None],
+        on_replace: Callable[[LeafMember], None],
+    ) -> None:
+        """Call functions after a delivery is committed and after the data folder is replaced."""
+        self.on_commit = on_commit
+        self.on_replace = on_replace
 
     @property
     def leaf(self) -> Leaf:
@@ -254,7 +275,7 @@ class LeafMember(SimulatedBroker):
         for name in removed:
             self.bindings.pop(name, None)
         for binding in added.values():
-            binding.made = self._scheduler.count
+            binding.begin(self._scheduler.count)
         self.bindings |= added
         self._untold.append((added, removed))
         if not self._telling:
@@ -275,7 +296,7 @@ class LeafMember(SimulatedBroker):
             came = {name: binding for name, binding in came.items() if name not in removed} | added
         leaf.bindings_changed([(name, binding.conjunction, binding.durable) for name, binding in came.items()], gone)
         for name, binding in came.items():
-            binding.start_point = leaf.start_point(name)
+            binding.start(leaf.start_point(name))
         self.saved = leaf.state()
         self.virtual_times.append(leaf.interest.time(self.name))
         self.poll()
@@ -362,7 +383,7 @@ class LeafMember(SimulatedBroker):
         """Make what was appended durable; a crash before has taken it away."""
         self._syncing = False
         for stream in self.log.streams.values():
-            stream.durable = stream.last
+            stream.sync()
         self.poll()
 
 

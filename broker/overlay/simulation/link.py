@@ -43,6 +43,28 @@ class Lane:
         self.under_way = 0
         self.full = False
 
+    def begin(self) -> None:
+        """Begin a session: nothing is under way."""
+        self.arrives_ms = self.under_way = 0
+        self.full = False
+
+    def put(self, at_ms: int, capacity_packets: int, *, in_order: bool) -> int:
+        """Put a packet under way that would arrive at a time alone, and return when it arrives."""
+        if in_order:
+            at_ms = self.arrives_ms = max(at_ms, self.arrives_ms)
+        self.under_way += 1
+        if self.under_way >= capacity_packets and not self.full:
+            self.full = True
+            self.sender.full(self.receiver, is_full=True)
+        return at_ms
+
+    def take(self, capacity_packets: int) -> None:
+        """Take a packet that arrives."""
+        self.under_way -= 1
+        if self.full and self.under_way <= capacity_packets // 2:
+            self.full = False
+            self.sender.full(self.receiver, is_full=False)
+
 
 class SimulatedLink:
     """A link between two brokers. Packets of an earlier session never arrive in a later one."""
@@ -82,10 +104,26 @@ class SimulatedLink:
         self.is_up = True
         self.one_way = ""
         for lane in self._lanes.values():
-            lane.arrives_ms = lane.under_way = 0
-            lane.full = False
+            lane.begin()
         for lane in self._lanes.values():
             lane.receiver.connected(lane.sender, self._session)
+
+    def suffer(self, faults: LinkFaults) -> None:
+        """Have these faults from now on."""
+        self.faults = faults
+
+    def cut(self) -> None:
+        """End the session, and begin none until `release`."""
+        self.held = True
+        self.close()
+
+    def release(self) -> None:
+        """Let the link begin sessions again."""
+        self.held = False
+
+    def lose_from(self, sender: str) -> None:
+        """Lose all packets of one broker until the session ends."""
+        self.one_way = sender
 
     def close(self) -> None:
         """End the session; the second broker notices later."""
@@ -120,22 +158,15 @@ class SimulatedLink:
     def _deliver(self, lane: Lane, packet: Packet) -> None:
         faults, now_ms = self.faults, self._scheduler.now_ms
         at_ms = now_ms + self._dice.randint(faults.least_delay_ms, faults.most_delay_ms)
-        if not (faults.reorder and self._dice.random() < faults.reorder):
-            at_ms = lane.arrives_ms = max(at_ms, lane.arrives_ms)
-        lane.under_way += 1
-        if lane.under_way >= faults.capacity_packets and not lane.full:
-            lane.full = True
-            lane.sender.full(lane.receiver, is_full=True)
+        is_late = faults.reorder and self._dice.random() < faults.reorder
+        at_ms = lane.put(at_ms, faults.capacity_packets, in_order=not is_late)
         session = self._session
         self._scheduler.after(at_ms - now_ms, lambda: self._arrive(lane, packet, session))
 
     def _arrive(self, lane: Lane, packet: Packet, session: int) -> None:
         if session != self._session or not self.is_up:
             return
-        lane.under_way -= 1
-        if lane.full and lane.under_way <= self.faults.capacity_packets // 2:
-            lane.full = False
-            lane.sender.full(lane.receiver, is_full=False)
+        lane.take(self.faults.capacity_packets)
         lane.receiver.received(lane.sender, packet)
 
     def _notice(self, lane: Lane, session: int) -> None:

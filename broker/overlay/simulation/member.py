@@ -41,6 +41,10 @@ class SimulatedBroker:
         self._again = False
         self._rejected = 0
 
+    def limit(self, limit_bytes: int) -> None:
+        """Take no message above a limit."""
+        self.limit_bytes = limit_bytes
+
     @property
     def is_running(self) -> bool:
         """Return whether the broker has not crashed."""

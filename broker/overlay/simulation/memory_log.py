@@ -42,6 +42,18 @@ class MemoryStream:
         self.elements[element.number] = element
         self.numbers.append(element.number)
 
+    def sync(self) -> None:
+        """Make all elements durable."""
+        self.durable = self.last
+
+    def call_before_next(self, call: Callable[[], None] | None) -> None:
+        """Call a function once, before the next element."""
+        self.before_next = call
+
+    def mark_lost(self, upto: int) -> None:
+        """Mark numbers that go before all had them."""
+        self.lost = max(self.lost, upto)
+
     def go_before(self) -> None:
         """Call what waits for the next element."""
         call, self.before_next = self.before_next, None
@@ -76,10 +88,14 @@ class MemoryLog:
 
     __slots__ = ("on_append", "on_trim", "streams")
 
-    def __init__(self, spaces: Iterable[Space]) -> None:
+    def __init__(self, spaces: Iterable[Space], on_append: Callable[[Space], None] = lambda _: None) -> None:
         self.streams = {space: MemoryStream() for space in spaces}
-        self.on_append: Callable[[Space], None] = _nothing
+        self.on_append = on_append
         self.on_trim: Callable[[Space, int, int], None] = _nothing_trimmed
+
+    def watch(self, on_trim: Callable[[Space, int, int], None]) -> None:
+        """Call a function before elements go, with the number up to which they are gone and the new one."""
+        self.on_trim = on_trim
 
     def spaces(self) -> Iterable[Space]:
         """Return the spaces."""
@@ -128,7 +144,7 @@ class MemoryLog:
 
     def before_next(self, space: Space, call: Callable[[], None] | None) -> None:
         """Call a function before the next message."""
-        self.streams[space].before_next = call
+        self.streams[space].call_before_next(call)
 
     def append(self, space: Space, key: str, content: bytes, copies: tuple[str, ...] = ()) -> int | None:
         """Append a message if a binding matches one of its keys, and return its number."""
@@ -148,7 +164,7 @@ class MemoryLog:
 
     def mark_lost(self, space: Space, upto: int) -> None:
         """Mark numbers that go before all had them."""
-        self.streams[space].lost = max(self.streams[space].lost, upto)
+        self.streams[space].mark_lost(upto)
 
     def force_out(self, space: Space, upto: int) -> None:
         """Drop elements as a limit does."""
@@ -171,10 +187,6 @@ class MemoryLog:
         """Lose what is not durable."""
         for stream in self.streams.values():
             stream.crash()
-
-
-def _nothing(_space: Space) -> None:
-    """Do nothing."""
 
 
 def _nothing_trimmed(_space: Space, _trimmed: int, _upto: int) -> None:

@@ -168,8 +168,7 @@ class Network:
 
     def cut(self, link: SimulatedLink, back_after_ms: int) -> None:
         """Cut a link for a while."""
-        link.held = True
-        link.close()
+        link.cut()
         self.scheduler.after(back_after_ms, lambda: self._mend(link))
 
     def cut_one_for_good(self) -> None:
@@ -182,7 +181,7 @@ class Network:
 
     def cut_one_way(self, link: SimulatedLink, noticed_after_ms: int) -> None:
         """Lose all packets in one direction until heartbeats notice and the link is opened again."""
-        link.one_way = self.dice.choice([member.name for member in link.members])
+        link.lose_from(self.dice.choice([member.name for member in link.members]))
 
         def notice() -> None:
             link.close()
@@ -207,7 +206,8 @@ class Network:
     def heal(self) -> None:
         """End all faults, so that every broker runs and every link is up soon."""
         for link in self.links:
-            link.held = link in self.cut_for_good
+            if link not in self.cut_for_good:
+                link.release()
         for member in self.members():
             self.restart(member)
         for link in self.links:
@@ -215,7 +215,8 @@ class Network:
                 link.reopen_later()
 
     def _mend(self, link: SimulatedLink) -> None:
-        link.held = link in self.cut_for_good
+        if link not in self.cut_for_good:
+            link.release()
         link.reopen_later()
 
     def _tick(self, member: SimulatedBroker) -> None:

@@ -138,7 +138,7 @@ class Story:
         )
         for member in self.network.members():
             if scenario.limited and dice.random() < 0.5:
-                member.limit_bytes = SMALL_BYTES
+                member.limit(SMALL_BYTES)
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
         self._folders: list[tuple[LeafMember, FolderCopy]] = []
@@ -149,7 +149,7 @@ class Story:
         """Run everything and check it. Raises: Broken."""
         network, scenario, scheduler = self.network, self.scenario, self.network.scheduler
         for link in network.links:
-            link.faults = scenario.faults
+            link.suffer(scenario.faults)
         network.start()
         for count, action in (
             (scenario.messages, self._publish),
@@ -192,7 +192,7 @@ class Story:
         """End all faults and run until nothing is under way. Raises: Broken if that takes too long."""
         network, scheduler = self.network, self.network.scheduler
         for link in network.links:
-            link.faults = NO_FAULTS
+            link.suffer(NO_FAULTS)
         network.heal()
         end_ms = scheduler.now_ms + SETTLE_MS
         scheduler.run_until(scheduler.now_ms + 500)

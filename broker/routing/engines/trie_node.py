@@ -26,11 +26,11 @@ class Node(Generic[T]):
 
     __slots__ = ("gate", "rest", "star", "tail", "target", "words")
 
-    def __init__(self) -> None:
+    def __init__(self, target: T | None = None) -> None:
         self.words: dict[str, Node[T] | T] | None = None
         self.star: Node[T] | None = None
         self.gate: Node[T] | None = None
-        self.target: T | None = None
+        self.target = target
         self.rest: T | None = None
         self.tail: tuple[str, ...] | None = None
 
@@ -57,8 +57,7 @@ class Node(Generic[T]):
 
     def graft(self, step: str, target: T | None = None) -> Node[T]:
         """Return a new node that one step leads to, and where a pattern with this target ends."""
-        node: Node[T] = Node()
-        node.target = target
+        node = Node(target)
         if step == STAR:
             self.star = node
         elif step == HASH:

@@ -1,4 +1,4 @@
-"""What must be true of a history, whatever happened to the nodes and to PostgreSQL (as in Jepsen's queue test).
+"""The rules that every history keeps, whatever happened to the nodes and to PostgreSQL (as in Jepsen's queue test).
 
 The rules use only what the broker promises:
 

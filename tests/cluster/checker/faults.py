@@ -1,4 +1,4 @@
-"""What goes wrong in a run. Each fault is over when its function returns, and returns what it did."""
+"""The faults of a run. Each is over when its function returns, and returns what it did."""
 
 from __future__ import annotations
 

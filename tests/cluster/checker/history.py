@@ -1,4 +1,4 @@
-"""What the clients of a cluster did and saw: the facts that `analysis` judges.
+"""The history of a cluster's clients: what they did and received, for `analysis` to judge.
 
 Every client thread writes to its own session only, so that recording needs no lock. Units: times are seconds of
 `time.monotonic()`.

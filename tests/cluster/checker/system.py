@@ -30,7 +30,7 @@ ASK_S: Final = 20.0
 LOOKS: Final = 10
 HELD: Final = "SELECT count(*) FROM slot WHERE holder <> ''"
 REMAINING: Final = """
-SELECT stream, number, holder, epoch, count, bit_count(bits) AS bits, bit_count(seen) AS seen FROM slot LIMIT 20
+SELECT level, number, holder, epoch, count, bit_count(bits) AS bits, bit_count(seen) AS seen FROM slot LIMIT 20
 """
 UNSETTLED: Final = "SELECT coalesce(sum(bit_count(bits)), 0) FROM slot"
 
@@ -213,7 +213,7 @@ class System:
         """Return what is unsettled, and what the nodes logged last."""
         rows = self.sql(REMAINING) if self.postgres is not None else ""
         logs = [f"{name}:\n{node.stderr()[-2000:]}" for name, node in self.nodes.items() if node.alive]
-        return "\n".join(["stream|number|holder|epoch|count|bits|seen", rows, *logs])
+        return "\n".join(["level|number|holder|epoch|count|bits|seen", rows, *logs])
 
     def violations(self) -> list[str]:
         """Return what in the tables contradicts the invariants, as soon as PostgreSQL takes connections."""

@@ -11,7 +11,7 @@ from tests.deadline import wait_until
 
 pytestmark = pytest.mark.fault
 
-LIMITS = "SELECT count(*) FROM stream WHERE max_length IS NOT NULL"
+LIMITS = "SELECT count(*) FROM level WHERE max_length IS NOT NULL"
 
 
 def dies_at(system: System, verb: str, **arguments: object) -> None:

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from broker.amqp.errors import ConnectionFault, describe_frame
-from broker.amqp.framing import FRONT_BYTES, LARGE_BYTES, RUN_MAX, RUN_OF_PUBLISHES, FrameCutter, PublishRun
+from broker.amqp.framing import FRONT_BYTES, LARGE_BYTES, NO_FRAME, RUN_MAX, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.output import join_small
 from broker.amqp.wire import encode_frame
 
@@ -117,6 +117,19 @@ def _heads(octets: bytes) -> list[tuple[int, int, int]]:
         found.append(head)
         at += head[2] + 8
     return found
+
+
+def test_a_run_keeps_to_the_channel_of_its_first_publish() -> None:
+    """A publish of another channel ends a run, also after methods whose heads differ in channel or size."""
+    large = PUBLISH + bytes(1 << 16)  # no client sends it; its size has three octets
+    begins = [(1, PUBLISH), (2, PUBLISH), (2, large)]
+    for first, method in begins:
+        for second, other in begins:
+            cutter = FrameCutter(1 << 20)
+            octets = publish(first, b"a", method)
+            cutter.feed(octets + publish(second, b"b", other) + publish(first, b"c") + octets)
+            expected = [(first, method), (second, other), (first, PUBLISH), (first, method)]
+            assert [frame for frame in cut(cutter) if frame[0] == 1] == [(1, *frame) for frame in expected]
 
 
 def test_publishes_in_a_row_are_one_run() -> None:
@@ -233,7 +246,7 @@ def test_bytes_that_are_fed_amid_an_iteration_wait() -> None:
     cutter.begin()
     assert cutter.next_frame() == (1, 1, b"a", None)
     cutter.feed(encode_frame(1, 1, b"b"))
-    assert cutter.next_frame() is None
+    assert cutter.next_frame()[0] == NO_FRAME
     cutter.begin()
     assert cutter.next_frame() == (1, 1, b"b", None)
 
@@ -270,7 +283,7 @@ def test_good_frames_come_before_the_broken_one() -> None:
         next(frames)
     assert caught.value.reply_code == 501
     assert 'type 3, all octets = <<"bad">>: {invalid_frame_end_marker,0}' in caught.value.reply_text
-    assert cutter.next_frame() is None, "what stands behind has no meaning"
+    assert cutter.next_frame()[0] == NO_FRAME, "what stands behind has no meaning"
 
 
 def test_too_large_is_known_at_the_head() -> None:

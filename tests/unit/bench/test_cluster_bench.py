@@ -1,10 +1,9 @@
-"""What the benchmark of the cluster runs, and the tables and verdicts that it makes of it."""
+"""The benchmark of the cluster: what it runs, and its tables and verdicts."""
 
 from __future__ import annotations
 
-from bench.cluster.cases import cases
 from bench.cluster.spread import SpreadLoad
-from bench.cluster.suite import SUITE, goals
+from bench.cluster.suite import SUITE, cases, goals
 from bench.run import Run
 from broker.perf.peer import Address
 from broker.perf.receiver import ReceiverPace

@@ -10,9 +10,8 @@ import pytest
 from bench.run import Run
 from bench.stage import Stage
 from bench.topics import engines, workload
-from bench.topics.cell import Cell
 from bench.topics.cell_process import Runner
-from bench.topics.engines import AUTO_ENGINE, contestants, sizes, written
+from bench.topics.engines import AUTO_ENGINE, Cell, contestants, sizes, written
 from bench.topics.suite import QUICK, SUITE, goals
 from broker.perf.faults import RunFailed
 from broker.routing.engine_names import ENGINES

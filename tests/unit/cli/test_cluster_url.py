@@ -1,4 +1,4 @@
-"""Where a node of a cluster gets its URL, and what it says about one that cannot be used: one line, without it."""
+"""The URL of a node's cluster: its sources, and one line, without the URL, about one that cannot be used."""
 
 from __future__ import annotations
 

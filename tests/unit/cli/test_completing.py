@@ -1,4 +1,4 @@
-"""What a shell offers at a Tab."""
+"""Completions that a shell offers at a Tab."""
 
 from __future__ import annotations
 

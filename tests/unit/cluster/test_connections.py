@@ -1,4 +1,4 @@
-"""Where a node connects: names and texts without the password."""
+"""The servers that a node connects to: names and texts without the password."""
 
 from __future__ import annotations
 

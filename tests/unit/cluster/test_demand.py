@@ -1,4 +1,4 @@
-"""The demand of a stream: what a node asks for, and from which number on."""
+"""The demand of a level: what a node asks for, and from which number on."""
 
 from __future__ import annotations
 

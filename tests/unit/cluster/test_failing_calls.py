@@ -1,4 +1,4 @@
-"""What a node knows of the functions that PostgreSQL fails to carry out."""
+"""The record that a node keeps of functions that PostgreSQL fails to carry out."""
 
 from __future__ import annotations
 

@@ -11,17 +11,17 @@ from broker.cluster.hint import FREE, PAYLOAD_BYTES_MAX, TOPOLOGY, Hint
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
 
-@given(number=NUMBERS, streams=st.lists(NUMBERS, max_size=3000))
-def test_payloads_carry_every_stream_once(number: int, streams: list[int]) -> None:
-    """However many streams a call touched, PostgreSQL takes each payload, and together they name each stream."""
-    payloads = Hint(FREE, number, streams).payloads()
+@given(number=NUMBERS, levels=st.lists(NUMBERS, max_size=3000))
+def test_payloads_carry_every_level_once(number: int, levels: list[int]) -> None:
+    """However many levels a call touched, PostgreSQL takes each payload, and together they name each level."""
+    payloads = Hint(FREE, number, levels).payloads()
     assert all(len(payload) <= PAYLOAD_BYTES_MAX for payload in payloads)
     hints = [Hint.from_payload(payload) for payload in payloads]
-    assert [stream for hint in hints if hint for stream in hint.streams] == streams
+    assert [level for hint in hints if hint for level in hint.levels] == levels
     assert {(hint.kind, hint.number) for hint in hints if hint} == {(FREE, number)}
 
 
-def test_a_hint_without_streams_is_one_payload() -> None:
+def test_a_hint_without_levels_is_one_payload() -> None:
     """The topology's hint has a version only."""
     assert Hint(TOPOLOGY, 12).payloads() == ["topology 12"]
 

@@ -1,4 +1,4 @@
-"""Which nodes a mailbox knows."""
+"""The nodes that a mailbox knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shared queue knows of its counts before a method asks PostgreSQL."""
+"""The counts that a shared queue knows before a method asks PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo of the overlay shows of a broker."""
+"""The figures of a broker that the demo of the overlay shows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `slotmq doctor` finds, and what it advises."""
+"""The findings of `slotmq doctor` and its advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says of alarms: each is raised once and cleared once, by its name."""
+"""Log events of alarms: each is raised once and cleared once, by its name."""
 
 from __future__ import annotations
 

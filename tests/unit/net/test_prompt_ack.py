@@ -1,4 +1,4 @@
-"""Which reads are acknowledged at once."""
+"""The choice of reads that are acknowledged at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the kernel receives ahead from a near client, and when it may receive more."""
+"""The size of the kernel's receive buffer for a near client, and when it may grow."""
 
 from __future__ import annotations
 

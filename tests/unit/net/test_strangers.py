@@ -1,4 +1,4 @@
-"""Who makes room for a newcomer: the oldest client of the busiest origin."""
+"""Making room for a new client: the oldest client of the busiest origin goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is announced of a set of patterns."""
+"""The patterns that are announced in place of a set of patterns."""
 
 from __future__ import annotations
 

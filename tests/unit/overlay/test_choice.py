@@ -1,4 +1,4 @@
-"""Which brokers of a tree node a stream goes to."""
+"""The choice of the broker of a tree node that gets a stream."""
 
 from __future__ import annotations
 

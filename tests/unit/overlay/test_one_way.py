@@ -1,4 +1,4 @@
-"""What a broker tells a neighbour over a link that carries no subscriptions."""
+"""Links that carry no subscriptions: what a broker tells the neighbour."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_numbers_that_are_lost_are_told_once() -> None:
     cut = based()
     cut.received(StreamRun(STREAM, 4, 8, 3, (), "sb", lost=True), 2, 2)
     cut.received(StreamRun(STREAM, 4, 8, 3, (), "sb", lost=True), 2, 2)
-    assert cut.gaps == [StreamGap(STREAM, 4, 8)]
+    assert cut.take_gaps() == [StreamGap(STREAM, 4, 8)]
     assert numbers(cut.received(run(9, data(9), vector={"sb": 2}), 2, 2)) == [9]
 
 
@@ -145,7 +145,7 @@ def test_a_leaf_that_was_given_up_finds_a_gap() -> None:
     """Its entry vanishes though it has bindings that have started."""
     given_up = based()
     given_up.received(run(4, VectorChange(4, {"sb": 2}, {})), 2, 2)
-    assert given_up.gaps == [StreamGap(STREAM, 4, 4)]
+    assert given_up.take_gaps() == [StreamGap(STREAM, 4, 4)]
 
 
 def test_what_waits_is_bounded() -> None:
@@ -231,7 +231,7 @@ def test_what_has_arrived_is_not_lost_with_what_was_before_it() -> None:
     cut.received(run(9, data(9), data(10)), 2, 2)
     cut.received(run(14, data(14), vector_at=12), 2, 2)  # with a vector that is not known
     assert numbers(cut.received(StreamRun(STREAM, 4, 9, 3, (), "sb", lost=True), 2, 2)) == [6, 9, 10]
-    assert cut.gaps == [StreamGap(STREAM, 4, 5), StreamGap(STREAM, 7, 8)]
+    assert cut.take_gaps() == [StreamGap(STREAM, 4, 5), StreamGap(STREAM, 7, 8)]
     assert cut.position == 10
     assert numbers(cut.received(StreamRun(STREAM, 11, 13, 3, (), "sb", lost=True), 2, 2)) == []
     assert numbers(cut.received(run(14, data(14), vector_at=12, vector={"sb": 2}), 2, 2)) == [14]

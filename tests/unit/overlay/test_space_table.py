@@ -1,4 +1,4 @@
-"""Who wants which patterns of a space, and what each neighbour is told."""
+"""The interest in the patterns of a space, and what each neighbour is told of it."""
 
 from __future__ import annotations
 

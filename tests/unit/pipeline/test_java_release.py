@@ -1,4 +1,4 @@
-"""Which versions of Java Spark can use, judged by the version that a Java reports."""
+"""The versions of Java that Spark can use, by the version that a Java reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queues get a message by a topology, and by which bindings."""
+"""The queues that get a message by a topology, and the bindings that decide it."""
 
 from __future__ import annotations
 

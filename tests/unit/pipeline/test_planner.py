@@ -1,4 +1,4 @@
-"""Which slots a read takes, and how they are divided into tasks; without Spark."""
+"""The slots that a read takes, and their division into tasks; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bindings of a topology are redundant."""
+"""Redundant bindings of a topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands find their user's Spark server, and how it knows that it is unused; without Spark."""
+"""The files of a Spark server: its user's commands find it by them, and it knows when it is unused; without Spark."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from broker.routing.pattern import BindingKeyError, PatternLimits
 @pytest.mark.parametrize("type", [kind for kind in EXCHANGE_TYPES if kind != "x-delayed-message"])
 def test_a_delayed_exchange_routes_as_its_argument_says(type: str) -> None:
     """A delayed exchange reports the delayed type and routes by its x-delayed-type."""
-    arguments = {"x-delayed-type": type}
+    arguments = {"x-delayed-type": type, "x-cache-size": 1}
     exchange = make_exchange("x", "x-delayed-message", arguments=arguments)
-    plain = make_exchange("x", type)
+    plain = make_exchange("x", type, arguments=arguments)
     assert exchange.type == "x-delayed-message"
     assert exchange.delayed
     assert not plain.delayed

@@ -11,11 +11,11 @@ import pytest
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
-from broker.routing.exchange_types import make_exchange
+from broker.routing.exchange_types import DELAYED_TYPE, EXCHANGE_TYPES, make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits, parse_pattern
 from broker.routing.router import Router
 
-KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random")
+KINDS = tuple(kind for kind in EXCHANGE_TYPES if kind != DELAYED_TYPE)
 KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c")
 PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
 
@@ -52,7 +52,7 @@ def matches(pattern: str, key: str) -> bool:
 
 def exchange_of(kind: str) -> Exchange:
     """Return an exchange with a small route cache and one destination for some keys."""
-    exchange = make_exchange("x", kind, cache_limits=CacheLimits(entries=4))
+    exchange = make_exchange("x", kind, arguments={"x-cache-size": 1}, cache_limits=CacheLimits(entries=4))
     exchange.bind(Target("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a.b"), {})
     return exchange
 

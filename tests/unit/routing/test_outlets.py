@@ -10,11 +10,11 @@ import pytest
 
 from broker.routing.cache import CacheLimits
 from broker.routing.exchange import PATTERNS_AT_ONCE, Exchange
-from broker.routing.exchange_types import make_exchange
+from broker.routing.exchange_types import DELAYED_TYPE, EXCHANGE_TYPES, make_exchange
 from broker.routing.pattern import parse_pattern
 from broker.routing.router import Router
 
-KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random")
+KINDS = tuple(kind for kind in EXCHANGE_TYPES if kind != DELAYED_TYPE)
 KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c", "$a.b")
 PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
 
@@ -66,7 +66,7 @@ def reached(router: Router, exchange: Exchange, key: str) -> set[str]:
 def test_outlet_takes_what_its_patterns_match_on_every_type(kind: str, dialect: str) -> None:
     """Patterns come and go while routes are cached; the other destinations stay the same."""
     random = Random(5)
-    arguments = {"x-topic-dialect": dialect} if kind == "topic" else {}
+    arguments = {"x-topic-dialect": dialect} if kind == "topic" else {"x-cache-size": 1}
     exchange = make_exchange("x", kind, arguments=arguments, cache_limits=CacheLimits(entries=4))
     exchange.bind(Target("bound"), {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "a"), {})
     router = Router({"x": exchange}.get)

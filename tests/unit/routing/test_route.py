@@ -1,4 +1,4 @@
-"""How routes end."""
+"""The end of routes."""
 
 from broker.routing.route import Route
 

@@ -1,4 +1,4 @@
-"""Which patterns match which keys, from tests, specifications, articles and issues of other brokers."""
+"""Patterns and the keys that they match, from tests, specifications, articles and issues of other brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bridge asks for, derived from what it is asked for."""
+"""The interest that a bridge announces, derived from that of its subscribers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import { binding, bindingTable } from "./exchange.js";
 
 const UNACKED_MAX = 500; // those that are held longest
 const DETAILS = [
-  "vhost", "type", "durable", "auto_delete", "exclusive", "node", "idle_since", "messages_ram", "messages_persistent", "message_bytes", "messages_by_priority",
+  "vhost", "type", "durable", "auto_delete", "exclusive", "node", "idle_since", "messages_ram", "messages_persistent", "message_bytes", "messages_by_priority", "duplicates_dropped",
   "arguments", "policy", "operator_policy", "effective_policy_definition",
 ].join(",");
 const TRUNCATE = 65_536; // bytes of a body that the page asks for
@@ -120,7 +120,7 @@ export async function detailsTab(view, { words }, box, signal) {
     h(
       "div",
       { class: "columns-2" },
-      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", yesNo(one.durable)], ["Auto-delete", yesNo(one.auto_delete)], ["Exclusive", yesNo(one.exclusive)], ["Node", one.node], ["Idle since", one.idle_since ?? null], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)], ["Bytes of bodies", bytes(one.message_bytes)], ...(one.type === "quorum" ? [["Ready by priority", byPriority(one.messages_by_priority)]] : [])])),
+      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", yesNo(one.durable)], ["Auto-delete", yesNo(one.auto_delete)], ["Exclusive", yesNo(one.exclusive)], ["Node", one.node], ["Idle since", one.idle_since ?? null], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)], ["Bytes of bodies", bytes(one.message_bytes)], ...(one.type === "quorum" ? [["Ready by priority", byPriority(one.messages_by_priority)]] : []), ...(one.duplicates_dropped ? [["Duplicates dropped", count(one.duplicates_dropped)]] : [])])),
       card("Arguments and policies", facts([...Object.entries(one.arguments), ["Policy", orNone(one.policy)], ["Operator policy", orNone(one.operator_policy)], ...Object.entries(one.effective_policy_definition).map(([name, set]) => [`by policy: ${name}`, value(set)])])),
     ),
   );

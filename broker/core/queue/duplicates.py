@@ -1,0 +1,78 @@
+"""Deduplication: which values of the header x-deduplication-header the messages of a queue have.
+
+Source: the plugin rabbitmq-message-deduplication.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Final
+
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Message
+from broker.routing.memory_exchange import DEDUPLICATION_HEADER
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
+
+__all__ = ["Duplicates", "digest_of", "value_digest", "value_of"]
+
+_OCTETS: Final = bytes([len(DEDUPLICATION_HEADER)]) + DEDUPLICATION_HEADER.encode()
+SWEEP_MIN: Final = 1024  # entries
+
+_Entry = tuple[Slot, int, int | None]
+
+
+def value_digest(value: Any) -> bytes:
+    """Return 16 octets that stand for a value of the header, with its type."""
+    return blake2b(f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def value_of(message: Message) -> Any:
+    """Return the value of the header of a message, None if it has none."""
+    return HeaderFields(message.header).headers.get(DEDUPLICATION_HEADER) if _OCTETS in message.header else None
+
+
+def digest_of(message: Message) -> bytes | None:
+    """Return what stands for the header of a message, None if it has none."""
+    value = value_of(message)
+    return None if value is None else value_digest(value)
+
+
+class Duplicates:
+    """Remembers where in a queue the message with each value of the header lies.
+
+    A look there tells whether the message still waits, or a consumer has it. So nothing has to be done when messages
+    are settled, dropped, expired or purged.
+    Units: ``dropped`` is how many messages the queue did not take.
+    Invariant: entries of messages that are gone are removed when they are as many as the others.
+    Cost: some 250 bytes for each message with the header.
+    """
+
+    __slots__ = ("_entries", "_sweep_at", "dropped")
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, _Entry] = {}
+        self._sweep_at = SWEEP_MIN
+        self.dropped = 0
+
+    def knows(self, digest: bytes, now_ms: int) -> bool:
+        """Return whether a message with this value is in the queue and has not expired."""
+        entry = self._entries.get(digest)
+        return entry is not None and _waits(entry, now_ms)
+
+    def note(self, digest: bytes, slot: Slot, index: int, expires_ms: int | None, now_ms: int) -> None:
+        """Note the place of a message that the queue has taken."""
+        entries = self._entries
+        if len(entries) >= self._sweep_at:
+            entries = self._entries = {key: entry for key, entry in entries.items() if _waits(entry, now_ms)}
+            self._sweep_at = max(SWEEP_MIN, 2 * len(entries))
+        entries[digest] = (slot, index, expires_ms)
+
+    def count_dropped(self) -> None:
+        """Count a message that the queue did not take."""
+        self.dropped += 1
+
+
+def _waits(entry: _Entry, now_ms: int) -> bool:
+    slot, index, expires_ms = entry
+    return slot.tenure is not Tenure.DELETED and index not in slot.acks and (expires_ms is None or expires_ms > now_ms)

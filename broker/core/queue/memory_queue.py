@@ -1,0 +1,73 @@
+"""The memories of exchanges: queues of the broker's own in which an exchange keeps what it has seen.
+
+They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first.
+"""
+
+from __future__ import annotations
+
+from broker.amqp.header_facts import NO_PRIORITY, plain_facts
+from broker.amqp.header_writer import encode_header
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
+from broker.core.queue.duplicates import value_digest
+from broker.core.queue.queue import Queue
+from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
+
+__all__ = ["HistoryQueue", "SeenQueue"]
+
+
+class HistoryQueue(Queue):
+    """The last messages of an exchange. Nothing expires here."""
+
+    __slots__ = ()
+
+    kept = True
+    is_tap = True
+    holds = "the history of an exchange"
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return None."""
+        return None
+
+
+class SeenQueue(Queue):
+    """The values that an exchange has seen in the header x-deduplication-header.
+
+    Each is a message whose body is its digest, and which expires when the value is forgotten.
+    """
+
+    __slots__ = ()
+
+    kept = True
+    is_tap = True
+    holds = "what an exchange has seen"
+
+    def stops(self, value: object) -> bool:
+        """Return whether the exchange has seen a value and still remembers it; then a message is counted as dropped."""
+        return self._stops(value_digest(value))
+
+    def repeats(self, message: Message) -> bool:
+        """Return True: messages do not enter, only what `noted` returns."""
+        return True
+
+    def noted(self, message: Message) -> Message:
+        """Return the message to keep in place of one that the exchange lets through."""
+        headers = HeaderFields(message.header).headers
+        ttl_ms = cache_ttl_ms(headers)
+        properties: dict[str, object] = {"delivery_mode": 2}
+        if ttl_ms is not None:
+            properties["expiration"] = str(ttl_ms)
+        body = value_digest(headers.get(DEDUPLICATION_HEADER))
+        header = encode_header(properties, len(body))
+        facts = plain_facts(True, NO_PRIORITY, ttl_ms)
+        charge = OVERHEAD_BYTES + len(header) + len(body)
+        return Message(Envelope("", self.name), header, body, charge, facts, message.timestamp_ms)
+
+    def digest(self, message: Message) -> bytes | None:
+        """Return the digest of the value that a message stands for."""
+        return message.body
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return when a value is forgotten; a time in its message counts in place of that of the exchange."""
+        own_ms = message.facts.expiration_ms
+        return super().expires_ms(message) if own_ms is None else message.timestamp_ms + own_ms

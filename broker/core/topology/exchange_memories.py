@@ -1,0 +1,101 @@
+"""The memories of exchanges: make and delete their queues, and give a history to what is bound later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Message
+from broker.core.postponed import Postponed
+from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.queue.level import Level
+from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
+from broker.routing.exchange import Exchange
+from broker.routing.memory_exchange import MemoryExchange
+from broker.slots.slot import Slot
+
+if TYPE_CHECKING:
+    from broker.core.topology.exchanges import Exchanges
+    from broker.core.topology.queues import Queues
+
+__all__ = ["ExchangeMemories"]
+
+
+class HistoryOnDisk(Postponed):
+    """A bind that waits until a slot of the history is in memory."""
+
+    def __init__(self, read: Callable[[Level, Slot, Callable[[], None]], None], level: Level, slot: Slot) -> None:
+        super().__init__()
+        self._read = read
+        self._level = level
+        self._slot = slot
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Read the slot."""
+        self._read(self._level, self._slot, then)
+
+
+class ExchangeMemories:
+    """Opens and closes the memories of the exchanges of a vhost."""
+
+    __slots__ = ("_exchanges", "_ports", "_poster", "_queues")
+
+    def __init__(self, exchanges: Exchanges, queues: Queues, poster: Poster, ports: QueuePorts[Level, Queue]) -> None:
+        self._exchanges = exchanges
+        self._queues = queues
+        self._poster = poster
+        self._ports = ports
+
+    def open(self, exchange: MemoryExchange) -> None:
+        """Give an exchange its memory, made now or found."""
+        name, durable = exchange.memory_prefix + exchange.name, exchange.durable and exchange.lasts
+        queue = self._queues.add_memory(name, dict(exchange.memory_arguments), durable=durable)
+        exchange.remember_in(queue, queue.stops if isinstance(queue, SeenQueue) else None)
+
+    def close(self, exchange: MemoryExchange) -> None:
+        """Delete the memory of a deleted exchange."""
+        if isinstance(exchange.memory, Queue):
+            self._queues.drop(exchange.memory)
+
+    def restored(self) -> None:
+        """Open the memories after a start, and drop those whose exchange is gone."""
+        for exchange in list(self._exchanges.values()):
+            if isinstance(exchange, MemoryExchange):
+                self.open(exchange)
+        known = {exchange.memory for exchange in self._exchanges.values() if isinstance(exchange, MemoryExchange)}
+        for queue in list(self._queues.values()):
+            if isinstance(queue, (HistoryQueue, SeenQueue)) and queue not in known:
+                self._queues.drop(queue)
+
+    def prepare(self, source: Exchange) -> None:
+        """Have the history of an exchange in memory before something is bound to it. Raises: Postponed."""
+        queue = source.memory if isinstance(source, MemoryExchange) else None
+        if isinstance(queue, HistoryQueue):
+            for slot in queue.level.manager.slots.values():
+                if slot.contents is None:
+                    raise HistoryOnDisk(self._ports.read, queue.level, slot)
+
+    def replay(self, source: Exchange, destination: Queue | Exchange) -> None:
+        """Give the history of an exchange to what was bound to it."""
+        queue = source.memory if isinstance(source, MemoryExchange) else None
+        if not isinstance(queue, HistoryQueue):
+            return
+        now_ms = self._ports.clock.now_ms
+        history: list[Message] = []
+        for slot in queue.level.manager.slots.values():
+            assert slot.contents is not None
+            history += [slot.contents[index] for index in slot.ready_indexes()]
+        for message in history:
+            queues = (destination,) if isinstance(destination, Queue) else self._routed(destination, message)
+            if queues:
+                header, body = message.header, message.body
+                charge = charge_bytes(header, body, len(queues))
+                copy = Message(message.envelope, header, body, charge, message.facts, now_ms)
+                self._poster.post(copy, queues)
+
+    def _routed(self, exchange: Exchange, message: Message) -> tuple[Queue, ...]:
+        router = self._exchanges.router
+        return router.queues(exchange, [message.envelope.key], HeaderFields(message.header))
