@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that go in one turn
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses go in one turn
 HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
 
 
@@ -74,6 +75,11 @@ class PublishCaches:
         """Drop every entry, because something has changed on which entries depend besides their routes."""
         for cache in self._by_user.values():
             cache.drop_all()
+
+    def forget_misses(self) -> None:
+        """Free what only decides whether a publish is admitted."""
+        for cache in self._by_user.values():
+            cache.forget_misses()
 
     def end(self) -> None:
         """Drop the caches, because the vhost is deleted."""
@@ -297,6 +303,15 @@ class Vhost:
 
     def _begin_sweep(self) -> None:
         self.sweep.begin(self.queues, self.exchanges)
+
+    def forget_misses(self) -> Iterator[None]:
+        """Free, in steps, what only decides whether caches admit a key."""
+        self.publish_caches.forget_misses()
+        self.router.forget_misses()
+        for number, exchange in enumerate(list(self.exchanges.values()), 1):
+            exchange.forget_misses()
+            if number % FORGOTTEN_AT_ONCE == 0:
+                yield
 
     def _resolve_again(self) -> None:
         self.publish_caches.drop_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -316,6 +316,12 @@ class Engine(TurnEngine):
                 self._settled.pop().log_settlements()
             await self.checkpointer.take(clean=True)
         self.close(clean=True)
+
+    def free_computed(self) -> Iterator[None]:
+        """Free, in steps, what is computed again when it is needed, and the tables of sets that have become small."""
+        self.workers.shrink()
+        yield
+        yield from self.vhost.forget_misses()
 
     async def finish_sliced(self) -> None:
         """Finish what takes several turns, in as many steps of the loop."""

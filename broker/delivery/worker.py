@@ -67,6 +67,10 @@ class Worker(QueueWorker["Queue"]):
         """Report deliveries to the firehose, or stop it."""
         self.firehose = firehose
 
+    def shrink(self) -> None:
+        """Give the set of queues a table of its size: it never shrinks by itself."""
+        self.queues = set(self.queues)
+
     def wake(self, queue: Queue) -> None:
         """Serve the queue in this loop turn."""
         if not queue.awake:
@@ -323,6 +327,11 @@ class Workers:
         """Forget a queue that was deleted."""
         for worker in self.workers:
             worker.queues.discard(queue)
+
+    def shrink(self) -> None:
+        """Shrink the sets from which queues were deleted."""
+        for worker in self.workers:
+            worker.shrink()
 
     def share(self, session: ChannelConsumers) -> None:
         """Serve the queues of a channel whose consumers share a prefetch in the next turn, before all others."""

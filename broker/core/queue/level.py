@@ -555,7 +555,7 @@ class Level:
         store = self._ports.store
         for segment in slot.segments:
             (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
-        if slot.logged:
+        if slot.logged and not self.deleted:  # else all entries go together
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
 
 
