@@ -300,7 +300,7 @@ def test_a_lost_store_retires_nobody() -> None:
     slot = office.queue("q", 3).level.manager.front()
     assert slot is not None
     slot.contents = None  # the message must be read
-    before = list(office.workers.workers)
+    before = office.workers.workers
     with pytest.raises(StoreFailed):
         office.workers.turn()
     assert office.workers.workers == before
@@ -313,9 +313,9 @@ def test_who_has_delivered_goes_last() -> None:
     for name, messages in (("a", 0), ("b", 5), ("c", 0)):
         office.queue(name, messages)
     office.workers.turn()
-    assert office.workers.workers == [one, three, two]
+    assert office.workers.workers == (one, three, two)
     office.workers.turn()
-    assert office.workers.workers == [one, three, two]
+    assert office.workers.workers == (one, three, two)
 
 
 def test_a_turn_has_an_end() -> None:
