@@ -116,6 +116,10 @@ class PublishTally:
         """Count a mandatory message that was returned."""
         self.return_unroutable += 1
 
+    def count_lost(self) -> None:
+        """Count a message that a limit refused, of which its publisher does not hear."""
+        self.lost += 1
+
     def add(self, other: PublishTally) -> None:
         """Add the counts of another tally."""
         self.publish += other.publish
@@ -192,8 +196,8 @@ class ChannelPublishes(PublishTally):
 
     def lose(self) -> None:
         """Count a message that a limit refused, of which its publisher does not hear."""
-        self.lost += 1
-        self._vhost.lost += 1
+        for tally in (self, self._vhost):
+            tally.count_lost()
 
     def confirmed(self, count: int) -> None:
         """Count publishes that were acknowledged to the publisher. HOT."""
