@@ -15,7 +15,7 @@ from pamqp import commands
 from broker.amqp.channel import Channel
 from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
 from broker.amqp.channel_session import ChannelSession
-from broker.amqp.codec import decode_method
+from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import (
     ANSWER,
@@ -166,6 +166,11 @@ class Connection(ConnectionOutput):
         """Return how many of the bytes processed so far used up no budget, because they belong to large bodies."""
         return self._cutter.spared_bytes
 
+    @property
+    def protocol(self) -> str:
+        """The protocol, in RabbitMQ's words."""
+        return "AMQP 0-9-1"
+
     def has_capability(self, name: str) -> bool:
         """Return whether the client announced the capability."""
         announced = self.client_properties.get("capabilities")
@@ -266,6 +271,10 @@ class Connection(ConnectionOutput):
             self._close(error)
         elif faulty.state is CHANNEL_OPEN:
             self._guard(lambda: faulty.begin_closing(error))
+
+    def last_words(self, error: ProtocolError) -> bytes:
+        """Return the octets that tell the client of an error that ends the broker."""
+        return encode_method(0, commands.Connection.Close(error.reply_code, error.reply_text, 0, 0))
 
     def admit(self) -> None:
         """Admit the user, also when the decision came after a hold, and propose limits."""
