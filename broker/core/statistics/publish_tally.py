@@ -116,6 +116,10 @@ class PublishTally:
         """Count a mandatory message that was returned."""
         self.return_unroutable += 1
 
+    def lose(self) -> None:
+        """Count a message that a limit refused, of which its publisher does not hear."""
+        self.lost += 1
+
     def add(self, other: PublishTally) -> None:
         """Add the counts of another tally."""
         self.publish += other.publish
@@ -191,9 +195,9 @@ class ChannelPublishes(PublishTally):
             tally.count_returned()
 
     def lose(self) -> None:
-        """Count a message that a limit refused, of which its publisher does not hear."""
-        self.lost += 1
-        self._vhost.lost += 1
+        """Count a lost message for the channel and its vhost."""
+        super().lose()
+        self._vhost.lose()
 
     def confirmed(self, count: int) -> None:
         """Count publishes that were acknowledged to the publisher. HOT."""
