@@ -16,6 +16,7 @@ from pika.exceptions import UnroutableError
 from broker.cli.control_client import ask
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.in_process import client_of, queue_of, running_broker
 from tests.integration.pika.conversation import channel_closed, drain, parameters, ready
 
 KIND: Final = "x-message-deduplication"
@@ -198,6 +199,21 @@ async def test_values_are_forgotten_after_their_time() -> None:
         assert [await publish("a"), await publish("b")] == [4, 5]
         assert (await own.get()).headers[HEADER] in ("a", b"a")
         assert broker.queue("own").ready == 1
+
+
+async def test_a_value_is_logged_after_its_message(tmp_path: Path) -> None:
+    """A crash between the two lets a publisher that sends again through, so that nothing is lost."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        exchange: Any = await channel.declare_exchange("x", "x-message-deduplication", durable=True, arguments=DISK)
+        queue = await channel.declare_queue("q", durable=True)
+        await queue.bind(exchange)
+        await exchange.publish(aio_pika.Message(b"", headers={HEADER: "a"}, delivery_mode=2), "")
+        places = []
+        for name in ("q", "amq.deduplication.x"):
+            contents = queue_of(broker, name).level.manager.open.contents
+            assert contents is not None
+            places.append(contents[0].position)
+        assert 0 < places[0] < places[1]
 
 
 @pytest.mark.parametrize(
