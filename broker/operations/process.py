@@ -85,7 +85,7 @@ def status(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> dict[str, 
         "vhosts": len(vhosts),
         "vhosts_down": [{"vhost": name, "reason": offline.reason} for name, offline in sorted(vhosts.offline.items())],
         "queues_recovered": [
-            {"vhost": name, "queue": queue.name, "messages": queue.ready + queue.unacked}
+            {"vhost": name, "queue": queue.name, "messages": queue.waiting + queue.unacked}
             for name, vhost in vhosts.items()
             for queue in vhost.queues.values()
             if queue.recovered

@@ -116,7 +116,7 @@ class PublishTally:
         """Count a mandatory message that was returned."""
         self.return_unroutable += 1
 
-    def lose(self) -> None:
+    def count_lost(self) -> None:
         """Count a message that a limit refused, of which its publisher does not hear."""
         self.lost += 1
 
@@ -195,9 +195,9 @@ class ChannelPublishes(PublishTally):
             tally.count_returned()
 
     def lose(self) -> None:
-        """Count a lost message for the channel and its vhost."""
-        super().lose()
-        self._vhost.lose()
+        """Count a message that a limit refused, of which its publisher does not hear."""
+        for tally in (self, self._vhost):
+            tally.count_lost()
 
     def confirmed(self, count: int) -> None:
         """Count publishes that were acknowledged to the publisher. HOT."""
