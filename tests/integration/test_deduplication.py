@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from pika.exceptions import UnroutableError
 from broker.cli.control_client import ask
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.deadline import wait_until
+from tests.in_process import client_of, queue_of, running_broker
 from tests.integration.pika.conversation import channel_closed, drain, parameters, ready
 
 KIND: Final = "x-message-deduplication"
@@ -175,6 +178,23 @@ def test_a_fanout_to_a_thousand_queues_is_deduplicated(broker_process: BrokerPro
         assert (ready(channel, "q0"), ready(channel, "q999")) == (3, 1)
 
 
+def test_a_message_that_waits_for_its_time_is_known(broker_process: BrokerProcess) -> None:
+    """While it is held, after kill -9, and once it is ready."""
+    address = broker_process.start().address
+    ask(broker_process.folder, "set_policy", name="p", pattern="q", definition={"hold-until-header": "eta"})
+    eta = (datetime.now(UTC) + timedelta(seconds=6)).isoformat()
+    with channel_of(address) as channel:
+        channel.queue_declare("q", durable=True, arguments={KIND: True})
+        send(channel, "", "q", "a", "a", eta=eta)
+    with channel_of(broker_process.restart().address) as channel:
+        send(channel, "", "q", "a", "b")
+        (row,) = ask(broker_process.folder, "list_queues")
+        assert (row["messages_ready"], row["messages"], row["duplicates_dropped"]) == (1, 2, 1)
+        wait_until(lambda: ready(channel, "q") == 2, "its time")
+        send(channel, "", "q", "a")
+        assert sorted(drain(channel, "q")) == [b"a", b"b"]
+
+
 async def test_values_are_forgotten_after_their_time() -> None:
     """The time of the exchange, or that of the message; a message that expires in a queue makes room for another."""
     async with Broker() as broker, await aio_pika.connect(broker.url) as connection:
@@ -198,6 +218,21 @@ async def test_values_are_forgotten_after_their_time() -> None:
         assert [await publish("a"), await publish("b")] == [4, 5]
         assert (await own.get()).headers[HEADER] in ("a", b"a")
         assert broker.queue("own").ready == 1
+
+
+async def test_a_value_is_logged_after_its_message(tmp_path: Path) -> None:
+    """A crash between the two lets a publisher that sends again through, so that nothing is lost."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        exchange: Any = await channel.declare_exchange("x", "x-message-deduplication", durable=True, arguments=DISK)
+        queue = await channel.declare_queue("q", durable=True)
+        await queue.bind(exchange)
+        await exchange.publish(aio_pika.Message(b"", headers={HEADER: "a"}, delivery_mode=2), "")
+        places = []
+        for name in ("q", "amq.deduplication.x"):
+            contents = queue_of(broker, name).level.manager.open.contents
+            assert contents is not None
+            places.append(contents[0].position)
+        assert 0 < places[0] < places[1]
 
 
 @pytest.mark.parametrize(

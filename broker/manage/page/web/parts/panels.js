@@ -105,7 +105,7 @@ export function features(row) {
   if (row.auto_delete) add("AD", "auto-delete: goes with its last consumer or binding");
   if (row.exclusive) add("Excl", "exclusive: of one connection");
   if (row.internal) add("I", "internal: clients cannot publish to it");
-  const known = { "x-message-ttl": "TTL", "x-expires": "Exp", "x-max-length": "Lim", "x-max-length-bytes": "LimB", "x-max-priority": "Pri", "x-dead-letter-exchange": "DLX", "x-dead-letter-routing-key": "DLK", "x-single-active-consumer": "SAC", "x-overflow": "Ovfl", "x-delivery-limit": "DL", "alternate-exchange": "AE" };
+  const known = { "x-message-ttl": "TTL", "x-expires": "Exp", "x-max-length": "Lim", "x-max-length-bytes": "LimB", "x-max-priority": "Pri", "x-dead-letter-exchange": "DLX", "x-dead-letter-routing-key": "DLK", "x-single-active-consumer": "SAC", "x-overflow": "Ovfl", "x-delivery-limit": "DL", "x-message-deduplication": "Dedup", "alternate-exchange": "AE" };
   for (const [name, set] of Object.entries(row.arguments ?? {})) add(known[name] ?? name, `${name}: ${text(set)}`);
   if (row.policy) add(row.policy, `policy: ${row.policy}`, "accent");
   if (row.operator_policy) add(row.operator_policy, `operator policy: ${row.operator_policy}`, "accent");

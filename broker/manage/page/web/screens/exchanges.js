@@ -13,7 +13,7 @@ import { inVhost, reader } from "../parts/reader.js";
 import { table } from "../parts/table.js";
 import { toast } from "../parts/toast.js";
 
-const NEEDED = { "x-delayed-message": { "x-delayed-type": "topic" } }; // arguments without which a type is refused
+const NEEDED = { "x-delayed-message": { "x-delayed-type": "topic" }, "x-message-deduplication": { "x-cache-size": 100000 } }; // arguments without which a type is refused
 
 export const exchanges = { path: "exchanges", title: "Exchanges", key: "e", group: "Topology", open };
 
