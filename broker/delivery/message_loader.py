@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.amqp.content_header import HeaderFacts, facts_of
-from broker.core.message.delay import held
+from broker.core.message.delay import HeldMessage
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.store.reading import Maker
 from broker.store.record import DUE, TARGET, TARGET_BYTES, route_names
@@ -58,7 +58,7 @@ class MessageLoader(Maker[Message]):
         header, facts, charge = known
         message = Message(envelope, header, block[body_at:stop], charge + stop - body_at, facts, timestamp_ms)
         if route_at - targets_at > TARGET_BYTES and (due_ms := _due_ms(block[targets_at:route_at])):
-            message = held(message, due_ms)
+            message = HeldMessage(message, due_ms)
         message.recorded(position, size)
         return message
 

@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.core.message.message import Message
 
-__all__ = ["DELAY_MAX_MS", "RECEIVED", "HeldMessage", "delay_of", "due_ms_of", "held"]
+__all__ = ["DELAY_MAX_MS", "RECEIVED", "HeldMessage", "delay_of", "due_ms_of"]
 
 RECEIVED: Final = "x-slotmq-received"  # while a message waits: another broker of the overlay published it
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
@@ -24,16 +24,12 @@ class HeldMessage(Message):
 
     __slots__ = ("due_ms",)
 
-    due_ms: int
-
-
-def held(message: Message, due_ms: int) -> HeldMessage:
-    """Return a message as a holding level has it, without a record."""
-    made = HeldMessage(
-        message.envelope, message.header, message.body, message.charge, message.facts, message.timestamp_ms
-    )
-    made.due_ms = due_ms
-    return made
+    def __init__(self, message: Message, due_ms: int) -> None:
+        """Copy a message without its record."""
+        super().__init__(
+            message.envelope, message.header, message.body, message.charge, message.facts, message.timestamp_ms
+        )
+        self.due_ms = due_ms
 
 
 def delay_of(value: Any) -> int | None:

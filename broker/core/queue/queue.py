@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from broker.core.arguments import queue_type
-from broker.core.message.delay import HeldMessage, held
+from broker.core.message.delay import HeldMessage
 from broker.core.message.due_header import Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
@@ -335,7 +335,7 @@ class Queue(LevelOwner):
         self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
     ) -> None:
         """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
-        waiting = held(message, due_ms)
+        waiting = HeldMessage(message, due_ms)
         slot, index = self.hold().keep(waiting, due_ms, number, returns)
         if self.duplicates is not None:
             self.note_at(slot, index, waiting)
