@@ -148,6 +148,8 @@ class Pager:
         over = self.resident_bytes > self.budget_bytes
         if over and not self._candidates:
             self._candidates = self._rank()
+        elif self.resident_bytes <= self.budget_bytes * RELIEF:
+            self._candidates = []  # they may be deleted by now
         self.pressed = over or self._may_leave()
 
     def turn(self) -> bool:

@@ -60,11 +60,11 @@ CONSUMER: Final = (
 )
 CONNECTION: Final = (
     *("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "host", "port", "ssl", "frame_max"),
-    *("channel_max", "timeout", "recv_oct", "send_oct", "connection_name", "client_properties"),
+    *("channel_max", "timeout", "recv_oct", "send_oct", "publishes_lost", "connection_name", "client_properties"),
 )
 CHANNEL: Final = (
     *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),
-    *("global_prefetch_count", "confirm", "transactional"),
+    *("global_prefetch_count", "confirm", "transactional", "publishes_lost"),
 )
 USER: Final = ("name", "tags", "of_settings", "limits")
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
@@ -96,16 +96,19 @@ def _of_vhosts(rows: Callable[[Vhost], Iterable[Row]], tag: str = ADMINISTRATOR)
 
 async def list_queues(broker: OperatedBroker, asked: ListQueues, _asker: Asker) -> list[Row]:
     """List the queues."""
-    found = {(v.name, queue.number): (v, queue) for v in broker.vhosts(asked.vhost) for queue in v.queues.values()}
-    rates: dict[tuple[str, int], Rates] = {}
+    found = [(vhost, queue) for vhost in broker.vhosts(asked.vhost) for queue in vhost.queues.values()]
+    rates: list[Rates | None] = []
     if asked.rates:
-        rates = await broker.listed_rates.measure({key: queue for key, (_vhost, queue) in found.items()})
-    await count_all([queue for _vhost, queue in found.values()])
-    rows = await gather(queue_listed(vhost, queue) for vhost, queue in found.values())
-    for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
-        if key in rates:
-            row.update({f"{kind}_rate": rate for kind, rate in rates[key]._asdict().items()})
-        if asked.bytes:
+        keys = [(vhost.name, queue.number) for vhost, queue in found]
+        measured = await broker.listed_rates.measure({key: queue for key, (_, queue) in zip(keys, found, strict=True)})
+        rates = [measured.get(key) for key in keys]
+    await count_all([queue for _vhost, queue in found])
+    rows = await gather(queue_listed(vhost, queue) for vhost, queue in found)
+    for row, rate in zip(rows, rates, strict=False):
+        if rate is not None:
+            row.update({f"{kind}_rate": value for kind, value in rate._asdict().items()})
+    if asked.bytes:
+        for row, (_vhost, queue) in zip(rows, found, strict=True):
             row.update(bytes_fields(await count_bytes(queue)))
     return rows
 

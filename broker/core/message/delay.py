@@ -25,7 +25,7 @@ class HeldMessage(Message):
     __slots__ = ("due_ms",)
 
     def __init__(self, message: Message, due_ms: int) -> None:
-        """Copy a message without its record."""
+        """Hold a copy of a message, which has no record yet."""
         super().__init__(
             message.envelope, message.header, message.body, message.charge, message.facts, message.timestamp_ms
         )

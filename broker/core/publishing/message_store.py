@@ -36,9 +36,16 @@ class Targets(ResolvedPublish):
 
     def __init__(self, levels: tuple[Level, ...], route: Route = UNROUTED) -> None:
         super().__init__(route)
+        self.levels = levels
+        only = levels[0] if len(levels) == 1 else None
+        if only is not None:  # as most; what follows would be the same, and cost five times as much
+            self.durable = levels if only.durable else ()
+            self.transient = () if only.durable else levels
+            self.persisting = levels if only.persists_all else ()
+            self.passing = () if only.persists_all else levels
+            return
         durable = tuple([level for level in levels if level.durable])
         persisting = tuple([level for level in durable if level.persists_all])
-        self.levels = levels
         self.durable = levels if len(durable) == len(levels) else durable  # mostly they are the same
         self.transient = tuple([level for level in levels if not level.durable]) if durable else levels
         self.persisting = persisting

@@ -59,6 +59,7 @@ class Level:
         "_pending",
         "_ports",
         "_recorder",
+        "_told_dropped",
         "before_next",
         "deleted",
         "durable",
@@ -92,6 +93,7 @@ class Level:
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.priority = priority
         self.returning: list[tuple[int, int, Slot, Sequence[int], bool]] = []
+        self._told_dropped = False  # that poisoned messages are dropped
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -279,14 +281,23 @@ class Level:
     @property
     def _keeps_poisoned(self) -> bool:
         """Whether messages that exceed the delivery limit go to the queue of poisoned ones."""
+        return self._wants_poisoned and can_keep_poisoned(self.queue.name)
+
+    @property
+    def _wants_poisoned(self) -> bool:
+        """Whether messages that exceed the delivery limit are to be kept."""
         keep = self.queue.rules.keep_poisoned
-        return (self._ports.keep_poisoned if keep is None else keep) and can_keep_poisoned(self.queue.name)
+        return self._ports.keep_poisoned if keep is None else keep
 
     def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
         """Dead-letter messages whose deliveries failed too often, or keep them as poisoned ones."""
         if self.queue.rules.dead_letter_exchange is None and self._keeps_poisoned:
             self._ports.with_poisoned(poisoned_name(self.queue.name), partial(self._bury_poisoned, slot, worn))
         else:
+            if self.queue.rules.dead_letter_exchange is None and self._wants_poisoned and not self._told_dropped:
+                self._told_dropped = True
+                name = poisoned_name(self.queue.name)
+                _log.error("poisoned.dropped", queue=self.queue.name, reason=f"the name '{name}' is too long")
             self.dead_letter_in_turn(slot, worn, POISON)
 
     def _bury_poisoned(self, slot: Slot, worn: Sequence[int]) -> None:
@@ -544,7 +555,7 @@ class Level:
         store = self._ports.store
         for segment in slot.segments:
             (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
-        if slot.logged:
+        if slot.logged and not self.deleted:  # else all entries go together
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
 
 

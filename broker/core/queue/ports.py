@@ -64,6 +64,10 @@ class LevelPorts(Generic[S]):
     def __post_init__(self) -> None:
         self.sliced = SlicedWork(self.clock, self.deadlines)
 
+    def take_settings(self, *, keep_poisoned: bool) -> None:
+        """Apply changed settings."""
+        self.keep_poisoned = keep_poisoned
+
 
 @dataclass(slots=True, kw_only=True)
 class QueuePorts(LevelPorts[S], Generic[S, Q]):

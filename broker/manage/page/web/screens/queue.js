@@ -4,6 +4,7 @@ import { button, h, icon, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
 import { chart } from "../parts/chart.js";
 import { count, many, moment, rate, short } from "../parts/format.js";
+import { draining, mayDrain } from "../parts/draining.js";
 import { segments } from "../parts/form.js";
 import { History, SPANS } from "../parts/history.js";
 import { menu } from "../parts/menu.js";
@@ -118,6 +119,7 @@ async function open(view) {
     menu("More", icon("more"), [
       { label: "Move messages…", press: after(() => moving(row)) },
       { label: "Release delayed messages…", press: after(() => releasing(row)) },
+      ...(mayDrain() ? [{ label: "Drain consumers…", press: after(() => draining(`Drain the consumers of ${name}?`, "Its present consumers get no more messages, may settle what they hold, and are then cancelled. Consumers that come meanwhile take over.", { queue: name, vhost })) }] : []),
       { label: "Purge…", look: "bad", press: after(() => purging([row])) },
       { label: "Delete…", look: "bad", press: async () => (await deleting([row])) && go(["queues"]) },
     ], "icon"),
