@@ -36,6 +36,8 @@ EXCEPTIONS: Final = {
     "core/publishing/producers.py": "a node of a cluster has an interpreted subclass",
     "core/publishing/reply_to.py": "a node of a cluster has an interpreted subclass",
     "core/topology/deferred_unbinding.py": "acts on deletions, a slice a turn; tests make it small",
+    "core/queue/due_moments.py": "as core/delay",
+    "core/queue/holding.py": "as core/delay",
     "core/queue/ports.py": "generic data classes",
     "delivery/checkpointer.py": "acts once a minute; tests make its slices small",
     "delivery/clock_watch.py": "acts once a second",

@@ -227,3 +227,23 @@ def test_a_name_that_another_node_has_is_refused(tmp_path: Path, shared_postgres
         assert second.wait() == 2
         assert "another broker is the node a" in second.stderr()
         nodes.channel("a", confirms=True).queue_declare("q")
+
+
+def test_queues_that_would_hold_messages_are_refused(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
+    """Policies and arguments of delayed retry, and hold-until-header: nothing is dropped silently, nothing changes."""
+    folder = nodes.by_name["a"].folder
+    reason = "is not available in a cluster: its queues hold no messages until they are due"
+    retry = '{"delayed-retry-type": "all", "delayed-retry-min": 1000}'
+    for options, key in (((retry,), "delayed-retry-type"), ((retry, "--operator"), "delayed-retry-type"),
+                         (('{"hold-until-header": "eta"}',), "hold-until-header")):  # fmt: skip
+        said_ = said(capsys, folder, "policy", "set", "p", "^held$", *options, code=1)
+        assert f"'{key}' of policy 'p' {reason}" in said_
+    said(capsys, folder, "policy", "set", "p", "^held$", '{"delayed-retry-type": "disabled", "max-length": 5}')
+    channel = nodes.channel("a")
+    arguments = {"x-queue-type": "quorum", "x-delayed-retry-type": "all", "x-delayed-retry-min": 1000}
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="x-delayed-retry-type") as caught:
+        channel.queue_declare("held", durable=True, arguments=arguments)
+    assert caught.value.reply_code == 406
+    assert reason in caught.value.reply_text
+    nodes.channel("b").queue_declare("held", durable=True, arguments={**arguments, "x-delayed-retry-type": "disabled"})
+    assert "cannot be released" in said(capsys, folder, "release", "held", code=1)

@@ -15,6 +15,7 @@ import pytest
 
 from broker.server import BrokerServer
 from broker.testing import Broker as Timed
+from tests.deadline import wait_until_async
 from tests.http_talk import Web
 from tests.in_process import client_of
 from tests.manage.api_talk import HTTP, Api, managed, with_user
@@ -246,6 +247,39 @@ async def test_messages_are_dropped_moved_and_held_back(tmp_path: Path) -> None:
             await api.expect(status, "POST", "queues/%2F/r/actions", {"action": action})
         for path in ("purge", "move", "pause", "resume", "actions", "requeue-dead-letters"):
             await api.expect(404, "POST", f"queues/%2F/none/{path}", {"to": "q", "action": "sync"})
+
+
+async def test_delayed_messages_are_counted_and_released(tmp_path: Path) -> None:
+    """A queue that holds messages says how many and until when; an operator delivers them before their time."""
+    async with managed(tmp_path) as (broker, api):
+        await api.expect(201, "PUT", "queues/%2F/q", {"durable": True})
+        policy = {"pattern": "^q$", "apply-to": "queues", "definition": {"hold-until-header": "wait:soon"}}
+        refusal = await api.expect(400, "PUT", "policies/%2F/p", policy)
+        assert '<<"wait:soon">> is not a valid hold-until-header' in refusal["reason"]
+        definition = {"hold-until-header": "wait:countdown-s", "delayed-retry-type": "all", "delayed-retry-min": 50}
+        await api.expect(201, "PUT", "policies/%2F/p", {**policy, "definition": definition})
+        await publish(api, "q", "1", headers={"wait": 3600})
+        await publish(api, "q", "2", headers={"wait": 1800})
+        await publish(api, "q", "3")
+        names = "messages", "messages_ready", "messages_delayed", "delayed_retry"
+        for path in ("queues/%2F/q", "queues"):
+            found = await api.expect(200, "GET", path)
+            row = found[0] if isinstance(found, list) else found
+            assert [row[name] for name in names] == [3, 1, 2, "all (min: 50ms, max: 50ms)"]
+            assert row["last_delayed_at"] - row["next_delayed_at"] == pytest.approx(1_800_000, abs=60_000)
+        assert (await api.expect(200, "GET", "overview"))["queue_totals"]["messages"] == 3
+        await api.expect(400, "POST", "queues/%2F/q/release?limit=0")
+        assert await api.expect(200, "POST", "queues/%2F/q/release?limit=1") == {"messages": 1}
+        queue = broker.vhosts["/"].queues["q"]
+
+        async def released() -> bool:
+            return queue.ready == 2
+
+        await wait_until_async(released, "the message")
+        assert await payloads(api, "q") == ["3", "2"]
+        assert await api.expect(200, "POST", "queues/%2F/q/release") == {"messages": 1}
+        assert await api.expect(200, "POST", "queues/%2F/q/release") == {"messages": 0}
+        await api.expect(404, "POST", "queues/%2F/none/release")
 
 
 async def test_dead_letters_go_home(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ class Level:
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if contents is None:
-            self._ports.read(self, slot, lambda: self._hold(slot, indexes, failed=failed))
+            self._ports.read(self, slot, lambda: self._hold(slot, indexes, failed=failed))  # depth: it is read then
             return
         now_ms = self._ports.clock.now_ms
         with self._ports.transaction():

@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.testing import Broker
 from tests.deadline import wait_until
-from tests.integration.pika.conversation import drain, publish, ready
+from tests.integration.pika.conversation import channel_closed, drain, publish, ready
 
 KINDS: Final = ("classic", "quorum")
 Talk = tuple[Broker, BlockingChannel]
@@ -202,3 +202,14 @@ def test_a_consumer_gets_a_message_again_when_it_is_due() -> None:
             broker.wait_idle()
             broker.clock.advance(2.5)
         assert seen == [b"m"] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_declare_compares_the_arguments(kind: str) -> None:
+    """As RabbitMQ does for quorum queues; whatever the values are, the first declare takes them."""
+    with retrying(kind, "never", {"x-delayed-retry-min": 0, "x-delayed-retry-max": "a"}) as (_broker, channel):
+        given = {"x-queue-type": kind, "x-delayed-retry-type": "never", "x-delayed-retry-min": 0}
+        text = "inequivalent arg 'x-delayed-retry-max' for queue 'q' in vhost '/'"
+        said = "received none but current is the value 'a' of type 'longstr'"
+        with channel_closed(406, f"PRECONDITION_FAILED - {text}: {said}"):
+            channel.queue_declare("q", durable=True, arguments=given)

@@ -233,6 +233,24 @@ async def test_publish_purge_move_pause_delete(tab: Tab, amqp: Any, shown: Broke
     assert found.deleted
 
 
+async def test_delayed_messages_are_shown_and_released(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """A queue that holds messages says until when, and delivers them now when asked to."""
+    arguments = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 3_600_000}
+    queue = await amqp.declare_queue("held", arguments=arguments)
+    await amqp.default_exchange.publish(aio_pika.Message(b"m"), "held")
+    await (await queue.get()).reject(requeue=True)
+    await tab.show("queues", "/", "held")
+    await tab.sees("1 message delayed")
+    await tab.sees("The next one is delayed until")
+    await tab.page.click("[aria-label=More]")
+    await tab.page.click(".menu-list >> text=Release delayed messages…")
+    await tab.page.click("dialog >> button[type=submit]")
+    await tab.sees("1 message released", ".toasts")
+    await eventually(lambda: queue_of(shown, "held").ready == 1)
+    await tab.show("queues", "/", "held", query="?tab=details")
+    await tab.sees("all (min: 3600000ms, max: 3600000ms)")
+
+
 async def test_an_empty_queue_and_its_first_message(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
     """An empty slot is drawn empty; what the page publishes is in its list and in its slot at once."""
     await filled(amqp, "empty", 0)
