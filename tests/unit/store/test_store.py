@@ -308,7 +308,7 @@ def test_what_only_the_older_checkpoint_needs_is_told() -> None:
 
 
 def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more() -> None:
-    """A checkpoint right after the record of a deletion knows of it, so the file goes when the one before is given up."""
+    """A checkpoint right after the record of a deletion knows of it: the file goes when the one before is given up."""
     room = Room()
     room.publish(2, 1)
     room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
