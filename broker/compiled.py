@@ -15,6 +15,7 @@ GROUPS: Final = {
     "cluster": "batch",
     "core": "session/basic",
     "delivery": "worker",
+    "mqtt": "packet_cutter",
     "net": "transport",
     "overlay": "leaf",
     "overlay_node": "overlay_link",

@@ -28,6 +28,7 @@ from broker.parts.data import Data
 from broker.parts.definitions import Definitions
 from broker.parts.entrance import Entrance
 from broker.parts.http import Http
+from broker.parts.mqtt import Mqtt
 from broker.parts.overlay import Overlay
 from broker.parts.part import Part, Shared
 from broker.parts.ports import CertificateWatch, Ports
@@ -94,6 +95,7 @@ class BrokerServer:
         self._definitions = definitions = Definitions(shared, data, clients)
         self.overlay = overlay = Overlay(shared, data)
         self.zmq = zmq = Zmq(shared, data, clients, overlay)
+        self.mqtt = mqtt = Mqtt(shared, ports, clients)
         self.entrance = entrance = Entrance(
             shared,
             ports,
@@ -108,7 +110,7 @@ class BrokerServer:
             reload=self.reload,
             stop=self._ask_to_stop,
         )
-        self.parts: Final[tuple[Part, ...]] = (ports, http, data, clients, definitions, overlay, entrance, zmq)
+        self.parts: Final[tuple[Part, ...]] = (ports, http, data, clients, definitions, overlay, entrance, zmq, mqtt)
         self._opened = AsyncExitStack()  # closes every part that was opened, whatever another one's close raises
 
     async def start(self) -> None:
@@ -146,6 +148,8 @@ class BrokerServer:
             port=self.listener.port,
             tls_port=self.listener.tls_port or None,
             **self.manage.ports(),
+            mqtt_port=self.mqtt.port or None,
+            mqtt_tls_port=self.mqtt.tls_port or None,
             data_dir=str(self._shared.path),
             took_s=round(self.started_s, 3),
         )

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz import connection, framing, http, log, tables, vhost
+from fuzz import connection, framing, http, log, mqtt, tables, vhost
 from fuzz.campaign import Target, run
 
-INPUTS = {"connection": 10_000, "framing": 10_000, "tables": 10_000, "log": 1_000, "vhost": 700, "http": 1_000}
+INPUTS = {
+    "connection": 10_000,
+    "framing": 10_000,
+    "tables": 10_000,
+    "log": 1_000,
+    "vhost": 700,
+    "http": 1_000,
+    "mqtt": 3_000,
+}
 # The outcomes that a campaign must reach to be useful.
 REACHED = {
     "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
@@ -15,6 +23,7 @@ REACHED = {
     "http": {f"answered {status}" for status in (200, 206, 400, 404, 405, 416)}
     | {f"ended {status}" for status in (400, 413, 431, 501, 505)},
     "log": {"store.tail_cut", "store.quarantined", "refused", "unharmed"},
+    "mqtt": {"open", "waits", "0x81", "0x82", "0x84", "0x95", "0x9b"},
     "vhost": {"channel 403", "channel 404", "channel 406", "connection 540"},
     "tables": {"table read", "table refused", "header read", "header refused"},
 }
@@ -28,6 +37,7 @@ REACHED = {
         ("framing", framing.check),
         ("http", http.check),
         ("log", log.check),
+        ("mqtt", mqtt.check),
         ("tables", tables.check),
         ("vhost", vhost.check),
     ],

@@ -21,7 +21,7 @@ from typing import Final
 
 PACKAGE: Final = "broker"
 PLUGIN: Final = "pytest_slotmq.py"
-PACKAGES: Final = ("amqp", "core", "delivery", "overlay", "routing", "slots", "store")
+PACKAGES: Final = ("amqp", "core", "delivery", "mqtt", "overlay", "routing", "slots", "store")
 """The packages of the broker that are compiled, with the packages in them, less `EXCEPTIONS`."""
 EXCEPTIONS: Final = {
     "amqp/access.py": "pamqp reads the types of its fields from class attributes",
@@ -29,6 +29,7 @@ EXCEPTIONS: Final = {
     "amqp/lenient_methods.py": "pamqp's classes have slots",
     "core/definitions": "acts on an operator's document",
     "core/delay": "acts on delayed messages, one by one",
+    "core/mqtt/faults.py": "exceptions, as amqp/errors.py",
     "core/postponed.py": "exceptions, as amqp/errors.py, and with subclasses that are interpreted",
     "core/moving": "acts on an operator's call",
     "core/policy": "acts on changes of policies",
@@ -42,6 +43,7 @@ EXCEPTIONS: Final = {
     "delivery/engine_parts.py": "keeps functions and classes in class attributes",
     "delivery/queue_messages.py": "acts on an operator's call",
     "delivery/reader.py": "starts threads; tests put other readers in its place",
+    "mqtt/errors.py": "exceptions, as amqp/errors.py",
     "overlay/simulation": "runs in tests and in Spark, never in a broker",
     "store/store.py": "a facade, whose calls tests count and delay",
     "store/damage.py": "exceptions, as amqp/errors.py",

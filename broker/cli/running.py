@@ -19,6 +19,7 @@ def add_running(commands: Any) -> None:
     add_folder(command)
     add_value(command, "--host", "H", "address to listen on (default 127.0.0.1)")
     add_value(command, "--port", "P", "AMQP port (default 5672); 0 takes a free port", type=int)
+    add_switch(command, "--mqtt", "take MQTT clients, on port 1883")
     add_switch(command, "--no-sync", "confirm without fdatasync; a power loss can lose messages")
     add_value(command, "--load-definitions", "FILE", "definitions (JSON) to import at the start")
     add_value(command, "--cluster", "URL", "be a node of a cluster on this PostgreSQL (postgresql://...)")

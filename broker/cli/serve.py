@@ -95,6 +95,7 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "data_dir": arguments.data_dir,
             "load_definitions": arguments.load_definitions,
         },
+        "mqtt": {"enabled": True if arguments.mqtt else None},
         "cluster": {"url": arguments.cluster, "url_file": arguments.cluster_file, "node": arguments.node},
         "store": {"sync": False if arguments.no_sync else None},
         "log": {"format": arguments.log_format},

@@ -138,7 +138,7 @@ class Engine(TurnEngine):
         """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
-        self.vhost.ports.keep_poisoned = settings.amqp.keep_poisoned
+        self.vhost.ports.take_settings(keep_poisoned=settings.amqp.keep_poisoned)
         self.vhost.limits.take_settings(limits_of(settings))
 
     @property
@@ -190,7 +190,7 @@ class Engine(TurnEngine):
     @property
     def deduplicates(self) -> bool:
         """Whether a queue has messages and takes none twice."""
-        return any(queue.duplicates is not None and queue.ready for queue in self.vhost.queues.values())
+        return any(queue.duplicates is not None and queue.waiting for queue in self.vhost.queues.values())
 
     def read_duplicates(self) -> None:
         """Read the messages of the queues that take none twice. *Blocking.* Raises: StoreFailed.
@@ -200,7 +200,7 @@ class Engine(TurnEngine):
         """
         loader = MessageLoader()
         for queue in self.vhost.queues.values():
-            for level in queue.levels if queue.duplicates is not None else ():
+            for level in queue.all_levels if queue.duplicates is not None else ():
                 for slot in level.manager.slots.values():
                     wanted = list(slot.acks.unsettled(0, slot.length))
                     if not wanted:

@@ -41,19 +41,27 @@ class Bound:
     def __init__(self, settings: Settings) -> None:
         self.amqp: list[socket.socket] = []
         self.tls: list[socket.socket] = []
+        self.mqtt: list[socket.socket] = []
+        self.mqtt_tls: list[socket.socket] = []
         server = settings.server
         try:
             if not settings.tls.only:
                 self.amqp = bind(server.host, server.port)
             if settings.tls.is_on:
                 self.tls = bind(server.host, settings.tls.port, "tls.port")
+            if settings.mqtt.enabled:
+                host, setting = settings.mqtt.host or server.host, "mqtt.host" if settings.mqtt.host else "server.host"
+                if not settings.tls.only:
+                    self.mqtt = bind(host, settings.mqtt.port, "mqtt.port", setting)
+                if settings.tls.is_on:
+                    self.mqtt_tls = bind(host, settings.mqtt.tls_port, "mqtt.tls_port", setting)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Close the sockets."""
-        close(self.amqp + self.tls)
+        close(self.amqp + self.tls + self.mqtt + self.mqtt_tls)
 
 
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:

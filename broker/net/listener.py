@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal, cast
 
-from pamqp import commands
-
 from broker import __version__
-from broker.amqp.codec import encode_method
 from broker.amqp.connection import Connection
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
@@ -76,11 +73,11 @@ class Listener:
         self._usage = usage
         self._vhosts = vhosts
         self._is_down = is_down
-        self._limits = limits_of(settings)
+        self.limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
         self._servers: list[asyncio.Server] = []
         self._tls = tls
-        self._tls_bound: list[socket.socket] = []
+        self._tls_bound: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]] = []
         self._tls_servers: list[TlsServer] = []
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
@@ -100,11 +97,12 @@ class Listener:
         self._descriptors_max = descriptors_for_clients()
         self.port = 0
         self.tls_port = 0
+        self.other_ports: dict[str, int] = {}
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; limits that were negotiated with a client stay."""
         self._settings = settings
-        self._limits = limits_of(settings)
+        self.limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
         self._handshakes.set_timeout(settings.server.handshake_timeout_ms / 1000)
 
@@ -120,9 +118,31 @@ class Listener:
             with listening(one):
                 self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
         if self._tls is not None and tls_bound:
-            self._tls_bound = tls_bound
             self.tls_port = tls_bound[0].getsockname()[1]
-            self._tls_servers = self._listen_with_tls(self._tls)
+            self._listen_with_tls(self._tls, [(one, self._transport) for one in tls_bound])
+
+    async def serve(
+        self,
+        protocol: str,
+        bound: list[socket.socket],
+        tls_bound: list[socket.socket],
+        machine: Callable[[Transport], Connection],
+    ) -> None:
+        """Start listening as `start` does, for clients of another protocol; `other_ports` has the ports."""
+        loop = asyncio.get_running_loop()
+        make = partial(self._transport, UNKNOWN, machine)
+        for one in bound:
+            with listening(one):
+                server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
+                self._servers.append(server)
+                self.other_ports[protocol] = one.getsockname()[1]
+        if self._tls is not None and tls_bound:
+            self.other_ports[f"{protocol}/ssl"] = tls_bound[0].getsockname()[1]
+            self._listen_with_tls(self._tls, [(one, make) for one in tls_bound])
+
+    def mechanisms(self, transport: Transport) -> Sequence[str]:
+        """Return the mechanisms by which a client can log in."""
+        return self._logins.mechanisms(transport.peer)
 
     async def renew_tls(self) -> None:
         """Accept new connections with the current certificate; open connections keep theirs.
@@ -130,15 +150,19 @@ class Listener:
         The sockets stay bound and listening, so no client is refused meanwhile.
         """
         if self._tls is not None and not self._stopping:
-            stale, self._tls_servers = self._tls_servers, self._listen_with_tls(self._tls)
+            stale, self._tls_servers = self._tls_servers, []
+            bound, self._tls_bound = self._tls_bound, []
+            self._listen_with_tls(self._tls, bound)
             for server in stale:
                 server.close()
 
-    def _listen_with_tls(self, tls: TlsContext) -> list[TlsServer]:
+    def _listen_with_tls(
+        self, tls: TlsContext, bound: list[tuple[socket.socket, Callable[[], asyncio.Protocol]]]
+    ) -> None:
         backlog, timeout_s = self._settings.server.backlog, self._settings.tls.handshake_timeout_ms / 1000
-        return [
-            TlsServer(one.dup(), self._transport, tls.context, backlog=backlog, timeout_s=timeout_s)
-            for one in self._tls_bound
+        self._tls_bound += bound
+        self._tls_servers += [
+            TlsServer(one.dup(), make, tls.context, backlog=backlog, timeout_s=timeout_s) for one, make in bound
         ]
 
     async def attach(self, end: socket.socket, peer: Peer) -> None:
@@ -162,9 +186,8 @@ class Listener:
     def tell_failed(self, reason: str) -> None:
         """Tell the clients that the broker has failed, without using the sessions, which may no longer act."""
         fault = ConnectionFault(541, reason)
-        close = encode_method(0, commands.Connection.Close(fault.reply_code, fault.reply_text, 0, 0))
         for transport in list(self.transports):
-            transport.tell_failed(close)
+            transport.tell_failed(fault)
 
     def step(self) -> None:
         """Check the next tenth of the connections, and the heartbeats that cannot wait; called ten times a second."""
@@ -204,7 +227,7 @@ class Listener:
         close_servers(self._servers)
         for server in self._tls_servers:
             server.close()
-        close(self._tls_bound)
+        close([one for one, _ in self._tls_bound])
         self._tls_bound = []
 
     def stop_reading(self) -> None:
@@ -252,9 +275,11 @@ class Listener:
         for transport in list(self.transports):
             transport.abort()
 
-    def _transport(self, peer: Peer = UNKNOWN) -> asyncio.Protocol:
+    def _transport(
+        self, peer: Peer = UNKNOWN, machine: Callable[[Transport], Connection] | None = None
+    ) -> asyncio.Protocol:
         transport = Transport(
-            self._make_machine,
+            machine or self._make_machine,
             self._turn,
             self._throttle,
             handshakes=self._handshakes,
@@ -267,17 +292,20 @@ class Listener:
 
     def _machine(self, transport: Transport) -> Connection:
         return Connection(
-            partial(self._session, transport),
-            self._limits,
+            partial(self.session_of, transport, SessionOfConnection),
+            self.limits,
             self._announced,
             transport,
-            self._told,
-            mechanisms=self._logins.mechanisms(transport.peer),
+            self.tell,
+            mechanisms=self.mechanisms(transport),
         )
 
-    def _session(self, transport: Transport, connection: Connection) -> SessionOfConnection:
+    def session_of(
+        self, transport: Transport, kind: type[SessionOfConnection], connection: Connection
+    ) -> SessionOfConnection:
+        """Return the session of a new connection."""
         self._turn.read_clock()
-        session = SessionOfConnection(
+        session = kind(
             connection,
             logins=self._logins,
             permissions=self._permissions,
@@ -321,7 +349,7 @@ class Listener:
             self._empty.set()
 
     @staticmethod
-    def _told(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
+    def tell(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
         """Log each error that is sent to a client."""
         if isinstance(error, Refused):
             return  # the session has logged it, with a reason that the client does not get

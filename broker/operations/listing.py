@@ -29,6 +29,7 @@ from broker.operations.rows import (
     consumers_of,
     exchange_row,
     picked,
+    queue_delays,
     queue_lengths,
     queue_row,
     slot_count,
@@ -46,6 +47,7 @@ QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
     *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),
     *("messages_by_priority", "duplicates_dropped"),
+    *("messages_delayed", "next_delayed_at", "last_delayed_at", "delayed_retry"),
 )
 EXCHANGE: Final = (
     *("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
@@ -58,11 +60,11 @@ CONSUMER: Final = (
 )
 CONNECTION: Final = (
     *("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "host", "port", "ssl", "frame_max"),
-    *("channel_max", "timeout", "recv_oct", "send_oct", "connection_name", "client_properties"),
+    *("channel_max", "timeout", "recv_oct", "send_oct", "publishes_lost", "connection_name", "client_properties"),
 )
 CHANNEL: Final = (
     *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),
-    *("global_prefetch_count", "confirm", "transactional"),
+    *("global_prefetch_count", "confirm", "transactional", "publishes_lost"),
 )
 USER: Final = ("name", "tags", "of_settings", "limits")
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
@@ -134,7 +136,7 @@ async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) ->
             "state": "running",
             "limits": administration.vhost_limits(vhost.name),
             "queues": len(vhost.queues),
-            "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
+            "messages": sum(queue.waiting + queue.unacked for queue in vhost.queues.values()),
             "connections": connected.count(vhost),
             "tracing": vhost.firehose.publishing,
         }
@@ -185,7 +187,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     """Return the row of a queue."""
-    row = queue_row("", vhost, queue) | queue_lengths(queue)
+    row = queue_row("", vhost, queue) | queue_lengths(queue) | queue_delays(vhost, queue)
     row["operator_policy"] = queue.operator_policy
     row["single_active_consumer_tag"] = active_tag(queue)
     row["slots"] = slot_count(queue)

@@ -155,7 +155,8 @@ def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
         close = get_close_matches(given_key, list(keys.values()), n=1, cutoff=1.0 if given_section else 0.7)
         found = [other for other, key in keys.items() if key in close or given_key.endswith(f"_{key}")]
         cutoff = 0.8 if found else 0.4 if given_section else 0.6
-        whole = get_close_matches(given_section + delimiter + given_key, list(names), n=1, cutoff=cutoff)
+        within = [other for other in names if other.startswith(given_section + delimiter)]  # a section that is there
+        whole = get_close_matches(given_section + delimiter + given_key, within or list(names), n=1, cutoff=cutoff)
         found = whole if given_section and whole else found or whole
     return f"; did you mean {names[found[0]]}?" if found else ""
 

@@ -28,6 +28,7 @@ from broker.settings.fields import (
     number,
     text,
 )
+from broker.settings.mqtt import Mqtt
 from broker.settings.overlay import Overlay
 from broker.settings.storage import Memory, Slots, Store, TapSettings
 from broker.settings.zmq import Zmq
@@ -307,6 +308,7 @@ class Settings(BaseModel):
     cluster: Cluster = Cluster()
     overlay: Overlay = Overlay()
     zmq: Zmq = Zmq()
+    mqtt: Mqtt = Mqtt()
     taps: TapSettings = TapSettings()
     memory: Memory = Memory()
     flow: Flow = Flow()
@@ -325,6 +327,12 @@ class Settings(BaseModel):
         amqp = {} if self.tls.only else {"server.port": (self.server.host, self.server.port)}
         if self.tls.is_on:
             amqp["tls.port"] = (self.server.host, self.tls.port)
+        for name, wanted in self.mqtt.ports(tls=self.tls.is_on, plain=not self.tls.only).items():
+            where = (self.mqtt.host or self.server.host, wanted)
+            other = next((other for other, there in amqp.items() if there == where), None)
+            if other is not None:
+                raise ValueError(f"{name} and {other} are both {wanted}")
+            amqp[name] = where
         taken = {where: name for name, where in amqp.items()}
         for name, port in (("http", self.http), ("metrics", self.metrics)):
             if port.tls and not self.tls.is_on and port.enabled is not False:
@@ -343,6 +351,8 @@ class Settings(BaseModel):
             raise ValueError("a node of a cluster cannot take part in an overlay: set cluster or overlay.node")
         if self.cluster.is_on and self.zmq.is_on:
             raise ValueError("a node of a cluster has no ØMQ endpoints: set cluster or zmq.publish and zmq.subscribe")
+        if self.cluster.is_on and self.mqtt.enabled:
+            raise ValueError("a node of a cluster takes no MQTT clients yet: set cluster or mqtt.enabled")
         return self
 
     def host_of(self, port: HttpPort) -> str:

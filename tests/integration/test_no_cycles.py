@@ -23,6 +23,7 @@ from broker.store.message_log import Batch
 from tests.deadline import wait_until
 from tests.http_talk import GUEST, basic
 from tests.in_process import client_of, running_broker
+from tests.mqtt.raw_mqtt import CONNACK, PUBLISH, SUBACK, RawMqtt, connect, packet, publish, subscribe, text
 from tests.raw_client import RawClient, publish_frames
 
 MANY: Final = 1000
@@ -33,6 +34,7 @@ VHOST_MAX_BYTES: Final = 300_000
 LEFT_MAX: Final = 20
 """Objects of the tests' own threads and of the loop, however many came and went."""
 
+WITH_MQTT: Final[dict[str, Any]] = {"enabled": True, "port": 0}
 LIMITS: Final[dict[str, Any]] = {
     "x-max-length": 2,
     "x-max-priority": 2,
@@ -192,6 +194,23 @@ def found() -> Counter[str]:
 
 
 @pytest.mark.timeout(120)
+def mqtt_clients(broker: BrokerServer) -> None:
+    """Subscribe, publish with a will, and end: by DISCONNECT, an error, a take-over and a closed socket."""
+    will: dict[str, Any] = {"will": b"\0" + text("t/w") + text("bye"), "will_flags": 0x04}
+    for number in range(SOME):
+        with RawMqtt(broker.mqtt.port) as client, RawMqtt(broker.mqtt.port) as second:
+            expiry = b"\x11\0\0\0\x05" if number % 2 else b""
+            client.send(connect("c", properties=expiry, **will)).expect(CONNACK)
+            client.send(subscribe(1, ("t/#", 1), ("$share/a/b", 0))).expect(SUBACK)
+            client.send(publish("t/a", b"x")).expect(PUBLISH)
+            if number % 3 == 0:
+                client.send(packet(0xE0))
+            elif number % 3 == 1:
+                client.send(packet(0x00))
+            else:
+                second.enter("c")
+
+
 def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
     """A collection finds as little after a thousand queues, exchanges, channels, failures and clients as after none."""
     authority = trustme.CA()
@@ -207,12 +226,15 @@ def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
         "tls": by_tls(authority),
         "http": by_http(answers),
         "live": by_http(live_streams),
+        "mqtt": mqtt_clients,
     }
 
     async def run() -> dict[str, Counter[str]]:
         left = {}
         tls = {"port": 0, "certfile": str(tmp_path / "cert.pem"), "keyfile": str(tmp_path / "key.pem")}
-        async with running_broker(tmp_path / "data", http={"enabled": True, "port": 0}, tls=tls) as broker:
+        async with running_broker(
+            tmp_path / "data", http={"enabled": True, "port": 0}, tls=tls, mqtt=WITH_MQTT
+        ) as broker:
             gc.collect()  # what a start leaves does not count
             for name, visit in visits.items():
                 await asyncio.to_thread(visit, broker)

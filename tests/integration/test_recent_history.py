@@ -26,7 +26,9 @@ def channel_of(address: BrokerAddress) -> Iterator[BlockingChannel]:
         yield channel
 
 
-def send(channel: BlockingChannel, numbers: Iterator[int] | range, exchange: str = "x", no_store: object = None) -> None:
+def send(
+    channel: BlockingChannel, numbers: Iterator[int] | range, exchange: str = "x", no_store: object = None
+) -> None:
     """Publish persistent messages with these numbers."""
     headers = {} if no_store is None else {"x-recent-history-no-store": no_store}
     properties = pika.BasicProperties(delivery_mode=2, headers=headers)

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -101,14 +101,12 @@ class BasicSession(ChannelConsumers):
             raise ChannelError(403, f"{resource} in exclusive use")
         if queue.consumers and (method.exclusive or queue.consumers.exclusive):
             raise ChannelError(403, f"{resource} in exclusive use")
-        consumer = Consumer(
+        consumer = self.new_consumer(
             tag,
             queue,
-            self,
             no_ack=method.no_ack,
             exclusive=method.exclusive,
             arguments=arguments,
-            prefetch=self.prefetch_consumer,
             priority=priority,
             timeout_ms=timeout_ms,
         )
@@ -122,6 +120,30 @@ class BasicSession(ChannelConsumers):
             consumer.shut()
             self.connection.when_sent(self.number, consumer.open)
         queue.add_consumer(consumer)
+
+    def new_consumer(
+        self,
+        tag: str,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        arguments: dict[str, Any],
+        priority: int,
+        timeout_ms: int | None,
+    ) -> Consumer:
+        """Return a consumer with the prefetch of consumers that start now."""
+        return Consumer(
+            tag,
+            queue,
+            self,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            arguments=arguments,
+            prefetch=self.prefetch_consumer,
+            priority=priority,
+            timeout_ms=timeout_ms,
+        )
 
     def room_of_next(self, *, no_ack: bool) -> int:
         """Return how many messages a consumer that starts now can take."""

@@ -17,9 +17,10 @@ from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
+from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
 from broker.core.session.exchange import ExchangeSession
-from broker.core.session.publisher import Publisher
+from broker.core.session.publisher import MakeConfirms, Publisher
 from broker.core.session.queue import QueueSession
 from broker.core.session.reply import ReplySession
 from broker.core.session.tx import TxSession
@@ -61,15 +62,24 @@ class SessionOfChannel:
         "vhost",
     )
 
-    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        session: SessionClient,
+        vhost: Vhost,
+        *,
+        basic: Callable[[Channel, SessionClient, Vhost], BasicSession] = BasicSession,
+        confirms: MakeConfirms = ChannelConfirms,
+    ) -> None:
+        """Take what makes the deliveries and the confirms of the channel."""
         self.channel = channel
         self.session = session
         self.vhost = vhost
         self.closed = False
         self.exchanges = ExchangeSession(channel, session, vhost)
         self.queues = QueueSession(channel, session, vhost)
-        self.basic = BasicSession(channel, session, vhost)
-        self.publisher = Publisher(channel, session, vhost)
+        self.basic = basic(channel, session, vhost)
+        self.publisher = Publisher(channel, session, vhost, confirms)
         self.transactions: TxSession | None = None
         self.replies: ReplySession | None = None
         self.link: AcceptedLink | None = None
@@ -144,7 +154,7 @@ class SessionOfChannel:
     def close(self) -> None:
         """End the channel's consumers and requeue what they had not settled."""
         self.closed = True
-        self.session.channel_closed()
+        self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
         if self.replies is not None:
             self.replies.close()

@@ -118,11 +118,15 @@ class SessionOfConnection(SessionClient):
         """Return the session of a channel that was opened. Raises: 530 at the user's limit."""
         assert self.vhost is not None and self.user is not None
         self.usage.check_channels(self.user.name)
-        session = SessionOfChannel(channel, self, self.vhost)
+        session = self.new_session(channel, self.vhost)
         if self._opened is not None:
             self._opened(session)
         self.usage.open_channel(self.user.name)
         return session
+
+    def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
+        """Return the session of a new channel."""
+        return SessionOfChannel(channel, self, vhost)
 
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Accept a new secret and ignore it, as RabbitMQ does: a password does not expire."""

@@ -22,8 +22,11 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.amqp.connection import Connection
 
-__all__ = ["Publisher"]
+__all__ = ["MakeConfirms", "Publisher"]
+
+MakeConfirms = Callable[["Channel", "Connection", Vhost, ChannelPublishes], ChannelConfirms]
 
 QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget
 
@@ -49,7 +52,9 @@ class Publisher:
         "wide",
     )
 
-    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
+    def __init__(
+        self, channel: Channel, session: SessionClient, vhost: Vhost, confirms: MakeConfirms = ChannelConfirms
+    ) -> None:
         self._channel = channel
         self._number = channel.number
         self._connection = session.connection
@@ -62,7 +67,7 @@ class Publisher:
         self.wide = vhost.wide
         self._resolver = Resolver(channel, session, vhost)
         self.tally = ChannelPublishes(vhost.tally.publishes, vhost.tally.sizes)
-        self.confirms = ChannelConfirms(channel, session.connection, vhost, self.tally)
+        self.confirms = confirms(channel, session.connection, vhost, self.tally)
         self._numbers = self.confirms if self._store.refuses_later else None
         self._detailed: DetailedPublisher | None = None
 
@@ -186,10 +191,11 @@ class Publisher:
 
     def _refuse(self, body: bytes) -> None:
         """Answer one publish with a nack during an alarm. Raises: ChannelError 406 on a channel without confirms."""
+        if self.confirms.confirming:
+            self.confirms.published_one(body)
+        self.detailed.refuse_last()
         if not self.confirms.confirming:
             raise ChannelError(406, self._vhost.refusal)
-        self.confirms.published_one(body)
-        self.confirms.refuse_last()
 
     def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
         """Publish to very many queues, once earlier messages have entered theirs."""

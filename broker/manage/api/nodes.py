@@ -167,8 +167,14 @@ async def accept(_call: Call) -> Response:
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
     """Return a row for each port that the broker listens on."""
-    server, listener = broker.settings().server, broker.listener
-    ports = [("amqp", server.host, listener.port), ("amqp/ssl", server.host, listener.tls_port), *_http_ports(broker)]
+    settings, listener = broker.settings(), broker.listener
+    server = settings.server
+    ports = [
+        ("amqp", server.host, listener.port),
+        ("amqp/ssl", server.host, listener.tls_port),
+        *[(name, settings.mqtt.host or server.host, port) for name, port in listener.other_ports.items()],
+        *_http_ports(broker),
+    ]
     return [
         {
             "ip_address": host,

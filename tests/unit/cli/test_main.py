@@ -97,12 +97,12 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag of serve sets its key and overrides the file."""
     Path("s.toml").write_text("[server]\nport = 1\nbacklog = 9\n")
     server = stand_in(monkeypatch)
-    argv = "serve --config s.toml --host h --port 0 --data-dir /d --no-sync --log-format json".split()
+    argv = "serve --config s.toml --host h --port 0 --data-dir /d --no-sync --mqtt --log-format json".split()
     assert code_of(*argv) == 0
     assert server.settings is not None
     got = server.settings
     assert (got.server.host, got.server.port, got.server.data_dir, got.server.backlog) == ("h", 0, Path("/d"), 9)
-    assert (got.store.sync, got.log.format) == (False, "json")
+    assert (got.store.sync, got.log.format, got.mqtt.enabled) == (False, "json", True)
 
 
 def test_flags_not_given_leave_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ class Line:
 
     durable = False
     deleted = False
+    is_holding = False
 
     def __init__(self, pager: Pager) -> None:
         self.queue = SimpleNamespace(consumers=SimpleNamespace(present=False), kept=False, is_tap=False)

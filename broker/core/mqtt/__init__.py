@@ -1,0 +1,1 @@
+"""MQTT clients on the exchanges, queues and rights of a vhost."""

@@ -1,0 +1,30 @@
+"""The clients that are connected, by vhost and client id: one connection each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.mqtt.faults import TakenOver
+
+if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
+
+__all__ = ["MqttClients"]
+
+
+class MqttClients(dict[tuple[str, str], "Connection"]):
+    """The connection of each client id of a vhost."""
+
+    __slots__ = ()
+
+    def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
+        """Add a connection; another one with the client id ends."""
+        older = self.get((vhost, client_id))
+        if older is not None:
+            older.fail(TakenOver())
+        self[vhost, client_id] = connection
+
+    def leave(self, vhost: str, client_id: str, connection: Connection) -> None:
+        """Remove a connection, unless another one took its place."""
+        if self.get((vhost, client_id)) is connection:
+            del self[vhost, client_id]

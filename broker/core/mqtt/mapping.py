@@ -1,0 +1,231 @@
+"""The mapping between MQTT's messages and AMQP's: topics and keys, properties and content headers.
+
+Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util; topics with dots and keys with slashes are mapped, too.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+from broker.amqp.content_header import KINDS, WIDTHS, decode_properties
+from broker.amqp.framing import PUBLISH
+from broker.amqp.header_writer import encode_header
+from broker.amqp.table_writer import encode_entry
+from broker.amqp.tables import LONG_STRING, TableReader
+from broker.amqp.wire import FLAGS, PROPERTIES_AT, SHORT_STRING_MAX_BYTES
+from broker.mqtt.errors import PacketError
+from broker.mqtt.packets import read_publish_properties
+from broker.mqtt.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY_S,
+    PAYLOAD_FORMAT,
+    RESPONSE_TOPIC,
+    TOPIC_ALIAS,
+    USER_PROPERTY,
+    encode_properties,
+)
+from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR, TOPIC_ALIAS_INVALID
+from broker.mqtt.topics import routing_key, topic_of
+from broker.mqtt.wire import TEXT_MAX_BYTES, binary
+
+__all__ = ["EXCHANGE", "Mapping"]
+
+EXCHANGE: Final = "amq.topic"
+FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
+BASIC: Final = 60
+KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
+KNOWN_MAX_BYTES: Final = 512
+TRANSIENT: Final = 1
+PERSISTENT: Final = 2
+FORMAT_HEADER: Final = "x-payload-format-indicator"
+CORRELATION_HEADER: Final = "x-correlation-id"
+REPLY_HEADER: Final = "x-reply-to-topic"
+NOTHING: Final[dict[int, Any]] = {}
+
+
+class Mapping:
+    """Maps what many messages share once; all connections use one.
+
+    Invariant: each of its tables has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.
+    """
+
+    __slots__ = ("_headers", "_payloads", "_properties", "_sent", "_topics", "levels_max")
+
+    def __init__(self, levels_max: int) -> None:
+        self.levels_max = levels_max
+        self._payloads: dict[bytes, bytes] = {}
+        self._headers: dict[tuple[bytes, int], bytes] = {}
+        self._properties: dict[tuple[bytes, int], bytes] = {}
+        self._topics: dict[str, bytes] = {}
+        self._sent: dict[bytes, bytes] = {}
+
+    # -- from MQTT ----------------------------------------------------------------------------------------------------
+
+    def payload(self, topic: bytes) -> bytes:
+        """Return the payload of the basic.publish that stands for a publish to a topic. HOT.
+
+        Raises: PacketError for a topic that cannot be.
+        """
+        found = self._payloads.get(topic)
+        if found is None:
+            key = routing_key(topic, self.levels_max).encode()
+            name = EXCHANGE.encode()
+            found = b"".join((PUBLISH, b"\0\0", bytes((len(name),)), name, bytes((len(key),)), key, b"\0"))
+            if len(self._payloads) >= KNOWN_MAX:
+                self._payloads.clear()
+            self._payloads[topic] = found
+        return found
+
+    def properties(self, octets: bytes, qos: int) -> bytes:
+        """Return the properties of a content header, encoded, for the encoded properties of a publish.
+
+        Raises: PacketError for those that are malformed, and for what no content header can hold.
+        """
+        key = (octets, qos)
+        found = self._properties.get(key)
+        if found is None:
+            found = content_properties(read_publish_properties(octets) if octets else NOTHING, qos)
+            if len(octets) <= KNOWN_MAX_BYTES:
+                if len(self._properties) >= KNOWN_MAX:
+                    self._properties.clear()
+                self._properties[key] = found
+        return found
+
+    def will_properties(self, properties: dict[int, Any], qos: int) -> bytes:
+        """Return the properties of a will's content header, encoded. Raises: PacketError."""
+        return content_properties(properties, qos)
+
+    def header(self, properties: bytes, body_bytes: int) -> bytes:
+        """Return a content header; those with equal properties and sizes are one object. HOT."""
+        key = (properties, body_bytes)
+        found = self._headers.get(key)
+        if found is None:
+            found = FRONT.pack(BASIC, 0, body_bytes) + properties
+            if len(properties) <= KNOWN_MAX_BYTES:
+                if len(self._headers) >= KNOWN_MAX:
+                    self._headers.clear()
+                self._headers[key] = found
+        return found
+
+    # -- to MQTT ------------------------------------------------------------------------------------------------------
+
+    def topic(self, key: str) -> bytes:
+        """Return the topic of a routing key with its length; empty if no subscription may match it."""
+        found = self._topics.get(key)
+        if found is None:
+            topic = topic_of(key)
+            found = b"" if topic is None else binary(topic)
+            if len(self._topics) >= KNOWN_MAX:
+                self._topics.clear()
+            self._topics[key] = found
+        return found
+
+    def sent_properties(self, header: bytes) -> bytes:
+        """Return the properties of a publish of MQTT 5, encoded, without their length and without the expiry."""
+        properties = header[PROPERTIES_AT:]
+        found = self._sent.get(properties)
+        if found is None:
+            found = encode_properties(message_properties(header))
+            if len(properties) <= KNOWN_MAX_BYTES:
+                if len(self._sent) >= KNOWN_MAX:
+                    self._sent.clear()
+                self._sent[properties] = found
+        return found
+
+
+def content_properties(properties: dict[int, Any], qos: int) -> bytes:
+    """Return the flags and properties of a content header.
+
+    User properties become text headers in their order, one that occurs twice too.
+    Raises: PacketError 0x83 for a property that no content header can hold, 0x94 for a topic alias.
+    """
+    if TOPIC_ALIAS in properties:
+        raise PacketError(TOPIC_ALIAS_INVALID, "topic aliases are not supported")
+    values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
+    entries: list[tuple[str, Any]] = []
+    if CONTENT_TYPE in properties:
+        values["content_type"] = properties[CONTENT_TYPE]
+    if MESSAGE_EXPIRY_S in properties:
+        values["expiration"] = str(properties[MESSAGE_EXPIRY_S] * 1000)
+    if CORRELATION_DATA in properties:
+        data: bytes = properties[CORRELATION_DATA]
+        if len(data) <= SHORT_STRING_MAX_BYTES and is_text(data):
+            values["correlation_id"] = data.decode()
+        else:
+            entries.append((CORRELATION_HEADER, data))
+    if RESPONSE_TOPIC in properties:
+        topic: str = properties[RESPONSE_TOPIC]
+        entries.append((REPLY_HEADER, routing_key(topic.encode(), TEXT_MAX_BYTES)))
+    if properties.get(PAYLOAD_FORMAT) == 1:
+        entries.append((FORMAT_HEADER, 1))
+    entries += properties.get(USER_PROPERTY, [])
+    try:
+        header = encode_header({**values, "headers": {}} if entries else values, 0)
+        if not entries:
+            return header[PROPERTIES_AT:]
+        table = b"".join([encode_entry(name, value) for name, value in entries])
+    except ValueError as error:
+        raise PacketError(IMPLEMENTATION_ERROR, f"a property that AMQP cannot hold: {error}") from None
+    at = table_at(header)
+    return header[PROPERTIES_AT:at] + len(table).to_bytes(4, "big") + table + header[at + 4 :]
+
+
+def message_properties(header: bytes) -> dict[int, Any]:
+    """Return the properties of MQTT 5 that a content header has, without the expiry.
+
+    Text headers become user properties; other headers have no form in MQTT.
+    """
+    values: dict[int, Any] = {}
+    read = decode_properties(header)
+    if read.content_type:
+        values[CONTENT_TYPE] = read.content_type.replace("\0", "")
+    if read.correlation_id:
+        values[CORRELATION_DATA] = read.correlation_id.encode()
+    at = table_at(header)
+    if not at:
+        return values
+    reader = TableReader(header)
+    users: list[tuple[str, str]] = []
+    for entry in reader.entries(at):
+        if header[entry.value_at] != LONG_STRING:
+            if entry.key == FORMAT_HEADER.encode():
+                values[PAYLOAD_FORMAT] = 1
+            continue
+        octets = header[entry.value_at + 5 : entry.end]
+        if len(octets) > TEXT_MAX_BYTES:
+            continue
+        if entry.key == CORRELATION_HEADER.encode():
+            values[CORRELATION_DATA] = octets
+        elif is_text(octets) and is_text(entry.key):
+            text = octets.decode()
+            if entry.key == REPLY_HEADER.encode():
+                topic = topic_of(text)
+                if topic is not None:
+                    values[RESPONSE_TOPIC] = topic.decode()
+            else:
+                users.append((entry.key.decode(), text))
+    if users:
+        values[USER_PROPERTY] = users
+    return values
+
+
+def table_at(header: bytes) -> int:
+    """Return where the headers table of a measured content header begins, 0 when it has none."""
+    flags: int = FLAGS.unpack_from(header, PROPERTIES_AT)[0]
+    at = PROPERTIES_AT + 2
+    for flag, _name, kind in KINDS:
+        if flags & flag:
+            if kind == "table":
+                return at
+            at += WIDTHS.get(kind) or 1 + header[at]
+    return 0
+
+
+def is_text(octets: bytes) -> bool:
+    """Return whether octets are a string of MQTT."""
+    try:
+        return "\0" not in octets.decode()
+    except UnicodeDecodeError:
+        return False

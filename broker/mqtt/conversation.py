@@ -1,0 +1,178 @@
+"""The conversation with one client as a value: octets in, packets out, and which of them may come when.
+
+    EXPECTS_CONNECT --CONNECT--> LOGIN --accepted--> OPEN --DISCONNECT, an error--> ENDED
+
+It has no socket, clock or session. Whoever drives it answers each packet, and sends what `refusal` returns for an
+error, after which nothing more is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.mqtt.errors import PacketError
+from broker.mqtt.packet_cutter import ACK_RUN, PUBLISH_RUN, PacketCutter
+from broker.mqtt.packets import (
+    V5,
+    V311,
+    Ack,
+    Connect,
+    Disconnect,
+    Subscribe,
+    Unsubscribe,
+    encode_connack,
+    encode_disconnect,
+    read_ack,
+    read_connect,
+    read_disconnect,
+    read_subscribe,
+    read_unsubscribe,
+)
+from broker.mqtt.properties import REASON_STRING, REQUEST_PROBLEM
+from broker.mqtt.reason_codes import PROTOCOL_ERROR
+from broker.mqtt.wire import Reader
+
+__all__ = ["CONNECT_MAX_BYTES", "ENDED", "EXPECTS_CONNECT", "LOGIN", "OPEN", "Acks", "Conversation", "Ping"]
+
+CONNECT_MAX_BYTES: Final = 4096  # of any packet before the login
+CONNECT: Final = 0x10
+EXPECTS_CONNECT: Final = 0
+LOGIN: Final = 1
+OPEN: Final = 2
+ENDED: Final = 3
+
+
+class Ping:
+    """A PINGREQ packet."""
+
+    __slots__ = ()
+
+
+class Acks:
+    """Consecutive PUBACK packets without an error."""
+
+    __slots__ = ("packet_ids",)
+
+    def __init__(self, packet_ids: list[int]) -> None:
+        self.packet_ids = packet_ids
+
+
+PING: Final = Ping()
+CLIENT_PACKETS: Final = frozenset((0x40, 0x80, 0xA0, 0xC0, 0xE0))
+"""Besides CONNECT and PUBLISH, what a client may send to a broker whose maximum QoS is 1."""
+
+
+class Conversation:
+    """One client's packets.
+
+    Invariant: after a PacketError of `next_packet`, or `end`, there are no more packets.
+    """
+
+    __slots__ = ("_cutter", "_packet_max_bytes", "reasons", "state", "version")
+
+    def __init__(self, packet_max_bytes: int) -> None:
+        self._cutter = PacketCutter(min(CONNECT_MAX_BYTES, packet_max_bytes))
+        self._packet_max_bytes = packet_max_bytes
+        self.state = EXPECTS_CONNECT
+        self.version = V311
+        self.reasons = True  # whether the client takes reason strings
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many received octets wait."""
+        return self._cutter.buffered_bytes
+
+    @property
+    def has_packet(self) -> bool:
+        """Whether a whole packet may wait."""
+        return self.state != ENDED and self._cutter.has_packet
+
+    @property
+    def amid_packet(self) -> bool:
+        """Whether the octets end within a packet, once `next_packet` has returned None."""
+        return self._cutter.amid_packet
+
+    def feed(self, data: bytes) -> None:
+        """Take received octets."""
+        if self.state != ENDED:
+            self._cutter.feed(data)
+
+    def accept(self) -> None:
+        """Take packets of any size from now on: the client has logged in."""
+        self.state = OPEN
+        self._cutter.allow(self._packet_max_bytes)
+
+    def end(self) -> None:
+        """Take no more packets."""
+        self.state = ENDED
+        self._cutter.clear()
+
+    def next_packet(self) -> Any:
+        """Return the next packet, None when there is none: a Connect, PublishRun, Acks, Ack, Subscribe, ... HOT.
+
+        Raises: PacketError.
+        """
+        if self.state == ENDED:
+            return None
+        cutter = self._cutter
+        if self.state == EXPECTS_CONNECT and cutter.first_octet not in (-1, CONNECT):
+            raise PacketError(PROTOCOL_ERROR, "the first packet is no CONNECT")
+        kind = cutter.next_packet()
+        if kind is None:
+            return None
+        if self.state != OPEN:
+            return self._connect(kind)
+        if kind == PUBLISH_RUN:
+            return cutter.publishes
+        if kind == ACK_RUN:
+            return Acks(cutter.acked)
+        return self._decode(kind)
+
+    def _connect(self, kind: int) -> Connect:
+        if self.state == LOGIN or kind != CONNECT:
+            raise PacketError(PROTOCOL_ERROR, "a packet before the answer to CONNECT")
+        cutter = self._cutter
+        reader = Reader(cutter.buffer, cutter.body, cutter.end)
+        self.version = version_of(cutter.buffer, cutter.body, cutter.end)
+        self.state = LOGIN
+        connect = read_connect(reader)
+        self.version = connect.version
+        if connect.version == V5:
+            cutter.expect_properties()
+        self.reasons = connect.properties.get(REQUEST_PROBLEM, 1) == 1
+        return connect
+
+    def _decode(self, kind: int) -> Ack | Subscribe | Unsubscribe | Ping | Disconnect:
+        cutter = self._cutter
+        packet = kind & 0xF0
+        if packet not in CLIENT_PACKETS:
+            what = "a second CONNECT" if packet == CONNECT else f"a packet of type {packet >> 4}"
+            raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
+        reader = Reader(cutter.buffer, cutter.body, cutter.end)
+        version = self.version
+        if packet == 0x40:
+            return read_ack(reader, version)
+        if packet == 0x80:
+            return read_subscribe(reader, version)
+        if packet == 0xA0:
+            return read_unsubscribe(reader, version)
+        if packet == 0xE0:
+            return read_disconnect(reader, version)
+        reader.finish()
+        return PING
+
+    def refusal(self, reason_code: int, text: str) -> bytes:
+        """Return what tells the client why its connection ends: a CONNACK, a DISCONNECT, or nothing in 3.1.1."""
+        reason = text if self.reasons else ""
+        if self.state == OPEN:
+            return encode_disconnect(self.version, reason_code, reason)
+        if self.state != LOGIN:  # what came is no CONNECT
+            return b""
+        properties = {REASON_STRING: reason} if reason and self.version == V5 else {}
+        return encode_connack(self.version, reason_code, present=False, properties=properties)
+
+
+def version_of(octets: bytes, at: int, end: int) -> int:
+    """Return the version in which a CONNECT is answered, also one that cannot be read or is of an unknown version."""
+    place = at + 2 + int.from_bytes(octets[at : at + 2], "big")
+    return V5 if place < end and octets[place] >= V5 else V311

@@ -1,0 +1,300 @@
+"""The packets of a client, decoded, and those of the broker, encoded. Source: MQTT 5.0, section 3; MQTT 3.1.1."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.mqtt.errors import PacketError
+from broker.mqtt.properties import (
+    REASON_STRING,
+    RESPONSE_TOPIC,
+    SESSION_EXPIRY_S,
+    WILL,
+    encode_properties,
+    read_properties,
+)
+from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR, RETURN_CODES_311, TOPIC_INVALID, VERSION_UNSUPPORTED
+from broker.mqtt.topics import filter_of
+from broker.mqtt.wire import Reader, varint
+
+__all__ = [
+    "PINGRESP",
+    "V5",
+    "V311",
+    "Ack",
+    "Connect",
+    "Disconnect",
+    "Subscribe",
+    "Subscription",
+    "Unsubscribe",
+    "Will",
+    "encode_connack",
+    "encode_disconnect",
+    "encode_suback",
+    "encode_unsuback",
+    "read_ack",
+    "read_connect",
+    "read_disconnect",
+    "read_publish_properties",
+    "read_subscribe",
+    "read_unsubscribe",
+]
+
+V311: Final = 4
+V5: Final = 5
+PROTOCOL_NAME: Final = b"MQTT"
+PINGRESP: Final = b"\xd0\x00"
+FOREVER_S: Final = 0xFFFF_FFFF
+
+
+class Will:
+    """The message that is published when a client ends without saying so."""
+
+    __slots__ = ("body", "properties", "qos", "retain", "topic")
+
+    def __init__(self, topic: bytes, body: bytes, qos: int, retain: bool, properties: dict[int, Any]) -> None:
+        self.topic = topic
+        self.body = body
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+
+
+class Connect:
+    """A CONNECT packet.
+
+    Shapes: `user` and `password` are None where the packet has none. `properties` is empty in 3.1.1.
+    Units: `session_expiry_s` is None for a 3.1.1 session that lasts: the broker decides how long.
+    """
+
+    __slots__ = ("clean_start", "client_id", "keep_alive_s", "password", "properties", "session_expiry_s", "user",
+                 "version", "will")  # fmt: skip
+
+    def __init__(
+        self,
+        version: int,
+        client_id: str,
+        clean_start: bool,
+        keep_alive_s: int,
+        properties: dict[int, Any],
+        will: Will | None,
+        user: str | None,
+        password: bytes | None,
+    ) -> None:
+        self.version = version
+        self.client_id = client_id
+        self.clean_start = clean_start
+        self.keep_alive_s = keep_alive_s
+        self.properties = properties
+        self.will = will
+        self.user = user
+        self.password = password
+        self.session_expiry_s: int | None = 0
+        if version == V5:
+            self.session_expiry_s = properties.get(SESSION_EXPIRY_S, 0)
+        elif not clean_start:
+            self.session_expiry_s = None
+
+
+class Subscription:
+    """One topic filter of a SUBSCRIBE, with its options; in 3.1.1 only the QoS is one."""
+
+    __slots__ = ("no_local", "qos", "retain_as_published", "retain_handling", "topic_filter")
+
+    def __init__(self, topic_filter: str, options: int) -> None:
+        self.topic_filter = topic_filter
+        self.qos = options & 3
+        self.no_local = options & 4 != 0
+        self.retain_as_published = options & 8 != 0
+        self.retain_handling = options >> 4
+
+
+class Subscribe:
+    """A SUBSCRIBE packet."""
+
+    __slots__ = ("packet_id", "properties", "subscriptions")
+
+    def __init__(self, packet_id: int, properties: dict[int, Any], subscriptions: list[Subscription]) -> None:
+        self.packet_id = packet_id
+        self.properties = properties
+        self.subscriptions = subscriptions
+
+
+class Unsubscribe:
+    """An UNSUBSCRIBE packet."""
+
+    __slots__ = ("filters", "packet_id")
+
+    def __init__(self, packet_id: int, filters: list[str]) -> None:
+        self.packet_id = packet_id
+        self.filters = filters
+
+
+class Ack:
+    """A PUBACK with a reason code."""
+
+    __slots__ = ("packet_id", "reason_code")
+
+    def __init__(self, packet_id: int, reason_code: int) -> None:
+        self.packet_id = packet_id
+        self.reason_code = reason_code
+
+
+class Disconnect:
+    """A DISCONNECT packet. Units: `session_expiry_s` is None unless the packet changes it."""
+
+    __slots__ = ("reason_code", "session_expiry_s")
+
+    def __init__(self, reason_code: int, session_expiry_s: int | None) -> None:
+        self.reason_code = reason_code
+        self.session_expiry_s = session_expiry_s
+
+
+# -- packets of a client -----------------------------------------------------------------------------------------------
+
+
+def read_connect(reader: Reader) -> Connect:
+    """Return a CONNECT packet. Raises: PacketError 0x81, 0x82; 0x84 for another protocol or version."""
+    name, version = reader.binary(), reader.octet()
+    if name != PROTOCOL_NAME or version not in (V311, V5):
+        raise PacketError(VERSION_UNSUPPORTED, f"protocol {name[:10]!r} {version}: MQTT 3.1.1 and 5 are supported")
+    flags = reader.octet()
+    if flags & 1:
+        raise PacketError(MALFORMED, "the reserved flag of CONNECT is set")
+    keep_alive_s = reader.two()
+    properties = read_properties(reader, 1) if version == V5 else {}
+    client_id = reader.text()
+    will_qos = flags >> 3 & 3
+    will: Will | None = None
+    if flags & 4:
+        if will_qos == 3:
+            raise PacketError(MALFORMED, "a will with QoS 3")
+        will_properties = read_properties(reader, WILL) if version == V5 else {}
+        topic = reader.text().encode()
+        will = Will(topic, reader.binary(), will_qos, flags & 0x20 != 0, will_properties)
+    elif flags & 0x38:
+        raise PacketError(MALFORMED, "flags of a will without a will")
+    user = reader.text() if flags & 0x80 else None
+    if flags & 0x40 and user is None and version == V311:
+        raise PacketError(MALFORMED, "a password without a user name")
+    password = reader.binary() if flags & 0x40 else None
+    reader.finish()
+    return Connect(version, client_id, flags & 2 != 0, keep_alive_s, properties, will, user, password)
+
+
+def read_publish_properties(octets: bytes) -> dict[int, Any]:
+    """Return the properties of a publish. Raises: PacketError 0x81, 0x82; 0x90 for a response topic with wildcards."""
+    size = varint(len(octets))
+    properties = read_properties(Reader(size + octets, 0, len(size) + len(octets)), 3)
+    response = properties.get(RESPONSE_TOPIC)
+    if response is not None and (not response or "+" in response or "#" in response):
+        raise PacketError(TOPIC_INVALID, "a response topic that is empty or has a wildcard")
+    return properties
+
+
+def read_subscribe(reader: Reader, version: int) -> Subscribe:
+    """Return a SUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
+    packet_id = _packet_id(reader)
+    properties = read_properties(reader, 8) if version == V5 else {}
+    subscriptions: list[Subscription] = []
+    while reader.left:
+        topic_filter = filter_of(reader.binary())
+        options = reader.octet()
+        if options & 3 == 3 or options & (0xC0 if version == V5 else 0xFC):
+            raise PacketError(MALFORMED, f"subscription options 0x{options:02x}")
+        if options >> 4 == 3:
+            raise PacketError(PROTOCOL_ERROR, "retain handling 3")
+        subscriptions.append(Subscription(topic_filter, options))
+    if not subscriptions:
+        raise PacketError(PROTOCOL_ERROR, "a SUBSCRIBE without a filter")
+    return Subscribe(packet_id, properties, subscriptions)
+
+
+def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
+    """Return an UNSUBSCRIBE packet. Raises: PacketError 0x81, 0x82."""
+    packet_id = _packet_id(reader)
+    if version == V5:
+        read_properties(reader, 10)
+    filters: list[str] = []
+    while reader.left:
+        filters.append(filter_of(reader.binary()))
+    if not filters:
+        raise PacketError(PROTOCOL_ERROR, "an UNSUBSCRIBE without a filter")
+    return Unsubscribe(packet_id, filters)
+
+
+def read_ack(reader: Reader, version: int) -> Ack:
+    """Return a PUBACK packet. Raises: PacketError 0x81, 0x82."""
+    packet_id = _packet_id(reader)
+    reason_code = 0
+    if version == V5 and reader.left:
+        reason_code = reader.octet()
+        if reader.left:
+            read_properties(reader, 4)
+    reader.finish()
+    return Ack(packet_id, reason_code)
+
+
+def read_disconnect(reader: Reader, version: int) -> Disconnect:
+    """Return a DISCONNECT packet. Raises: PacketError 0x81, 0x82."""
+    reason_code = 0
+    properties: dict[int, Any] = {}
+    if version == V5 and reader.left:
+        reason_code = reader.octet()
+        if reader.left:
+            properties = read_properties(reader, 14)
+    reader.finish()
+    return Disconnect(reason_code, properties.get(SESSION_EXPIRY_S))
+
+
+def _packet_id(reader: Reader) -> int:
+    packet_id = reader.two()
+    if not packet_id:
+        raise PacketError(MALFORMED, "a packet id of 0")
+    return packet_id
+
+
+# -- packets of the broker ---------------------------------------------------------------------------------------------
+
+
+def encode_connack(version: int, reason_code: int, *, present: bool, properties: dict[int, Any]) -> bytes:
+    """Return a CONNACK packet; empty when 3.1.1 has no return code for the reason."""
+    flags = b"\x01" if present else b"\x00"
+    if version == V5:
+        return _packet(0x20, flags + bytes((reason_code,)) + counted(properties))
+    code = RETURN_CODES_311.get(reason_code)
+    return b"" if code is None else _packet(0x20, flags + bytes((code,)))
+
+
+def encode_suback(version: int, packet_id: int, codes: list[int], reason: str = "") -> bytes:
+    """Return a SUBACK packet with a code for each filter; `reason` says why some were refused."""
+    return _encode_list(0x90, version, packet_id, codes, reason)
+
+
+def encode_unsuback(version: int, packet_id: int, codes: list[int]) -> bytes:
+    """Return an UNSUBACK packet, which has codes in MQTT 5 only."""
+    return _encode_list(0xB0, version, packet_id, codes if version == V5 else [], "")
+
+
+def _encode_list(kind: int, version: int, packet_id: int, codes: list[int], reason: str) -> bytes:
+    properties = b""
+    if version == V5:
+        properties = counted({REASON_STRING: reason} if reason else {})
+    return _packet(kind, packet_id.to_bytes(2, "big") + properties + bytes(codes))
+
+
+def encode_disconnect(version: int, reason_code: int, reason: str = "") -> bytes:
+    """Return a DISCONNECT packet; empty in 3.1.1, where the broker only closes."""
+    if version != V5:
+        return b""
+    return _packet(0xE0, bytes((reason_code,)) + counted({REASON_STRING: reason} if reason else {}))
+
+
+def counted(properties: dict[int, Any]) -> bytes:
+    """Return properties with their length."""
+    octets = encode_properties(properties)
+    return varint(len(octets)) + octets
+
+
+def _packet(kind: int, body: bytes) -> bytes:
+    return bytes((kind,)) + varint(len(body)) + body

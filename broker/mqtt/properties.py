@@ -1,0 +1,201 @@
+"""The properties of MQTT 5 packets, by one table.
+
+Source: MQTT 5.0, section 2.2.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR
+from broker.mqtt.wire import Reader, binary, text, varint
+
+__all__ = [
+    "ASSIGNED_CLIENT_ID",
+    "AUTHENTICATION_METHOD",
+    "CONTENT_TYPE",
+    "CORRELATION_DATA",
+    "IDENTIFIERS_AVAILABLE",
+    "MAXIMUM_PACKET_SIZE",
+    "MAXIMUM_QOS",
+    "MESSAGE_EXPIRY_S",
+    "PAYLOAD_FORMAT",
+    "PROPERTIES",
+    "REASON_STRING",
+    "RECEIVE_MAXIMUM",
+    "REQUEST_PROBLEM",
+    "RESPONSE_TOPIC",
+    "RETAIN_AVAILABLE",
+    "SERVER_KEEP_ALIVE",
+    "SESSION_EXPIRY_S",
+    "SHARED_AVAILABLE",
+    "SUBSCRIPTION_IDENTIFIER",
+    "TOPIC_ALIAS",
+    "USER_PROPERTY",
+    "WILL",
+    "WILL_DELAY_S",
+    "encode_properties",
+    "read_properties",
+]
+
+OCTET: Final = 0
+FLAG: Final = 1  # an octet that is 0 or 1
+TWO: Final = 2
+FOUR: Final = 3
+VARINT: Final = 4
+TEXT: Final = 5
+BINARY: Final = 6
+PAIR: Final = 7
+
+PAYLOAD_FORMAT: Final = 0x01
+MESSAGE_EXPIRY_S: Final = 0x02
+CONTENT_TYPE: Final = 0x03
+RESPONSE_TOPIC: Final = 0x08
+CORRELATION_DATA: Final = 0x09
+SUBSCRIPTION_IDENTIFIER: Final = 0x0B
+SESSION_EXPIRY_S: Final = 0x11
+ASSIGNED_CLIENT_ID: Final = 0x12
+SERVER_KEEP_ALIVE: Final = 0x13
+AUTHENTICATION_METHOD: Final = 0x15
+REQUEST_PROBLEM: Final = 0x17
+WILL_DELAY_S: Final = 0x18
+REASON_STRING: Final = 0x1F
+RECEIVE_MAXIMUM: Final = 0x21
+TOPIC_ALIAS: Final = 0x23
+MAXIMUM_QOS: Final = 0x24
+RETAIN_AVAILABLE: Final = 0x25
+USER_PROPERTY: Final = 0x26
+MAXIMUM_PACKET_SIZE: Final = 0x27
+IDENTIFIERS_AVAILABLE: Final = 0x29
+SHARED_AVAILABLE: Final = 0x2A
+
+# Types of packets that a client sends; WILL stands for the will in a CONNECT.
+WILL: Final = 0
+CONNECT: Final = 1
+PUBLISH: Final = 3
+ACKS: Final = frozenset((4, 5, 6, 7))
+SUBSCRIBE: Final = 8
+UNSUBSCRIBE: Final = 10
+DISCONNECT: Final = 14
+AUTH: Final = 15
+
+
+class Property(NamedTuple):
+    """The type of a property's value, and the packets of a client that may have it."""
+
+    kind: int
+    packets: frozenset[int]
+
+
+MESSAGE: Final = frozenset((WILL, PUBLISH))
+NOBODY: Final[frozenset[int]] = frozenset()
+
+PROPERTIES: Final[dict[int, Property]] = {
+    PAYLOAD_FORMAT: Property(FLAG, MESSAGE),
+    MESSAGE_EXPIRY_S: Property(FOUR, MESSAGE),
+    CONTENT_TYPE: Property(TEXT, MESSAGE),
+    RESPONSE_TOPIC: Property(TEXT, MESSAGE),
+    CORRELATION_DATA: Property(BINARY, MESSAGE),
+    SUBSCRIPTION_IDENTIFIER: Property(VARINT, frozenset((SUBSCRIBE,))),
+    SESSION_EXPIRY_S: Property(FOUR, frozenset((CONNECT, DISCONNECT))),
+    ASSIGNED_CLIENT_ID: Property(TEXT, NOBODY),
+    SERVER_KEEP_ALIVE: Property(TWO, NOBODY),
+    AUTHENTICATION_METHOD: Property(TEXT, frozenset((CONNECT, AUTH))),
+    0x16: Property(BINARY, frozenset((CONNECT, AUTH))),  # Authentication Data
+    REQUEST_PROBLEM: Property(FLAG, frozenset((CONNECT,))),
+    WILL_DELAY_S: Property(FOUR, frozenset((WILL,))),
+    0x19: Property(FLAG, frozenset((CONNECT,))),  # Request Response Information
+    0x1A: Property(TEXT, NOBODY),  # Response Information
+    0x1C: Property(TEXT, NOBODY),  # Server Reference
+    REASON_STRING: Property(TEXT, ACKS | {DISCONNECT, AUTH}),
+    RECEIVE_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
+    0x22: Property(TWO, frozenset((CONNECT,))),  # Topic Alias Maximum
+    TOPIC_ALIAS: Property(TWO, frozenset((PUBLISH,))),
+    MAXIMUM_QOS: Property(FLAG, NOBODY),
+    RETAIN_AVAILABLE: Property(FLAG, NOBODY),
+    USER_PROPERTY: Property(PAIR, MESSAGE | ACKS | {CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH}),
+    MAXIMUM_PACKET_SIZE: Property(FOUR, frozenset((CONNECT,))),
+    0x28: Property(FLAG, NOBODY),  # Wildcard Subscription Available
+    IDENTIFIERS_AVAILABLE: Property(FLAG, NOBODY),
+    SHARED_AVAILABLE: Property(FLAG, NOBODY),
+}
+NOT_ZERO: Final = frozenset((SUBSCRIPTION_IDENTIFIER, RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE))
+
+
+def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
+    """Return the properties that come next in a packet of that type.
+
+    Shapes: the value of USER_PROPERTY is a list of pairs in their order; every other property occurs once.
+    Raises: PacketError 0x81 for a property that is unknown or that the packet cannot have; 0x82 for one that occurs
+        twice, and for a value that is not allowed.
+    """
+    size = reader.varint()
+    if size > reader.left:
+        raise PacketError(MALFORMED, "properties that end after their packet")
+    end = reader.left - size
+    values: dict[int, Any] = {}
+    while reader.left > end:
+        identifier = reader.varint()
+        known = PROPERTIES.get(identifier)
+        if known is None:
+            raise PacketError(MALFORMED, f"an unknown property, 0x{identifier:02x}")
+        if packet not in known.packets:
+            raise PacketError(PROTOCOL_ERROR, f"property 0x{identifier:02x} in a packet that cannot have it")
+        value = _read_value(reader, known.kind)
+        if identifier == USER_PROPERTY:
+            values.setdefault(USER_PROPERTY, []).append(value)
+            continue
+        if identifier in values:
+            raise PacketError(PROTOCOL_ERROR, f"property 0x{identifier:02x} twice")
+        if known.kind == FLAG and value > 1:
+            raise PacketError(PROTOCOL_ERROR, f"property 0x{identifier:02x} is {value}, neither 0 nor 1")
+        if value == 0 and identifier in NOT_ZERO:
+            raise PacketError(PROTOCOL_ERROR, f"property 0x{identifier:02x} is 0")
+        values[identifier] = value
+    if reader.left != end:
+        raise PacketError(MALFORMED, "a property that ends after the properties")
+    return values
+
+
+def _read_value(reader: Reader, kind: int) -> Any:
+    if kind in (OCTET, FLAG):
+        return reader.octet()
+    if kind == TWO:
+        return reader.two()
+    if kind == FOUR:
+        return reader.four()
+    if kind == VARINT:
+        return reader.varint()
+    if kind == TEXT:
+        return reader.text()
+    if kind == BINARY:
+        return reader.binary()
+    return reader.text(), reader.text()
+
+
+def encode_properties(values: dict[int, Any]) -> bytes:
+    """Return properties without their length, in the order of `values`."""
+    pieces: list[bytes] = []
+    for identifier, value in values.items():
+        kind = PROPERTIES[identifier].kind
+        if kind == PAIR:
+            for name, of_name in value:
+                pieces += (bytes((identifier,)), text(name), text(of_name))
+            continue
+        pieces += (bytes((identifier,)), _encode_value(kind, value))
+    return b"".join(pieces)
+
+
+def _encode_value(kind: int, value: Any) -> bytes:
+    if kind in (OCTET, FLAG):
+        return bytes((value,))
+    if kind == TWO:
+        return int(value).to_bytes(2, "big")
+    if kind == FOUR:
+        return int(value).to_bytes(4, "big")
+    if kind == VARINT:
+        return varint(value)
+    if kind == TEXT:
+        return text(value)
+    return binary(value)

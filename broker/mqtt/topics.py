@@ -1,0 +1,85 @@
+"""Topic names and filters, and the routing and binding keys that stand for them on an AMQP topic exchange.
+
+`/` and `.` change places both ways, and `+` in a filter is `*`. So RabbitMQ's mapping holds for every topic without
+dots and every key without slashes, and no topic is lost.
+Source: MQTT 5.0, section 4.7; RabbitMQ, rabbit_mqtt_util.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, SHARED_UNSUPPORTED, TOPIC_INVALID
+from broker.mqtt.wire import check_text
+
+__all__ = ["KEY_MAX_BYTES", "binding_key", "filter_of", "routing_key", "topic_of"]
+
+KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
+_SWAPPED: Final = str.maketrans("/.", "./")
+_SHARED: Final = "$share/"
+
+
+def routing_key(topic: bytes, levels_max: int) -> str:
+    """Return the routing key of a topic name.
+
+    Raises: PacketError 0x81 for octets that are no string of MQTT; 0x90 for an empty topic, one with wildcards, one
+        that begins with `$`, and one that is longer than a routing key or has too many levels.
+    """
+    name = check_text(topic)
+    if not name:
+        raise PacketError(TOPIC_INVALID, "an empty topic")
+    if "+" in name or "#" in name:
+        raise PacketError(TOPIC_INVALID, f"topic '{name[:100]}' has a wildcard")
+    if name.startswith("$"):
+        raise PacketError(TOPIC_INVALID, f"topic '{name[:100]}' begins with $: only the broker publishes there")
+    if len(topic) > KEY_MAX_BYTES:
+        raise PacketError(TOPIC_INVALID, f"a topic of {len(topic)} bytes, at most {KEY_MAX_BYTES} are allowed")
+    if name.count("/") >= levels_max:
+        raise PacketError(TOPIC_INVALID, f"a topic of {name.count('/') + 1} levels, at most {levels_max} are allowed")
+    return name.translate(_SWAPPED)
+
+
+def topic_of(key: str) -> bytes | None:
+    """Return the topic name of a routing key; None if no MQTT subscription may match it.
+
+    Such are the empty key, keys with MQTT's wildcards or a null character, and topics that begin with `$`.
+    """
+    if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
+        return None
+    return key.translate(_SWAPPED).encode()
+
+
+def binding_key(topic_filter: str, levels_max: int) -> str:
+    """Return the binding key of a topic filter.
+
+    Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long; 0x9E for a
+        shared subscription.
+    """
+    if topic_filter.startswith(_SHARED):
+        raise PacketError(SHARED_UNSUPPORTED, "shared subscriptions are not supported")
+    shown = f"filter '{topic_filter[:100]}'"
+    if not topic_filter:
+        raise PacketError(FILTER_INVALID, "an empty filter")
+    if topic_filter.startswith("$"):
+        raise PacketError(FILTER_INVALID, f"{shown} begins with $: the broker has no such topics")
+    levels = topic_filter.split("/")
+    if len(levels) > levels_max:
+        raise PacketError(FILTER_INVALID, f"{shown} has {len(levels)} levels, at most {levels_max} are allowed")
+    if len(topic_filter.encode()) > KEY_MAX_BYTES:
+        raise PacketError(FILTER_INVALID, f"{shown} is longer than {KEY_MAX_BYTES} bytes")
+    for place, level in enumerate(levels):
+        if ("+" in level and level != "+") or ("#" in level and level != "#"):
+            raise PacketError(FILTER_INVALID, f"{shown} has a wildcard within a level")
+        if level == "#" and place < len(levels) - 1:
+            raise PacketError(FILTER_INVALID, f"{shown} has a # before its last level")
+        if level == "*":
+            raise PacketError(FILTER_INVALID, f"{shown} has a level *, which is a wildcard of AMQP")
+    return topic_filter.translate(_SWAPPED).replace("+", "*")
+
+
+def filter_of(octets: bytes) -> str:
+    """Return the topic filter that a packet has. Raises: PacketError 0x81 for octets that are no string of MQTT."""
+    if not octets:
+        raise PacketError(MALFORMED, "an empty topic filter")
+    return check_text(octets)

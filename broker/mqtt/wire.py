@@ -1,0 +1,121 @@
+"""The data types of MQTT: integers, variable byte integers, UTF-8 strings and binary data.
+
+Source: MQTT 5.0, section 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import MALFORMED
+
+__all__ = ["TEXT_MAX_BYTES", "VARINT_MAX", "Reader", "binary", "check_text", "text", "varint"]
+
+TEXT_MAX_BYTES: Final = 65_535
+VARINT_MAX: Final = 268_435_455
+
+
+class Reader:
+    """Reads the body of one packet from its start to its end. Raises: PacketError 0x81 beyond the end."""
+
+    __slots__ = ("_at", "_end", "_octets")
+
+    def __init__(self, octets: bytes, at: int, end: int) -> None:
+        self._octets = octets
+        self._at = at
+        self._end = end
+
+    @property
+    def left(self) -> int:
+        """How many octets are unread."""
+        return self._end - self._at
+
+    def _take(self, count: int) -> int:
+        """Pass over octets and return where they begin."""
+        at = self._at
+        if count > self._end - at:
+            raise PacketError(MALFORMED, "a packet that ends too early")
+        self._at = at + count
+        return at
+
+    def octet(self) -> int:
+        """Return the next octet."""
+        return self._octets[self._take(1)]
+
+    def two(self) -> int:
+        """Return a two byte integer."""
+        at = self._take(2)
+        return self._octets[at] << 8 | self._octets[at + 1]
+
+    def four(self) -> int:
+        """Return a four byte integer."""
+        at = self._take(4)
+        return int.from_bytes(self._octets[at : at + 4], "big")
+
+    def varint(self) -> int:
+        """Return a variable byte integer, which has four octets at most and no octet more than it needs."""
+        value = shift = 0
+        while True:
+            octet = self.octet()
+            value |= (octet & 0x7F) << shift
+            if octet < 0x80:
+                if shift and not octet:
+                    raise PacketError(MALFORMED, "a variable byte integer with needless octets")
+                return value
+            shift += 7
+            if shift > 21:
+                raise PacketError(MALFORMED, "a variable byte integer of more than four octets")
+
+    def binary(self) -> bytes:
+        """Return binary data."""
+        count = self.two()
+        at = self._take(count)
+        return self._octets[at : at + count]
+
+    def text(self) -> str:
+        """Return a UTF-8 string. Raises: PacketError 0x81 for octets that are not UTF-8, and for a null character."""
+        return check_text(self.binary())
+
+    def rest(self) -> bytes:
+        """Return all octets that are left."""
+        at = self._take(self._end - self._at)
+        return self._octets[at : self._end]
+
+    def finish(self) -> None:
+        """Check that nothing is left."""
+        if self._at != self._end:
+            raise PacketError(MALFORMED, f"{self._end - self._at} octets after the end of a packet's fields")
+
+
+def check_text(octets: bytes) -> str:
+    """Return a UTF-8 string. Raises: PacketError 0x81 for octets that are not UTF-8, and for a null character."""
+    try:
+        value = octets.decode()
+    except UnicodeDecodeError:
+        raise PacketError(MALFORMED, "a string that is not UTF-8") from None
+    if "\0" in value:
+        raise PacketError(MALFORMED, "a string with a null character")
+    return value
+
+
+def varint(value: int) -> bytes:
+    """Return a variable byte integer."""
+    if value < 0x80:
+        return bytes((value,))
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)
+
+
+def binary(octets: bytes) -> bytes:
+    """Return binary data of at most 65,535 octets, with its length."""
+    return len(octets).to_bytes(2, "big") + octets
+
+
+def text(value: str) -> bytes:
+    """Return a UTF-8 string of at most 65,535 octets, with its length."""
+    return binary(value.encode())

@@ -1,0 +1,60 @@
+"""The MQTT listener, if the settings ask for it. Otherwise nothing of MQTT is imported."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.parts.clients import Clients
+from broker.parts.part import Part, Shared
+from broker.parts.ports import Ports
+
+if TYPE_CHECKING:
+    from broker.core.mqtt.connection import MqttConnection
+    from broker.net.transport import Transport
+
+__all__ = ["Mqtt"]
+
+
+class Mqtt(Part):
+    """Accepts MQTT clients; the AMQP listener holds and closes them."""
+
+    def __init__(self, shared: Shared, ports: Ports, clients: Clients) -> None:
+        self._shared = shared
+        self._ports = ports
+        self._clients = clients
+
+    @property
+    def port(self) -> int:
+        """The port, 0 without a listener."""
+        return self._clients.listener.other_ports.get("mqtt", 0)
+
+    @property
+    def tls_port(self) -> int:
+        """The port with TLS, 0 without a listener."""
+        return self._clients.listener.other_ports.get("mqtt/ssl", 0)
+
+    async def start(self) -> None:
+        """Accept clients."""
+        settings = self._shared.settings
+        if not settings.mqtt.enabled:
+            return
+        from broker.core.mqtt.connection import MqttConnection, MqttContext  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
+
+        context = MqttContext(
+            settings.routing.words_max,
+            default_vhost=settings.auth.default_vhost,
+            packet_max_bytes=settings.mqtt.packet_max_bytes,
+            prefetch=settings.mqtt.prefetch,
+            session_expiry_max_s=settings.mqtt.session_expiry_max_s,
+        )
+        listener = self._clients.listener
+
+        def machine(transport: Transport) -> MqttConnection:
+            session = partial(listener.session_of, transport, MqttSessionOfConnection)
+            mechanisms = listener.mechanisms(transport)
+            return MqttConnection(session, listener.limits, transport, listener.tell, context, mechanisms)
+
+        bound = self._ports.bound
+        await listener.serve("mqtt", bound.mqtt, bound.mqtt_tls, machine)

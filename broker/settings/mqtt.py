@@ -1,0 +1,49 @@
+"""The settings of the MQTT listener."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from broker.settings.fields import KiB, MiB, Seconds, SettingsSection, Size, number
+
+__all__ = ["Mqtt"]
+
+
+class Mqtt(SettingsSection):
+    """The MQTT listener: MQTT 3.1.1 and 5 on the exchange amq.topic."""
+
+    enabled: bool = Field(default=False, description="Whether the broker listens for MQTT clients.")
+    host: str = Field(default="", max_length=4096, description="The address to listen on; empty means server.host.")
+    port: int = number(1883, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "IANA mqtt")
+    tls_port: int = number(
+        8883, 0, 65535, "", "The port with TLS, if tls.certfile is set; 0 takes a free port.", "IANA secure-mqtt"
+    )
+    prefetch: int = number(
+        10,
+        1,
+        65535,
+        "messages",
+        "How many deliveries at QoS 1 a client can have unacknowledged; a client can ask for fewer.",
+        "RabbitMQ mqtt.prefetch",
+    )
+    session_expiry_max_s: Seconds = number(
+        86_400,
+        1,
+        315_360_000,
+        "s",
+        "How long a session can last without a connection. One of MQTT 3.1.1 lasts that long.",
+        "RabbitMQ mqtt.max_session_expiry_interval_seconds",
+    )
+    packet_max_bytes: Size = number(
+        16 * MiB,
+        4 * KiB,
+        256 * MiB,
+        "bytes",
+        "The largest packet of a client that has logged in; before that it is 4 KiB.",
+        "RabbitMQ mqtt.max_packet_size_authenticated",
+    )
+
+    def ports(self, *, tls: bool, plain: bool) -> dict[str, int]:
+        """Return the numbers of the ports that are opened with or without TLS, but for free ones, by setting."""
+        wanted = {"mqtt.port": self.port if plain else 0, "mqtt.tls_port": self.tls_port if tls else 0}
+        return {name: number for name, number in wanted.items() if self.enabled and number}

@@ -1,0 +1,235 @@
+"""MQTT sessions: what lasts over connections, restarts and kills, and what ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mqtt.conftest import mqtt_port, mqtt_process
+from tests.mqtt.raw_mqtt import (
+    CONNACK,
+    DISCONNECT,
+    PUBACK,
+    PUBLISH,
+    SUBACK,
+    UNSUBACK,
+    RawMqtt,
+    connect,
+    packet,
+    publish,
+    subscribe,
+    text,
+)
+
+HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
+GOODBYE = packet(0xE0)
+
+
+def present(client: RawMqtt, *packets: bytes) -> bool:
+    """Send a CONNECT, and return whether the CONNACK says that a session is present."""
+    body = client.send(*packets).expect(CONNACK)
+    assert body[1] == 0, body
+    return body[0] == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_lasts_over_connections(port: int, enter: Callable[..., RawMqtt], name: str, version: int) -> None:
+    """Subscriptions stay, missed messages arrive, and those without a PUBACK come again, marked, in their order."""
+    extra = None if version == 4 else b""
+    last: dict[str, Any] = {"clean": False, "properties": HOUR if version == 5 else b""}
+    first = enter(name, version, **last)
+    first.send(subscribe(1, (f"{name}/#", 1), properties=extra)).expect(SUBACK)
+    writer = enter(f"{name}-w", version)
+    for number in (1, 2, 3):
+        writer.send(publish(f"{name}/a", b"%d" % number, number, extra)).expect(PUBACK)
+    got = [first.expect(PUBLISH) for _ in range(3)]
+    packet_id = got[1][len(text(f"{name}/a")) :][:2]
+    first.send(packet(0x40, packet_id)).round_trip()
+    assert first.send(GOODBYE).ends()
+    writer.send(publish(f"{name}/a", b"4", 9, extra)).expect(PUBACK)
+    with RawMqtt(port) as second:
+        assert present(second, connect(name, version, **last))
+        again = [second.read() for _ in range(3)]
+    assert [(first & 0x08, body[-1:]) for first, body in again] == [(8, b"1"), (8, b"3"), (0, b"4")]
+    with RawMqtt(port) as third:
+        assert not present(third, connect(name, version, clean=True))
+        assert third.silent()
+
+
+def test_a_session_without_an_expiry_ends(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
+    """The next connection finds no session, and the queues are deleted."""
+    client = enter(name, clean=False)
+    client.send(subscribe(1, (name, 1), (f"{name}/low", 0)), GOODBYE).expect(SUBACK)
+    assert client.ends()
+    with RawMqtt(port) as second:
+        assert not present(second, connect(name, clean=False))
+
+
+def test_a_disconnect_can_end_a_session(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
+    """A DISCONNECT with an expiry of 0 deletes what would have lasted."""
+    client = enter(name, properties=HOUR)
+    client.send(subscribe(1, (name, 1))).expect(SUBACK)
+    assert client.send(packet(0xE0, b"\x00\x05\x11\x00\x00\x00\x00")).ends()
+    with RawMqtt(port) as second:
+        assert not present(second, connect(name, clean=False, properties=HOUR))
+
+
+def test_connack_tells_the_expiry_in_force(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
+    """An expiry over the limit is cut to a day, and a session that is resumed keeps its own."""
+    forever = b"\x11\xff\xff\xff\xff"
+    with RawMqtt(port) as client:
+        assert b"\x11\x00\x01\x51\x80" in client.enter(name, properties=forever)
+    enter(f"{name}-2", properties=HOUR).send(subscribe(1, (name, 1))).expect(SUBACK)
+    with RawMqtt(port) as client:
+        assert HOUR in client.enter(f"{name}-2", clean=False, properties=b"\x11\x00\x00\x00\x09")
+
+
+def test_the_second_connection_of_a_client_id_takes_over(enter: Callable[..., RawMqtt], name: str) -> None:
+    """The first gets DISCONNECT 0x8E; its session goes on at the second."""
+    first = enter(name, properties=HOUR)
+    first.send(subscribe(1, (name, 1))).expect(SUBACK)
+    second = enter(name, clean=False, properties=HOUR)
+    assert first.expect(DISCONNECT)[0] == 0x8E
+    assert first.ends()
+    second.send(publish(name, b"x", 5))
+    assert {second.read()[0] & 0xF0 for _ in range(2)} == {PUBLISH, PUBACK}
+
+
+def test_a_subscription_moves_with_its_qos(enter: Callable[..., RawMqtt], name: str) -> None:
+    """The same filter again replaces the subscription: one copy arrives, at the new QoS."""
+    client = enter(name)
+    writer = enter(f"{name}-w")
+    for packet_id, qos in ((1, 0), (2, 1), (3, 0)):
+        assert client.send(subscribe(packet_id, (name, qos))).expect(SUBACK)[-1] == qos
+        writer.send(publish(name, b"x", 1)).expect(PUBACK)
+        first, body = client.read()
+        assert first == 0x30 | 2 * qos
+        assert body.endswith(b"x")
+        assert client.silent(0.05)
+        if qos:
+            client.send(packet(0x40, body[len(text(name)) :][:2]))
+    codes = client.send(packet(0xA2, b"\0\7\0", text(name), text("never"))).expect(UNSUBACK)[-2:]
+    assert codes == b"\x00\x11"
+    writer.send(publish(name, b"y", 2)).expect(PUBACK)
+    assert client.silent()
+
+
+def test_acknowledged_messages_survive_a_kill(tmp_path: Path, name: str) -> None:
+    """After kill -9, a session has its subscriptions and every message whose PUBACK arrived, and no other."""
+    process = mqtt_process(tmp_path / "folder").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as reader:
+            reader.enter(name, 4, clean=False)
+            reader.send(subscribe(1, (f"{name}/#", 1), (f"{name}-low", 0), properties=None)).expect(SUBACK)
+        with RawMqtt(mqtt_port(process)) as writer:
+            writer.enter(f"{name}-w")
+            writer.send(*[publish(f"{name}/a", b"%d" % number, number) for number in range(1, 301)])
+            for _ in range(300):
+                writer.expect(PUBACK)
+            process.kill()
+        process.start()
+        with RawMqtt(mqtt_port(process)) as reader, RawMqtt(mqtt_port(process)) as writer:
+            assert present(reader, connect(name, 4, clean=False))
+            bodies = []
+            for _ in range(300):
+                body = reader.expect(PUBLISH)[len(text(f"{name}/a")) :]
+                bodies.append(int(body[2:]))
+                reader.send(packet(0x40, body[:2]))
+            assert bodies == list(range(1, 301))
+            writer.enter(f"{name}-w")
+            writer.send(publish(f"{name}-low", b"again", 1)).expect(PUBACK)
+            assert reader.expect(PUBLISH).endswith(b"again")
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("stop", ["kill", "terminate"])
+def test_a_session_survives_a_restart(tmp_path: Path, name: str, stop: str) -> None:
+    """What was delivered and not acknowledged arrives again; what was acknowledged does not."""
+    process = mqtt_process(tmp_path / "folder").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as client:
+            client.enter(name, properties=HOUR)
+            client.send(subscribe(1, (name, 1))).expect(SUBACK)
+            client.send(publish(name, b"1", 1), publish(name, b"2", 2))
+            found = [client.read() for _ in range(4)]
+            got = {body[-1:]: body for first, body in found if first & 0xF0 == PUBLISH}
+            client.send(packet(0x40, got[b"1"][len(text(name)) :][:2])).round_trip()
+            client.send(publish("nowhere", b"", 3)).expect(PUBACK)
+            client.send(publish(name, b"3", 4))  # its PUBACK follows the ack of 1 to the disk
+            assert {client.read()[0] & 0xF0 for _ in range(2)} == {PUBLISH, PUBACK}
+            getattr(process, stop)()
+        process.start()
+        with RawMqtt(mqtt_port(process)) as client:
+            assert present(client, connect(name, clean=False, properties=HOUR))
+            assert [client.expect(PUBLISH)[-1:] for _ in range(2)] == [b"2", b"3"]
+            assert client.silent()
+    finally:
+        process.kill()
+
+
+def test_deleting_a_session_queue_ends_the_connection(enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
+    """A client whose queue an operator deletes is told that, instead of waiting for messages that cannot come."""
+    client = enter(name, properties=HOUR)
+    client.send(subscribe(1, (name, 1))).expect(SUBACK)
+    channel.queue_delete(f"mqtt-subscription-{name}qos1")
+    assert client.expect(DISCONNECT)[0] == 0x98
+    assert client.ends()
+
+
+def will(name: str, body: bytes, properties: bytes = b"") -> dict[str, Any]:
+    """Return the options of a CONNECT with a will at QoS 1."""
+    return {"will": bytes([len(properties)]) + properties + text(name) + text(body), "will_flags": 0x0C}
+
+
+def test_a_will_is_published_unless_the_client_says_goodbye(
+    port: int, enter: Callable[..., RawMqtt], name: str
+) -> None:
+    """A lost connection, a take-over and DISCONNECT 0x04 publish the will; a plain DISCONNECT does not."""
+    reader = enter(f"{name}-r")
+    reader.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
+    with RawMqtt(port) as polite:
+        polite.send(connect("polite", **will(f"{name}/polite", b"no")), GOODBYE).expect(CONNACK)
+        assert polite.ends()
+    for client_id, end in (("lost", None), ("asks", packet(0xE0, b"\x04")), ("broken", b"\xf0\x00")):
+        with RawMqtt(port) as client:
+            client.send(connect(f"{name}{client_id}", **will(f"{name}/{client_id}", b"bye", b"\x03\0\1t")))
+            client.expect(CONNACK)
+            if end is not None:
+                client.send(end)
+        body = reader.expect(PUBLISH)
+        assert body.startswith(text(f"{name}/{client_id}"))
+        assert body.endswith(b"\x04\x03\x00\x01tbye")
+        reader.send(packet(0x40, body[len(text(f"{name}/{client_id}")) :][:2]))
+
+
+def test_a_silent_client_is_gone(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
+    """A client that sends nothing for one and a half times its keep alive is disconnected, and its will published."""
+    reader = enter(f"{name}-r")
+    reader.send(subscribe(1, (name, 0))).expect(SUBACK)
+    with RawMqtt(port) as silent:
+        silent.send(connect(name, keep_alive_s=1, **will(name, b"gone"))).expect(CONNACK)
+        assert reader.expect(PUBLISH).endswith(b"gone")
+        assert silent.ends()
+
+
+def test_a_will_survives_the_stop_of_the_broker(tmp_path: Path, name: str) -> None:
+    """A broker that stops publishes the wills of its clients, to sessions that last."""
+    process = mqtt_process(tmp_path / "folder").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as reader:
+            reader.enter(name, properties=HOUR)
+            reader.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
+        with RawMqtt(mqtt_port(process)) as client:
+            client.send(connect(f"{name}-w", **will(f"{name}/will", b"stopped"))).expect(CONNACK)
+            client.round_trip()
+            process.terminate()
+        process.start()
+        with RawMqtt(mqtt_port(process)) as reader:
+            assert present(reader, connect(name, clean=False, properties=HOUR))
+            assert reader.expect(PUBLISH).endswith(b"stopped")
+    finally:
+        process.kill()

@@ -1,0 +1,77 @@
+"""Properties of MQTT and content headers of AMQP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.amqp.content_header import decode_properties, facts_of, measure_header
+from broker.core.mqtt.mapping import Mapping, message_properties
+from broker.core.mqtt.packet_ids import PacketIds
+from broker.mqtt.errors import PacketError
+from broker.mqtt.properties import encode_properties
+
+SETS: list[dict[int, Any]] = [
+    {},
+    {0x01: 1},
+    {0x03: "text/plain", 0x09: b"id", 0x08: "a/b.c"},
+    {0x09: b"\xff"},
+    {0x09: bytes(300)},
+    {0x26: [("z", "1"), ("a", "2"), ("z", "3"), ("", "")]},
+    {0x03: "c", 0x08: "r", 0x09: b"\0", 0x01: 1, 0x26: [("k", "ü")]},
+]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("properties", SETS)
+def test_properties_come_back(properties: dict[int, Any], qos: int) -> None:
+    """A content header holds every property of a publish, and is whole."""
+    mapping = Mapping(64)
+    header = mapping.header(mapping.properties(encode_properties(properties), qos), 5)
+    measure_header(header)
+    assert facts_of(header).persistent is (qos == 1)
+    assert message_properties(header) == properties
+    assert mapping.header(mapping.properties(encode_properties(properties), qos), 5) is header
+
+
+def test_an_expiry_is_an_expiration() -> None:
+    """Seconds become milliseconds; the rest of them is told at the delivery."""
+    mapping = Mapping(64)
+    header = mapping.header(mapping.properties(b"\x02\0\0\0\x09", 1), 0)
+    assert decode_properties(header).expiration == "9000"
+    assert message_properties(header) == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"), [({0x23: 1}, 0x94), ({0x03: "x" * 256}, 0x83), ({0x26: [("x" * 256, "")]}, 0x83)]
+)
+def test_what_no_header_can_hold(properties: dict[int, Any], code: int) -> None:
+    """It is refused with its reason code, and nothing is dropped in silence."""
+    with pytest.raises(PacketError) as caught:
+        Mapping(64).properties(encode_properties(properties), 1)
+    assert caught.value.reason_code == code
+
+
+def test_the_tables_are_bounded() -> None:
+    """Any number of topics and properties leaves a bounded number of them in memory."""
+    mapping = Mapping(64)
+    for number in range(10_000):
+        mapping.payload(b"t/%d" % number)
+        mapping.topic(f"t.{number}")
+        mapping.header(mapping.properties(encode_properties({0x03: str(number)}), 0), number)
+    kept = [getattr(mapping, name) for name in ("_payloads", "_topics", "_properties", "_headers")]
+    assert max(map(len, kept)) <= 4096
+
+
+def test_packet_ids_wrap_around_those_in_use() -> None:
+    """No two unacknowledged deliveries share a packet id, and none is 0."""
+    ids = PacketIds()
+    assert [ids.give(tag) for tag in (1, 2, 3)] == [1, 2, 3]
+    assert ids.take(1) == 1
+    assert ids.take(1) == 0
+    given = [ids.give(tag) for tag in range(4, 65_536)]
+    assert given[0] == 4
+    assert 0 not in given
+    assert ids.give(70_000) == 1
+    assert ids.take(2) == 2
