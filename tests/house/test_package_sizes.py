@@ -19,6 +19,7 @@ MOST = {
     "broker/figures": (7, 700),
     "broker/manage": (60, 8_500),
     "broker/migrate": (7, 850),
+    "broker/mqtt": (9, 1_300),
     "broker/net": (16, 2_450),
     "broker/operations": (23, 3_850),
     "broker/overlay": (44, 7_450),
