@@ -17,7 +17,7 @@
 #   make bench   S1 to S10: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
 #                twenty minutes, ARGS=--quick a few, ARGS="--only S1,S3" selects some
 #   make bench-topics   the engines of the topic index; ten minutes, ARGS=--quick one
-#   make bench-growth   cost of a message by the size of the broker, fairness and pauses; under sixteen minutes
+#   make bench-growth   cost of a message by the size of the broker, fairness, pauses and a soak; under 27 minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
 #   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker; ARGS=--quick
 #   make bench-overlay    the experiments of the Gryphon paper on brokers of this machine, and what a forwarded message costs;

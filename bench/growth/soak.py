@@ -20,7 +20,7 @@ __all__ = ["MIB", "measure"]
 
 MIB: Final = 1 << 20
 _PACE_S: Final = 0.02  # between two rounds of churn
-_SAMPLE_S: Final = 1.0
+_SAMPLE_S: Final = 5.0
 _BACKLOG: Final = 10_000
 _BACKLOG_EVERY: Final = 250  # rounds
 _BODY_BYTES: Final = 1000
@@ -31,7 +31,7 @@ _TENTH: Final = 10  # the end is compared with a later start: caches are full af
 
 
 def measure(stage: Stage) -> None:
-    """Let a broker churn for the plan's time, and add its resident memory each second."""
+    """Let a broker churn for the plan's time, and add its resident memory every five seconds."""
     with (
         stage.guarded("the soak"),
         brokers.slotmq(stage.new_folder(), package=stage.package) as broker,

@@ -13,6 +13,7 @@ from broker.core.queue.queue import Queue
 __all__ = ["answers", "count_all", "decided"]
 
 COUNT_TIMEOUT_S = 2.0
+COUNTED_AT_ONCE = 1000  # queues that are asked between two turns of the loop
 
 T = TypeVar("T")
 
@@ -29,7 +30,9 @@ async def decided(act: Callable[[], T]) -> T:
 async def count_all(queues: Collection[Queue]) -> None:
     """Let `counts` of each queue say what all nodes have; what this node has, if the database does not answer."""
     asked: dict[Queue, Postponed] = {}
-    for queue in queues:
+    for number, queue in enumerate(queues, 1):
+        if number % COUNTED_AT_ONCE == 0:
+            await asyncio.sleep(0)
         try:
             queue.before("declare", None)
         except Postponed as postponed:

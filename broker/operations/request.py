@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Asker", "OfQueue", "OfVhosts", "OperationRefused", "Range", "Request", "Verb", "parameters", "read"]
 
-ROWS_AT_ONCE: Final = 500  # rows of a long list that are made or encoded between two turns of the loop
+ROWS_AT_ONCE: Final = 100  # rows of a long list that are made or encoded between two turns of the loop
 LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
 
 

@@ -314,9 +314,13 @@ class VhostStore:
         if at_once:
             self._queues.reclaim(AT_ONCE + 1)
 
-    def forget_queue(self, queue_number: int, *, at_once: bool) -> None:
-        """Give up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed."""
-        self._queues.forget(queue_number, AT_ONCE if at_once else self.log.position)
+    def forget_queue(self, queue_number: int, *, at_once: bool, recorded: bool = False) -> None:
+        """Give up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
+
+        If the log ends with the record of the deletion, a checkpoint from there on knows of it: the file goes although
+        the log grows no more.
+        """
+        self._queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
         if at_once:
             self._queues.reclaim(AT_ONCE + 1)
 

@@ -478,7 +478,7 @@ class Level:
         self._pending.clear()
         if self.durable:
             self._recorder.record_deleted(self._ports.clock.now_ms, self.number)
-        self._ports.store.forget_queue(self.number, at_once=not self.durable)
+        self._ports.store.forget_queue(self.number, at_once=not self.durable, recorded=self.durable)
 
     def _release_all(self) -> None:
         """Delete all slots now; their messages leave the memory in this turn and the next ones."""

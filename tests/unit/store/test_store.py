@@ -307,6 +307,21 @@ def test_what_only_the_older_checkpoint_needs_is_told() -> None:
     assert room.files.list(FOLDER / "queues") == []
 
 
+def test_the_file_of_a_deleted_queue_goes_although_the_log_grows_no_more() -> None:
+    """A checkpoint right after the record of a deletion knows of it: the file goes when the one before is given up."""
+    room = Room()
+    room.publish(2, 1)
+    room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
+    checkpoint(room)
+    room.publish(1, 9)  # in place of the record of the deletion
+    room.store.forget_queue(1, at_once=False, recorded=True)
+    checkpoint(room)
+    assert room.store.holds_back
+    checkpoint(room)
+    assert not room.store.holds_back
+    assert room.files.list(FOLDER / "queues") == []
+
+
 def test_space_is_saved_by_giving_up_the_older_checkpoint() -> None:
     """With too little disk space the older checkpoint goes, which is logged once, and only one is kept meanwhile."""
     room = Room(segment_bytes=500)
