@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ class LightClient:
     ) -> None:
         """Connect, and start to consume, at another broker if one is given. Raises: Refusal, OSError."""
         self._every_s = every_s
+        self.spent = Histogram()
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
         self._publisher, self._consumer = (
             PeerConnection(address, PUBLISH_CHANNEL),
@@ -79,14 +81,22 @@ class LightClient:
         self._publisher.close()
         self._consumer.close()
 
-    def exchange(self, total: int, stopped: Callable[[], bool] = lambda: False) -> Histogram:
+    def exchange(
+        self,
+        total: int,
+        stopped: Callable[[], bool] = lambda: False,
+        spent_ns: Callable[[], int] | None = None,
+    ) -> Histogram:
         """Send messages when they are due, until all or until stopped, and record the latency of each.
 
+        `spent_ns` returns what the broker has computed so far: what it computes between a message and its delivery is
+        recorded in `spent`.
         Messages of one publisher arrive in order, so the number of a delivery determines when it was due.
 
         Raises: Stalled when one does not arrive; Refusal, OSError.
         """
         times, scanner = Histogram(), Scanner()
+        begun_ns: deque[int] = deque()
         buffer, fill = bytearray(_READ_BYTES), 0
         poller = select.poll()
         poller.register(self._consumer.socket, select.POLLIN)
@@ -99,6 +109,8 @@ class LightClient:
                 if counted >= total:
                     break
             if sent < total and now >= begun + sent * self._every_s:
+                if spent_ns is not None:
+                    begun_ns.append(spent_ns())
                 self._publisher.socket.sendall(self._message)
                 sent += 1
                 continue
@@ -114,7 +126,10 @@ class LightClient:
             buffer[: fill + count - done] = buffer[done : fill + count]
             fill += count - done
             moved_at = time.monotonic()
+            now_ns = spent_ns() if spent_ns is not None else 0
             while counted < scanner.deliveries:
+                if begun_ns:
+                    self.spent.record(now_ns - begun_ns.popleft())
                 times.record(int((moved_at - begun - counted * self._every_s) * 1e9))
                 counted += 1
         return times

@@ -68,8 +68,12 @@ class Collector:
     def look(self) -> None:
         """Collect the objects that have become old since the last time, and freeze the others."""
         if self._aged:
-            gc.collect()
-            self._freeze()
+            self.collect()
+
+    def collect(self) -> None:
+        """Collect what is not frozen, and freeze what stays. It also frees the tuples that Python keeps for reuse."""
+        gc.collect()
+        self._freeze()
 
     def _collected(self, phase: str, info: Mapping[str, Any]) -> None:
         """Count collections of generation 1; Python calls it before and after each, in any thread."""

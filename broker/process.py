@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from broker import __version__
 from broker.amqp.errors import UNEXPECTED
@@ -58,7 +58,12 @@ async def _serve_until_stopped(
     broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, signals: Signals
 ) -> int:
     collector = Collector(loop)
-    heap = Heap(loop, lambda: broker.turn.count)
+
+    def free() -> Iterator[None]:
+        yield from broker.free_computed()
+        collector.collect()
+
+    heap = Heap(loop, lambda: broker.turn.count, free)
     stop = asyncio.Event()
     recovered = False
 

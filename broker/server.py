@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -179,6 +179,12 @@ class BrokerServer:
     def drop_clients(self) -> None:
         """Stop waiting for clients."""
         self.clients.drop()
+
+    def free_computed(self) -> Iterator[None]:
+        """Free, in steps, what is computed again when it is needed: answers about rights, first misses of caches."""
+        self.clients.permissions.forget_answers()
+        for engine in list(self.engines.values()):
+            yield from engine.free_computed()
 
     def run_due(self) -> None:
         """Run everything that is due by now, without waiting for a turn of the loop."""

@@ -130,7 +130,7 @@ def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, b
 
 def page_out(broker: BrokerServer, name: str) -> None:
     """Page out all messages of a queue, as the pager does when memory is short."""
-    for stream in queue_of(broker, name).levels:
+    for stream in queue_of(broker, name).all_levels:
         stream.manager.seal()
         for slot in list(stream.manager.slots.values()):
             if slot.length and slot.contents is not None:

@@ -1,7 +1,8 @@
 """Pauses: how long others wait while one client or operator does something to a whole group.
 
 Each verb meets a broker of its own. A light client beside it has the longest wait, from when a message was due until it
-came; a second broker, of sources, names the function that took the longest turn.
+came, and what the broker computed meanwhile: that is what its turns take where other programs slow the machine.
+A second broker, of sources, names the function that took the longest turn.
 """
 
 from __future__ import annotations
@@ -241,7 +242,9 @@ def _longest(turns: Path, begun: float) -> str:
 def paused(group: Group, verb: Verb) -> dict[str, Any]:
     """Return the waits of a light client while a verb is carried out, and the verb's time."""
     verb.prepare(group)
-    with Crew({"light": watch}, group.broker.address) as crew:
+    processes = group.broker.processes
+    assert processes is not None
+    with Crew({"light": watch}, group.broker.address, processes.root) as crew:
         crew.gather("ready", _LIMIT_S)
         begun = time.monotonic()
         verb.act(group)
@@ -251,13 +254,15 @@ def paused(group: Group, verb: Verb) -> dict[str, Any]:
         return {**crew.gather("done", _LIMIT_S)["light"], "took_ms": took_ms}
 
 
-def watch(line: CrewPipe, address: Address) -> None:
-    """Run the process of the light client."""
+def watch(line: CrewPipe, address: Address, pid: int) -> None:
+    """Run the process of the light client of a broker with this pid."""
+    clock = ~pid << 3 | 2  # clock_getcpuclockid(3), of Linux: the time that all threads of a process have computed
     light = LightClient(address, EXCHANGE, every_s=EVERY_S)
     light.await_route()
     told = select.poll()
     told.register(line, select.POLLIN)
     line.tell("ready")
-    times = light.exchange(sys.maxsize, lambda: bool(told.poll(0)))
-    line.tell("done", {"p50_ms": times.percentile(50) / 1e6, "max_ms": times.percentile(100) / 1e6})
+    times = light.exchange(sys.maxsize, lambda: bool(told.poll(0)), lambda: time.clock_gettime_ns(clock))
+    figures = {"p50_ms": times.percentile(50) / 1e6, "max_ms": times.percentile(100) / 1e6}
+    line.tell("done", {**figures, "cpu_ms": light.spent.percentile(100) / 1e6})
     light.close()

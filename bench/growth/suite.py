@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bench.growth import curves, pauses, sharing
+from bench.growth import curves, pauses, sharing, soak
 from bench.growth.curves import PANELS
 from bench.picture import BLUE, ORANGE, plain, spreads
 from bench.run import Row, Run
@@ -44,6 +44,7 @@ class Plan:
     seconds: float = 1.2
     settle_s: float = 0.2
     share_factor: float = 4.0
+    soak_s: float = 600.0
 
 
 QUICK: Final = Plan(
@@ -57,6 +58,7 @@ QUICK: Final = Plan(
     rounds=2,
     seconds=0.5,
     share_factor=3.0,
+    soak_s=20.0,
 )
 
 
@@ -108,10 +110,22 @@ def _pauses(run: Run) -> str:
     columns = [
         Column("", "title", str),
         Column("longest wait", "max_ms", "{:.1f} ms".format),
+        Column("most CPU in a wait", "cpu_ms", "{:.1f} ms".format),
         Column("took", "took_ms", "{:,.0f} ms".format),
         Column("longest turn", lambda row: run.row("turns", title=row["title"])["function"]),
     ]
     return table_of(run.rows("pauses"), columns)
+
+
+def _soak(run: Run) -> str:
+    row = run.row("soaked")
+    if not row.runs:
+        return ""
+    return (
+        f"{row['rounds']:,} rounds of churn: resident memory of {row['start_mb']:.1f} MiB after the start, "
+        f"{row['early_mb']:.1f} in the third tenth of the time, {row['late_mb']:.1f} in the last, "
+        f"{row['max_mb']:.1f} at most; {row['cpu_s']:.0f} CPU-seconds."
+    )
 
 
 def _silent(run: Run) -> str:
@@ -145,6 +159,20 @@ def _draw(figure: Any, run: Run) -> bool:
     return bool(run.rows(*PANELS))
 
 
+def _draw_soak(figure: Any, run: Run) -> bool:
+    """Draw the resident memory over the minutes."""
+    rows, axes = run.rows("soak"), figure.subplots()
+    axes.plot([row["second"] / 60 for row in rows], [row["rss_mb"] for row in rows], color=BLUE, linewidth=1)
+    axes.set_ylim(bottom=0)
+    plain(
+        axes,
+        "resident memory beside connections, queues, bindings, replies and backlogs that come and go",
+        "minutes",
+        "MiB",
+    )
+    return bool(rows)
+
+
 SUITE: Final = Suite(
     name="growth",
     about=__doc__,
@@ -152,12 +180,13 @@ SUITE: Final = Suite(
         "fairness": sharing.measure,
         "pauses": pauses.measure,
         **{panel: partial(curves.measure, panel=panel) for panel in PANELS},
+        "soak": soak.measure,
     },
     full=Plan(),
     quick=QUICK,
-    limit_s=900.0,  # a measurement that runs then may finish: under sixteen minutes in all
-    tables={"cost": _costs, "light": _light, "silent": _silent, "pauses": _pauses},
-    printed=("cost", "light", "silent", "pauses"),
+    limit_s=900.0,  # the soak begins by then: under half an hour in all
+    tables={"cost": _costs, "light": _light, "silent": _silent, "pauses": _pauses, "soak": _soak},
+    printed=("cost", "light", "silent", "pauses", "soak"),
     mark="growth",
-    pictures={"growth": ((11, 8), _draw)},
+    pictures={"growth": ((11, 8), _draw), "soak": ((9, 3), _draw_soak)},
 )

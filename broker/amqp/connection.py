@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pamqp import commands
 
 from broker.amqp.channel import Channel
 from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
+from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.connection_limits import ConnectionLimits
-from broker.amqp.connection_session import ConnectionSession
 from broker.amqp.control import (
     ANSWER,
     AUTHENTICATE,
@@ -53,6 +53,34 @@ CHANNEL_OPEN: Final = ChannelState.OPEN  # members of an Enum are slow to access
 # Equal for all clients.
 OPEN_OK: Final = commands.Connection.OpenOk()
 CLOSE_OK: Final = commands.Connection.CloseOk()
+
+
+class ConnectionSession(Protocol):
+    """Carries out the methods of a connection."""
+
+    def authenticate(self, mechanism: str, response: bytes) -> None:
+        """Admit the user, or raise Refused, also for a mechanism that was not offered.
+
+        After connection.hold() the decision comes later, by connection.admit() or connection.refuse().
+        """
+
+    def open(self, vhost: str) -> None:
+        """Open the virtual host, or raise ConnectionFault 530."""
+
+    def open_channel(self, channel: Channel) -> ChannelSession:
+        """Return the session of a new channel."""
+
+    def update_secret(self, secret: bytes, reason: str) -> None:
+        """Accept a new secret for the user of this connection, or raise Refused."""
+
+    def close(self) -> None:
+        """Release what the connection holds. Called exactly once, after the sessions of all channels.
+
+        After connection.hold() close-ok is sent later, by connection.answer_close().
+        """
+
+    def crashed(self, error: Exception) -> None:
+        """Log an unexpected error; the machine then closes this connection, and no other, with 541."""
 
 
 class Connection(ConnectionOutput):

@@ -50,6 +50,8 @@ RUN_OF_PUBLISHES: Final = 256
 """The pseudo frame type of a run; a type on the wire is an octet."""
 RUN_MAX: Final = 256
 """Publishes in a run; the caller checks its limits between two runs."""
+LONE_MAX_BYTES: Final = 1024
+"""The largest body that a connection holds on to between two publishes."""
 # Never equal to received bytes: it begins with an octet that no frame ends with.
 NO_BYTES: Final = b"\x00"
 NOTHING: Final = -1  # no frame may be returned, not even one that is complete already
@@ -58,6 +60,7 @@ NOTHING: Final = -1  # no frame may be returned, not even one that is complete a
 class PublishRun:
     """Consecutive complete publishes of one channel, all with equal properties.
 
+    Invariant: valid until the next frame is cut: a connection's lone publishes share one run.
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
         bodies of equal size share one header object. No body is empty. The first payload is checked to be a publish;
         the others only have content frames after them, so the caller checks payloads that it does not know.
@@ -72,6 +75,14 @@ class PublishRun:
         self.headers = headers
         self.bodies = bodies
         self.largest_bytes = largest
+
+    def renew(self, at: int, payload: bytes, header: bytes, body: bytes) -> None:
+        """Become the run of another lone publish. Invariant: the run has one publish."""
+        self.at = at
+        self.payloads[0] = payload
+        self.headers[0] = header
+        self.bodies[0] = body
+        self.largest_bytes = len(body)
 
 
 # Type, channel and payload; for a run of publishes, the run; for a part of a large body frame, its first octets and the
@@ -103,6 +114,7 @@ class FrameCutter:
         "_front",
         "_header",
         "_late",
+        "_lone",
         "_method_channel",
         "_method_front",
         "_missing_bytes",
@@ -142,6 +154,7 @@ class FrameCutter:
         self._header = b""
         self._channel = 0
         self._body_bytes = 0
+        self._lone: PublishRun | None = None  # the last run, if it had one publish: to make another costs more
 
     def take_limit(self, limit_bytes: int) -> None:
         """Take the size that frames may have from the next one on."""
@@ -218,6 +231,7 @@ class FrameCutter:
         self.at = 0
         self._late.clear()
         self._missing_bytes = self._rest_bytes = 0
+        self._lone = None
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
         """Yield each whole frame, and end with the one that uses up the budget. Raises: as next_frame()."""
@@ -404,9 +418,12 @@ class FrameCutter:
         body = end + len(between)
         last = body + body_bytes
         largest = body_bytes
-        payloads = [buffer[at + HEAD_BYTES : end]]
-        headers = [header]
-        bodies = [buffer[body:last]]
+        run = self._lone
+        if run is None:
+            run = PublishRun(start, [buffer[at + HEAD_BYTES : end]], [header], [buffer[body:last]], largest)
+        else:
+            run.renew(start, buffer[at + HEAD_BYTES : end], header, buffer[body:last])
+        payloads, headers, bodies = run.payloads, run.headers, run.bodies
         at = last + 1
         while at < enough and at + MIN_CONTENT_BYTES < length and len(bodies) < RUN_MAX:
             if buffer[at : at + METHOD_FRONT_BYTES] != front:  # startswith() costs mypyc five times as much
@@ -433,4 +450,9 @@ class FrameCutter:
             at = last + 1
         self.at = at
         self.amid_message = False
-        return PublishRun(start, payloads, headers, bodies, largest)
+        if len(bodies) > 1:
+            run.largest_bytes = largest  # hot: written here
+            self._lone = None
+        else:  # the connection holds its last body until the next publish
+            self._lone = run if largest <= LONE_MAX_BYTES else None
+        return run

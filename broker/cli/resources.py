@@ -1,4 +1,4 @@
-"""`slotmq purge`, `queue`, `delete`, `peek` and `close-connection`: acts on one queue, exchange or connection."""
+"""`slotmq purge`, `release`, `queue`, `delete`, `peek` and `close-connection`: acts on one object of the broker."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ def add_resources(commands: Any) -> None:
     command = add_command(commands, "purge", "drop the ready messages of a queue; unacked messages stay", "QUEUE")
     add_value(command, "--limit", "N", "drop at most N messages, the first ones", type=positive)
     finish(command, _purge, vhost=True)
+
+    command = add_command(commands, "release", "deliver the delayed messages of a queue now, due or not", "QUEUE")
+    add_value(command, "--limit", "N", "at most N messages, those that are due next", type=positive)
+    finish(command, _release, vhost=True)
 
     verbs = add_group(commands, "queue", "pause a queue or resume it")
     for verb, summary in (
@@ -57,6 +61,13 @@ def _purge(arguments: argparse.Namespace) -> int:
     limit = {} if arguments.limit is None else {"limit": arguments.limit}
     purged = ask_for(arguments, "purge_queue", "queue", "vhost", **limit)["messages"]
     print(f"{counted(purged, 'messages')} purged")
+    return 0
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    limit = {} if arguments.limit is None else {"limit": arguments.limit}
+    released = ask_for(arguments, "release_delayed", "queue", "vhost", **limit)["messages"]
+    print(f"{counted(released, 'messages')} released")
     return 0
 
 

@@ -24,7 +24,6 @@ from broker.cluster.shared_slot import SharedSlot
 from broker.core.delay.delayed import Delay
 from broker.core.message.message import Message
 from broker.core.queue.rules import DROP_HEAD
-from broker.slots.slot import Slot
 from broker.store.record import due_target
 from broker.tasks import Tasks, WakeUp
 
@@ -205,7 +204,7 @@ class SharedDelay(Delay):
         due = due_target(message.timestamp_ms + delay_ms)
         self._poster.post(message, (self.queue,), number=number + due)
 
-    def gather(self, slots: Iterable[Slot]) -> None:
+    def gather(self) -> None:
         """Do nothing: the database knows when messages are due."""
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.hint import DEFINITIONS, Hint
+from broker.cluster.no_holding import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.tasks import WakeUp
@@ -87,9 +88,13 @@ class SharedDefinitions:
         return rows[0]["version"], definitions
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
-        """Replace the definitions if no other node has done so."""
+        """Replace the definitions if no other node has done so.
+
+        Raises: ValueError when nothing was changed, or it is not known whether something was.
+        """
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
+        refuse_policies(rules)
         gone = sorted(self._vhosts - vhosts)
         changes = [json.dumps([VhostForgotten(vhost=name).to_json()]).encode() for name in gone]
         names = [name.encode() for name in gone]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +26,7 @@ from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import QueueRules
 from broker.core.session.client import SessionClient
 
 __all__ = ["QueueParts", "SharedHoldingQueue", "SharedQueue"]
@@ -122,6 +124,10 @@ class SharedQueue(Queue):
         self._noted_until_ms = math.inf
         super().__init__(declaration, ports)
         self.timed = True  # a message that is leased may expire
+
+    def _take_rules(self, rules: QueueRules) -> None:
+        """Take rules without those by which messages would be held here: no policy or declare may ask for them."""
+        super()._take_rules(replace(rules, retry=None, due_headers=()))
 
     # -- what a method asks first -------------------------------------------------------------------------------------
 

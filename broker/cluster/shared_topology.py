@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
+from broker.cluster.no_holding import refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
     ExchangeDeleted,
@@ -322,11 +323,13 @@ class SharedJournal:
         self._vhost = vhost
 
     def decide(self, change: Change, *, durable: bool = True, owner: Any = None) -> None:
-        """Allow a change that is being applied, and propose any other. Raises: Postponed for those."""
+        """Allow a change that is being applied, and propose others. Raises: Postponed for those; ChannelError 406."""
         if self._topology.is_applying:
             if change["change"] == QueueDeleted.kind:
                 self._topology.note_dropped(self._vhost, change["name"])
         elif not change["change"].startswith("producer_"):
+            if change["change"] == QueueDeclared.kind:
+                refuse_arguments(self._vhost, change["name"], arguments_from_json(change["arguments"]))
             raise Proposed(self._topology, self._topology.named(self._vhost, change, durable=durable, owner=owner))
 
     def retire(self, change: Change, *, durable: bool) -> bool:

@@ -13,7 +13,7 @@ from broker.core.deadlines import Clock, Deadlines
 
 __all__ = ["MESSAGES_PER_UNIT", "SlicedWork"]
 
-MESSAGES_PER_UNIT: Final = 64  # messages that are released from memory in ten microseconds
+MESSAGES_PER_UNIT: Final = 32  # messages that are settled and released from memory in ten microseconds
 
 
 class SlicedWork:

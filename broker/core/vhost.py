@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
 from broker.core.delay.delayed import Delay, Delays
+from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope
 from broker.core.policy.policy import Policies
@@ -19,8 +20,8 @@ from broker.core.publishing.dead_letter import DeadLetters
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
-from broker.core.publishing.publish_caches import PublishCaches
 from broker.core.publishing.publish_entry import PublishEntry
+from broker.core.publishing.publish_target import PublishTarget
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.queue.consumer import ChannelConsumers
@@ -30,13 +31,12 @@ from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
-from broker.core.topology.exchange_memories import ExchangeMemories
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
 from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
-from broker.routing.cache import CacheLimits
+from broker.routing.cache import CacheLimits, PublishCache
 from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
 from broker.routing.memory_exchange import MemoryExchange
@@ -49,7 +49,48 @@ if TYPE_CHECKING:
 __all__ = ["Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that go in one turn
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses go in one turn
 HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
+
+
+class PublishCaches:
+    """Holds one publish cache per user."""
+
+    __slots__ = ("_by_user", "_limits", "nothing")
+
+    def __init__(self, limits: CacheLimits | None, nothing: PublishEntry) -> None:
+        """Shapes: `nothing` is an entry whose route is not live."""
+        self._limits = limits
+        self.nothing = nothing
+        self._by_user: dict[str, PublishCache[PublishEntry, PublishTarget]] = {}
+
+    def of(self, user_name: str) -> PublishCache[PublishEntry, PublishTarget]:
+        """Return the cache of a user."""
+        cache = self._by_user.get(user_name)
+        if cache is None:
+            cache = self._by_user[user_name] = PublishCache(self.nothing, self._limits)
+        return cache
+
+    def drop_all(self) -> None:
+        """Drop every entry, because something has changed on which entries depend besides their routes."""
+        for cache in self._by_user.values():
+            cache.drop_all()
+
+    def forget_misses(self) -> None:
+        """Free what only decides whether a publish is admitted."""
+        for cache in self._by_user.values():
+            cache.forget_misses()
+
+    def end(self) -> None:
+        """Drop the caches, because the vhost is deleted."""
+        self.drop_all()
+        self._by_user.clear()
+
+    def drop(self, user_name: str) -> None:
+        """Drop the entries of a user whose rights have changed."""
+        cache = self._by_user.get(user_name)
+        if cache is not None:
+            cache.drop_all()
 
 
 class Vhost:
@@ -156,11 +197,20 @@ class Vhost:
         self.store = store
         self.wide = WidePublishes(store, clock, deadlines)
         self.poster = Poster(self.sweep, self.store, self.wide)
-        self.memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
+        self.memories = memories = ExchangeMemories(self.exchanges, self.queues, self.poster, ports)
         self.bindings = Bindings(
-            name, self.exchanges, self.queues, live, journal, limits, pattern_limits, self.memories
+            name,
+            self.exchanges,
+            self.queues,
+            live,
+            journal,
+            limits,
+            pattern_limits,
+            before=memories.prepare,
+            after=memories.replay,
         )
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
+        ports.connect(store.accept_one, store.transaction, self.delays.of_queue)
         self.replies = replies(name)
         self.accept_link: LinkAcceptor | None = None
         self.dead_letters = DeadLetters(
@@ -253,6 +303,15 @@ class Vhost:
 
     def _begin_sweep(self) -> None:
         self.sweep.begin(self.queues, self.exchanges)
+
+    def forget_misses(self) -> Iterator[None]:
+        """Free, in steps, what only decides whether caches admit a key."""
+        self.publish_caches.forget_misses()
+        self.router.forget_misses()
+        for number, exchange in enumerate(list(self.exchanges.values()), 1):
+            exchange.forget_misses()
+            if number % FORGOTTEN_AT_ONCE == 0:
+                yield
 
     def _resolve_again(self) -> None:
         self.publish_caches.drop_all()

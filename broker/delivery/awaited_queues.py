@@ -27,6 +27,20 @@ class _Course:
         self.lowest = left
         self.taken = 0
 
+    def deliver(self, taken: int) -> None:
+        """Count delivered messages."""
+        self.taken += taken
+
+    def grown(self, left: int) -> int:
+        """Return by how much the queue is longer now than its shortest."""
+        self.lowest = min(self.lowest, left)
+        return left - self.lowest
+
+    def goes_on(self) -> bool:
+        """Return whether enough was delivered for another wait, which begins."""
+        enough, self.taken = self.taken >= BRISK_MESSAGES, 0
+        return enough
+
 
 class AwaitedQueues:
     """Notes the queues that grow although their consumers take many messages.
@@ -51,15 +65,14 @@ class AwaitedQueues:
         """Return whether a queue with messages left lags and is awaited, after this many were delivered from it."""
         course = self._courses.get(queue)
         if course is not None:
-            course.taken += taken
+            course.deliver(taken)
         elif taken < BRISK_MESSAGES:
             return False
         else:
             if not self._courses:
                 self._begin()
             course = self._courses[queue] = _Course(left)
-        course.lowest = min(course.lowest, left)
-        if left - course.lowest > SHARE_ENTRIES // len(self._courses):
+        if course.grown(left) > SHARE_ENTRIES // len(self._courses):
             self.left.add(queue)
             return True
         self.left.discard(queue)
@@ -75,8 +88,7 @@ class AwaitedQueues:
     def _end(self) -> None:
         """End a wait, and begin another one for the queues from which enough was delivered."""
         for queue, course in list(self._courses.items()):
-            if course.taken >= BRISK_MESSAGES:
-                course.taken = 0
+            if course.goes_on():
                 continue
             del self._courses[queue]
             self.left.discard(queue)

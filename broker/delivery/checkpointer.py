@@ -160,7 +160,7 @@ class Checkpointer:
 
 
 def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
-    return (level for queue in topology.queues if queue.durable for level in queue.levels)
+    return (level for queue in topology.queues if queue.durable for level in queue.all_levels)
 
 
 def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:

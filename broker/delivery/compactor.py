@@ -111,7 +111,7 @@ class Compactor:
         references: list[SlotReference] = []
         left = SLOTS
         for queue in list(self._vhost.queues.values()):
-            for level in queue.levels:
+            for level in queue.all_levels:
                 for slot in list(level.manager.slots.values()):
                     left -= 1
                     if segment in slot.segments and slot.tenure is not Tenure.DELETED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -138,7 +138,7 @@ class Engine(TurnEngine):
         """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
-        self.vhost.ports.keep_poisoned = settings.amqp.keep_poisoned
+        self.vhost.ports.take_settings(keep_poisoned=settings.amqp.keep_poisoned)
         self.vhost.limits.take_settings(limits_of(settings))
 
     @property
@@ -190,7 +190,7 @@ class Engine(TurnEngine):
     @property
     def deduplicates(self) -> bool:
         """Whether a queue has messages and takes none twice."""
-        return any(queue.duplicates is not None and queue.ready for queue in self.vhost.queues.values())
+        return any(queue.duplicates is not None and queue.waiting for queue in self.vhost.queues.values())
 
     def read_duplicates(self) -> None:
         """Read the messages of the queues that take none twice. *Blocking.* Raises: StoreFailed.
@@ -200,7 +200,7 @@ class Engine(TurnEngine):
         """
         loader = MessageLoader()
         for queue in self.vhost.queues.values():
-            for level in queue.levels if queue.duplicates is not None else ():
+            for level in queue.all_levels if queue.duplicates is not None else ():
                 for slot in level.manager.slots.values():
                     wanted = list(slot.acks.unsettled(0, slot.length))
                     if not wanted:
@@ -316,6 +316,12 @@ class Engine(TurnEngine):
                 self._settled.pop().log_settlements()
             await self.checkpointer.take(clean=True)
         self.close(clean=True)
+
+    def free_computed(self) -> Iterator[None]:
+        """Free, in steps, what is computed again when it is needed, and the tables of sets that have become small."""
+        self.workers.shrink()
+        yield
+        yield from self.vhost.forget_misses()
 
     async def finish_sliced(self) -> None:
         """Finish what takes several turns, in as many steps of the loop."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.amqp.content_header import HeaderFacts, facts_of
+from broker.core.message.delay import HeldMessage
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.store.reading import Maker
-from broker.store.record import route_names
+from broker.store.record import DUE, TARGET, TARGET_BYTES, route_names
 
 __all__ = ["MessageLoader", "weigh"]
 
@@ -56,6 +57,8 @@ class MessageLoader(Maker[Message]):
             known = self._last = self._known(header)
         header, facts, charge = known
         message = Message(envelope, header, block[body_at:stop], charge + stop - body_at, facts, timestamp_ms)
+        if route_at - targets_at > TARGET_BYTES and (due_ms := _due_ms(block[targets_at:route_at])):
+            message = HeldMessage(message, due_ms)
         message.recorded(position, size)
         return message
 
@@ -76,6 +79,15 @@ class MessageLoader(Maker[Message]):
                     self._headers.clear()
                 self._headers[header] = known
         return known
+
+
+def _due_ms(targets: bytes) -> int:
+    """Return the moment that the targets of a record have, 0 without one: only a producer's number stands before it."""
+    for at in (0, TARGET_BYTES):
+        number, due_ms = TARGET.unpack_from(targets, at)
+        if number == DUE:
+            return int(due_ms)
+    return 0
 
 
 def weigh(messages: Sequence[Message | None]) -> tuple[int, int]:

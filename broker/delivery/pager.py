@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.core.deadlines import Clock
-from broker.core.message.delay import due_ms_of
+from broker.core.message.delay import HeldMessage, due_ms_of
 from broker.core.message.message import Message
 from broker.core.publish_credit import SHARE_ENTRIES
-from broker.core.queue.holding_queue import HoldingQueue
 from broker.core.queue.level import Level
 from broker.slots.slot import Slot
 from broker.slots.states import Fill, Tenure
 from broker.store.queue_entry import Entries
-from broker.store.record import TARGET, encode_message
+from broker.store.record import TARGET, due_target, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
 from broker.store.store import VhostStore
 
@@ -149,6 +148,8 @@ class Pager:
         over = self.resident_bytes > self.budget_bytes
         if over and not self._candidates:
             self._candidates = self._rank()
+        elif self.resident_bytes <= self.budget_bytes * RELIEF:
+            self._candidates = []  # they may be deleted by now
         self.pressed = over or self._may_leave()
 
     def turn(self) -> bool:
@@ -311,7 +312,7 @@ class Pager:
                     if position >= SPILLED:
                         slot.mark_volatile(index)
         due_ms: list[int] = []
-        if isinstance(level.queue, HoldingQueue):
+        if level.is_holding:
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
         self._store.page_out(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
@@ -341,7 +342,7 @@ class Pager:
                 message.envelope.route,
                 message.header,
                 message.body,
-                TARGET.pack(number, first + index),
+                _due_target(message) + TARGET.pack(number, first + index),
             )
             for index, message in messages
         ]
@@ -375,6 +376,11 @@ class Pager:
     def _in_service(slot: Slot) -> bool:
         """Return whether a worker is delivering from this slot."""
         return slot.owner is not None and slot.ready > 0
+
+
+def _due_target(message: Message) -> bytes:
+    """Return what the moment of a held message adds to the targets of its record."""
+    return due_target(message.due_ms) if isinstance(message, HeldMessage) else b""
 
 
 def _runs(indexes: list[int]) -> Iterator[range]:

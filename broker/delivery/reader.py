@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 from bitarray import bitarray
 
-from broker.core.delay.delayed import FETCH_BYTES
 from broker.core.message.delay import due_ms_of
 from broker.core.message.message import Message
+from broker.core.queue.holding import FETCH_BYTES
 from broker.core.queue.level import Level
 from broker.delivery.message_loader import MessageLoader, weigh
 from broker.event_log import get_logger

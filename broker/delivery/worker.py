@@ -67,6 +67,10 @@ class Worker(QueueWorker["Queue"]):
         """Report deliveries to the firehose, or stop it."""
         self.firehose = firehose
 
+    def shrink(self) -> None:
+        """Give the set of queues a table of its size: it never shrinks by itself."""
+        self.queues = set(self.queues)
+
     def wake(self, queue: Queue) -> None:
         """Serve the queue in this loop turn."""
         if not queue.awake:
@@ -217,7 +221,7 @@ class Worker(QueueWorker["Queue"]):
                 rooms = rooms_of(consumers, BATCH_MESSAGES)
                 room = sum(rooms)
             limit = min(room, BATCH_MESSAGES)
-            indexes = queue.take(level, slot, limit) if queue.strict else manager.take(slot, limit)
+            indexes = queue.take(level, slot, limit) if queue.laned else manager.take(slot, limit)
             budget -= len(indexes)
             if queue.timed:
                 taken, indexes = len(indexes), queue.drop_expired(level, slot, indexes)
@@ -300,7 +304,7 @@ class Workers:
         self._sharing: list[ChannelConsumers] = []  # channels whose shared prefetch has room again
         self._firehose: Firehose | None = None
         self.credit = PublishCredit(schedule)
-        self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
+        self.workers: tuple[Worker, ...] = tuple([self._new_worker() for _ in range(count)])
 
     @property
     def busy(self) -> bool:
@@ -324,6 +328,11 @@ class Workers:
         for worker in self.workers:
             worker.queues.discard(queue)
 
+    def shrink(self) -> None:
+        """Shrink the sets from which queues were deleted."""
+        for worker in self.workers:
+            worker.shrink()
+
     def share(self, session: ChannelConsumers) -> None:
         """Serve the queues of a channel whose consumers share a prefetch in the next turn, before all others."""
         self._sharing.append(session)
@@ -334,16 +343,19 @@ class Workers:
         if self._sharing:
             self._share_out()
         delivered = 0
-        for worker in list(self.workers):
+        ready = 0
+        for worker in self.workers:
+            if worker.ready:
+                ready += 1
+        for worker in self.workers:
             if not worker.ready:
                 continue
             try:
                 if handed_out := worker.turn():
                     delivered += handed_out
-                    if worker is not self.workers[-1]:
+                    if ready > 1:
                         # It goes last next time, so that none is always first to fill an output.
-                        self.workers.remove(worker)
-                        self.workers.append(worker)
+                        self._put_last(worker, worker)
             except StoreFailed:
                 raise
             except Exception:  # noqa: BLE001 - the queues continue with another worker
@@ -381,14 +393,17 @@ class Workers:
 
     def retire(self, worker: Worker) -> None:
         """Replace a worker by a new one: its leases return to the slot managers, its queues move."""
-        self.workers.remove(worker)
-        self.workers.append(self._new_worker())
+        self._put_last(worker, self._new_worker())
         for queue in worker.queues:
             for level in queue.levels:
                 level.manager.give_back_all(worker.owner)
             queue.move_to(self.assign(queue), failed=queue is worker.failed)
             if queue.failures < FAILURES_MAX:
                 queue.wake()
+
+    def _put_last(self, worker: Worker, last: Worker) -> None:
+        """Remove a worker, and put it or another one behind the others."""
+        self.workers = (*[other for other in self.workers if other is not worker], last)
 
     def _new_worker(self) -> Worker:
         self._born += 1

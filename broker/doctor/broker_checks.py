@@ -35,6 +35,11 @@ def broker_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
     for vhost in status["vhosts_down"]:
         advice = "see the log, and docs/store.md: what damage does"
         yield bad("vhost", f"vhost '{vhost['vhost']}' is down: {vhost['reason']}", advice)
+    for row in status.get("publishers_lost", ()):
+        name = f"{row['connection']} ({row['connection_name']})" if row["connection_name"] else row["connection"]
+        lost = f"{row['messages']:,} messages that it published to vhost '{row['vhost']}' at a limit, without confirms"
+        advice = "let it use publisher confirms (docs/publishing.md), or raise the limit of its queue"
+        yield warn("publisher", f"connection {name} of user '{row['user']}' lost {lost}", advice)
     used, most = status.get("descriptors"), status.get("descriptors_max")
     if used is not None and most:
         found = f"{used:,} of {most:,} file descriptors are open"

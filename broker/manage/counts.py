@@ -82,7 +82,7 @@ def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
 def queue_numbers(queue: Queue) -> tuple[int, ...]:
     """Return the numbers of a queue by QUEUE_NUMBERS. Cost: O(levels)."""
     ready, unacked = queue.ready, queue.unacked
-    lengths = (ready + unacked, ready, unacked)
+    lengths = (queue.waiting + unacked, ready, unacked)
     if len(queue.levels) > 1:
         return (*map(sum, zip(*[_stream_numbers(stream) for stream in queue.levels], strict=True)), *lengths)
     return (*_stream_numbers(queue.level), *lengths)
@@ -138,24 +138,26 @@ class Lengths(NamedTuple):
 
     ready: int
     unacked: int
+    delayed: int
     queues: int
     consumers: int
 
     @property
     def numbers(self) -> tuple[int, int, int]:
         """All messages, those that are ready, and those that are unacknowledged."""
-        return self.ready + self.unacked, self.ready, self.unacked
+        return self.ready + self.unacked + self.delayed, self.ready, self.unacked
 
 
 async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
     """Add up the queues of vhosts. Cost: O(queues), in pieces."""
-    ready = unacked = queues = consumers = 0
+    ready = unacked = delayed = queues = consumers = 0
     async for queue in in_pieces(chain.from_iterable([list(vhost.queues.values()) for vhost in vhosts])):
         ready += queue.ready
         unacked += queue.unacked
+        delayed += queue.delayed
         consumers += len(queue.consumers)
         queues += 1
-    return Lengths(ready, unacked, queues, consumers)
+    return Lengths(ready, unacked, delayed, queues, consumers)
 
 
 @dataclass(frozen=True, slots=True)

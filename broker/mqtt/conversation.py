@@ -100,7 +100,7 @@ class Conversation:
     def accept(self) -> None:
         """Take packets of any size from now on: the client has logged in."""
         self.state = OPEN
-        self._cutter.limit_bytes = self._packet_max_bytes
+        self._cutter.allow(self._packet_max_bytes)
 
     def end(self) -> None:
         """Take no more packets."""
@@ -137,7 +137,8 @@ class Conversation:
         self.state = LOGIN
         connect = read_connect(reader)
         self.version = connect.version
-        cutter.properties_follow = connect.version == V5
+        if connect.version == V5:
+            cutter.expect_properties()
         self.reasons = connect.properties.get(REQUEST_PROBLEM, 1) == 1
         return connect
 

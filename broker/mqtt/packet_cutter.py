@@ -49,12 +49,12 @@ class PacketCutter:
     Cost: linear in the octets, whatever the pieces in which they arrive.
     """
 
-    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_missing", "acked", "body", "buffer", "end", "limit_bytes",
-                 "properties_follow", "publishes")  # fmt: skip
+    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_has_properties", "_missing", "acked", "body", "buffer", "end",
+                 "limit_bytes", "publishes")  # fmt: skip
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.properties_follow = False  # in MQTT 5
+        self._has_properties = False
         self.buffer = b""
         self.body = self.end = 0
         self.acked: list[int] = []
@@ -85,6 +85,14 @@ class PacketCutter:
     def has_packet(self) -> bool:
         """Whether a whole packet may be there."""
         return self._arrived_bytes >= self._missing and self.buffered_bytes >= 2
+
+    def expect_properties(self) -> None:
+        """Cut the packets of MQTT 5, whose publishes have properties."""
+        self._has_properties = True
+
+    def allow(self, limit_bytes: int) -> None:
+        """Allow larger packets from now on."""
+        self.limit_bytes = limit_bytes
 
     def feed(self, data: bytes) -> None:
         """Take received octets."""
@@ -196,7 +204,7 @@ class PacketCutter:
                     packet_id = buffer[topic_end] << 8 | buffer[topic_end + 1]
                     if not packet_id:
                         fault = "a packet id of 0"
-                if self.properties_follow:
+                if self._has_properties:
                     size, rest = self._size_of_properties(rest, end)
                     if size < 0:
                         fault = "a publish with a wrong length of properties"

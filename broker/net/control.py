@@ -238,13 +238,20 @@ def _pieces(answer: Any) -> Iterator[bytes]:
         yield b"}"
     elif isinstance(answer, Iterator) or (isinstance(answer, list) and len(answer) > ROWS_AT_ONCE):
         before = b"["
-        rest = iter(answer)
+        rest = _taken(answer) if isinstance(answer, list) else answer
         while rows := list(islice(rest, ROWS_AT_ONCE)):
             yield before + b",".join(map(_encoded, rows))
             before = b","
         yield b"[]" if before == b"[" else b"]"
     else:
         yield _encoded(answer)
+
+
+def _taken(rows: list[Any]) -> Iterator[Any]:
+    """Yield the rows of a list and take them out of it: freeing many at once takes longer than a turn may."""
+    rows.reverse()
+    while rows:
+        yield rows.pop()
 
 
 async def _drain(writer: AnswerWriter) -> None:

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from pamqp import commands
 
 from broker.amqp.connection import Connection
+from broker.amqp.errors import shortened
 from broker.core.alarms import Alarms
 from broker.core.publishing.message_store import MessageStore
 from broker.core.session.connection import SessionOfConnection
@@ -197,7 +198,7 @@ class PublisherThrottle:
         """
         for transport in self._alarms.block([each for each in publishers if each.session.blocked_max_s != 0]):
             transport.session.tell_blocked(self._alarms.reason)
-            _tell(transport, commands.Connection.Blocked(self._alarms.reason))
+            _tell(transport, commands.Connection.Blocked(shortened(self._alarms.reason)))
             transport.stop(Stop.ALARM)
 
 

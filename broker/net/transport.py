@@ -135,6 +135,7 @@ class Transport(Outlet):
         "_finishing",
         "_handshakes",
         "_heartbeats",
+        "_is_left",
         "_machine",
         "_on_lost",
         "_on_made",
@@ -192,6 +193,7 @@ class Transport(Outlet):
         self._unopened_sent = 0  # what was sent before the answer to connection.open
         self._unopened_s = 0  # for how long that answer has waited for a turn that acts
         self._finishing = False
+        self._is_left = False  # the client has closed its end
         self.peer = peer
 
     @property
@@ -250,10 +252,12 @@ class Transport(Outlet):
 
     def eof_received(self) -> bool:
         """Let the socket close."""
+        self._is_left = True
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the session: the client has disconnected, cleanly or not."""
+        self._is_left = True
         self._handshakes.end(self)
         self._brisk.pop(self, None)
         self.session.output_window.pause()
@@ -287,8 +291,8 @@ class Transport(Outlet):
         socket = self._socket
         window = self.session.output_window
         pieces = connection.take_output()
-        if socket.is_closing():
-            return
+        if self._is_left or (connection.state is not RUNNING and socket.is_closing()):
+            return  # a socket that closes for another reason drops what is written
         if len(pieces) == 1:
             socket.write(pieces[0])
         elif pieces:

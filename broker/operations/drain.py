@@ -59,13 +59,13 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
-    drained: set[SessionOfConnection] = set()
+    drained: dict[SessionOfConnection, int] = {}  # with what other drains saw unsettled
 
     def unacked() -> int:
         found = sessions()
         for session in found:
             if session not in drained:
-                drained.add(session)
+                drained[session] = session.unsettled
                 session.drain()
         return sum([session.unacked for session in found])
 
@@ -77,6 +77,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
             session.end_drain()
         raise
     found = sessions()
+    left += sum([session.unsettled - before for session, before in drained.items()])
     cancelled = 0
     for session in found:
         cancelled += session.cancel_consumers()

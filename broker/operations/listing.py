@@ -29,6 +29,7 @@ from broker.operations.rows import (
     consumers_of,
     exchange_row,
     picked,
+    queue_delays,
     queue_lengths,
     queue_row,
     slot_count,
@@ -46,6 +47,7 @@ QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
     *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),
     *("messages_by_priority", "duplicates_dropped"),
+    *("messages_delayed", "next_delayed_at", "last_delayed_at", "delayed_retry"),
 )
 EXCHANGE: Final = (
     *("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
@@ -58,11 +60,11 @@ CONSUMER: Final = (
 )
 CONNECTION: Final = (
     *("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "host", "port", "ssl", "frame_max"),
-    *("channel_max", "timeout", "recv_oct", "send_oct", "connection_name", "client_properties"),
+    *("channel_max", "timeout", "recv_oct", "send_oct", "publishes_lost", "connection_name", "client_properties"),
 )
 CHANNEL: Final = (
     *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),
-    *("global_prefetch_count", "confirm", "transactional"),
+    *("global_prefetch_count", "confirm", "transactional", "publishes_lost"),
 )
 USER: Final = ("name", "tags", "of_settings", "limits")
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
@@ -94,16 +96,19 @@ def _of_vhosts(rows: Callable[[Vhost], Iterable[Row]], tag: str = ADMINISTRATOR)
 
 async def list_queues(broker: OperatedBroker, asked: ListQueues, _asker: Asker) -> list[Row]:
     """List the queues."""
-    found = {(v.name, queue.number): (v, queue) for v in broker.vhosts(asked.vhost) for queue in v.queues.values()}
-    rates: dict[tuple[str, int], Rates] = {}
+    found = [(vhost, queue) for vhost in broker.vhosts(asked.vhost) for queue in vhost.queues.values()]
+    rates: list[Rates | None] = []
     if asked.rates:
-        rates = await broker.listed_rates.measure({key: queue for key, (_vhost, queue) in found.items()})
-    await count_all([queue for _vhost, queue in found.values()])
-    rows = await gather(queue_listed(vhost, queue) for vhost, queue in found.values())
-    for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
-        if key in rates:
-            row.update({f"{kind}_rate": rate for kind, rate in rates[key]._asdict().items()})
-        if asked.bytes:
+        keys = [(vhost.name, queue.number) for vhost, queue in found]
+        measured = await broker.listed_rates.measure({key: queue for key, (_, queue) in zip(keys, found, strict=True)})
+        rates = [measured.get(key) for key in keys]
+    await count_all([queue for _vhost, queue in found])
+    rows = await gather(queue_listed(vhost, queue) for vhost, queue in found)
+    for row, rate in zip(rows, rates, strict=False):
+        if rate is not None:
+            row.update({f"{kind}_rate": value for kind, value in rate._asdict().items()})
+    if asked.bytes:
+        for row, (_vhost, queue) in zip(rows, found, strict=True):
             row.update(bytes_fields(await count_bytes(queue)))
     return rows
 
@@ -131,7 +136,7 @@ async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) ->
             "state": "running",
             "limits": administration.vhost_limits(vhost.name),
             "queues": len(vhost.queues),
-            "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
+            "messages": sum(queue.waiting + queue.unacked for queue in vhost.queues.values()),
             "connections": connected.count(vhost),
             "tracing": vhost.firehose.publishing,
         }
@@ -182,7 +187,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     """Return the row of a queue."""
-    row = queue_row("", vhost, queue) | queue_lengths(queue)
+    row = queue_row("", vhost, queue) | queue_lengths(queue) | queue_delays(vhost, queue)
     row["operator_policy"] = queue.operator_policy
     row["single_active_consumer_tag"] = active_tag(queue)
     row["slots"] = slot_count(queue)

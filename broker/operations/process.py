@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_A_NODE", "NO_BRIDGE", "NO_OVERLAY", "PROCESS_OPERATIONS", "LeaveCluster", "Nothing"]
 
+LOST_SHOWN: Final = 10  # publishers of a vhost that lost messages
 NOT_A_NODE: Final = "this broker is by itself, and no node of a cluster: it runs without --cluster"
 NO_OVERLAY: Final = "this broker takes no part in an overlay: its settings have no [[overlay.node]]"
 NO_BRIDGE: Final = "this broker meets no ØMQ programs: its settings have no [[zmq.publish]] or [[zmq.subscribe]]"
@@ -84,10 +85,13 @@ def status(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> dict[str, 
         "vhosts": len(vhosts),
         "vhosts_down": [{"vhost": name, "reason": offline.reason} for name, offline in sorted(vhosts.offline.items())],
         "queues_recovered": [
-            {"vhost": name, "queue": queue.name, "messages": queue.ready + queue.unacked}
+            {"vhost": name, "queue": queue.name, "messages": queue.waiting + queue.unacked}
             for name, vhost in vhosts.items()
             for queue in vhost.queues.values()
             if queue.recovered
+        ],
+        "publishers_lost": [
+            {"vhost": name, **row} for name, vhost in vhosts.items() for row in vhost.tally.lost.rows()[:LOST_SHOWN]
         ],
         "queues": len(queues),
         "ready": sum(queue.ready for queue in queues),

@@ -63,6 +63,13 @@ class PurgeQueue(OfQueue):
 
 
 @parameters
+class ReleaseDelayed(OfQueue):
+    """How many messages are released, all without a limit."""
+
+    limit: Annotated[int | None, Range(1)] = None
+
+
+@parameters
 class Peek(OfQueue):
     """How many messages are shown, and how much of each body."""
 
@@ -167,6 +174,15 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
     return {"messages": count}
 
 
+def release_delayed(broker: OperatedBroker, asked: ReleaseDelayed, _asker: Asker) -> dict[str, int]:
+    """Release messages of a queue before they are due, those that are due next first, and return how many."""
+    vhost, queue = broker.queue(asked.vhost, asked.queue)
+    holding = vhost.delays.of(queue)
+    count = 0 if holding is None else holding.release_early(holding.count if asked.limit is None else asked.limit)
+    _log.info("queue.released", vhost=vhost.name, queue=queue.name, messages=count)
+    return {"messages": count}
+
+
 async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
     """Let a queue deliver nothing until it is resumed; do nothing for a paused one.
 
@@ -206,7 +222,7 @@ async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[
 def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
     """Return the slots of a queue, those of the highest level first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
-    rows = (slot_row(level, slot) for level in reversed(queue.levels) for slot in level.manager.slots.values())
+    rows = (slot_row(level, slot) for level in reversed(queue.all_levels) for slot in level.manager.slots.values())
     return {
         "queue": queue.name,
         "vhost": vhost.name,
@@ -236,6 +252,12 @@ QUEUE_OPERATIONS: Final[dict[str, Operation[Any]]] = {
     "declare_queue": Operation(declare_queue, DeclareQueue, _may_declare, asks_database=True),
     "delete_queue": Operation(delete_queue, DeleteQueue, of_queue("configure"), asks_database=True),
     "purge_queue": Operation(purge_queue, PurgeQueue, of_queue("read"), asks_database=True),
+    "release_delayed": Operation(
+        release_delayed,
+        ReleaseDelayed,
+        of_queue("read"),
+        not_in_cluster="in a cluster, delayed messages cannot be released before their time",
+    ),
     "pause_queue": Operation(pause_queue, OfQueue, of_queue("configure")),
     "resume_queue": Operation(resume_queue, OfQueue, of_queue("configure")),
     "peek": Operation(peek, Peek, of_queue("read"), asks_database=True),

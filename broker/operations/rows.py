@@ -49,6 +49,7 @@ __all__ = [
     "message_row",
     "picked",
     "properties_row",
+    "queue_delays",
     "queue_lengths",
     "queue_row",
     "queue_state",
@@ -105,17 +106,27 @@ def queue_state(queue: Queue) -> str:
 
 def queue_lengths(queue: Queue) -> Row:
     """Return how many messages and consumers a queue has; in a cluster, as last counted on all nodes."""
-    (ready, consumers), unacked = queue.counts(), queue.held()
+    (ready, consumers), unacked, delayed = queue.counts(), queue.held(), queue.delayed
     row: dict[str, Any] = {
-        "messages": ready + unacked,
+        "messages": ready + unacked + delayed,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
+        "messages_delayed": delayed,
         "consumers": consumers,
         "duplicates_dropped": 0 if queue.duplicates is None else queue.duplicates.dropped,
     }
     if queue.strict:
         row["messages_by_priority"] = {str(priority): count for priority, count in queue.ready_by_priority().items()}
     return row
+
+
+def queue_delays(vhost: Vhost, queue: Queue) -> Row:
+    """Return when the messages of a queue are due that wait, in ms since 1970, and what its delayed retry is."""
+    holding, retry, ahead_ms = vhost.delays.of(queue), queue.rules.retry, vhost.ports.clock.ahead_ms
+    moments = (None, None) if holding is None else (holding.next_ms, holding.last_ms)
+    next_at, last_at = [None if at_ms is None else at_ms - ahead_ms for at_ms in moments]
+    said = "disabled" if retry is None else f"{retry.type} (min: {retry.min_ms}ms, max: {retry.max_ms}ms)"
+    return {"next_delayed_at": next_at, "last_delayed_at": last_at, "delayed_retry": said}
 
 
 def active_tag(queue: Queue) -> str | None:
@@ -126,7 +137,7 @@ def active_tag(queue: Queue) -> str | None:
 
 def slot_count(queue: Queue) -> int:
     """Return how many slots a queue has. Cost: O(levels)."""
-    return sum([len(level.manager.slots) for level in queue.levels])
+    return sum([len(level.manager.slots) for level in queue.all_levels])
 
 
 # -- exchanges and bindings -------------------------------------------------------------------------------------------
@@ -237,6 +248,7 @@ def connection_row(node: str, session: SessionOfConnection, *, blocked: bool) ->
         "peer_port": peer.port,
         "port": peer.server_port,
         "protocol": connection.protocol,
+        "publishes_lost": 0 if session.vhost is None else session.vhost.tally.lost.of(session.name, user),
         "recv_cnt": 0,
         "send_cnt": 0,
         "send_pend": connection.out_bytes,
@@ -293,6 +305,7 @@ def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
         "number": number,
         "pending_raft_commands": 0,
         "prefetch_count": basic.prefetch_consumer,
+        "publishes_lost": inner.publisher.tally.lost,
         "state": "closing" if inner.closed else "running",
         "transactional": transactions is not None,
         "user": user,

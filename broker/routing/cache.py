@@ -77,8 +77,7 @@ class Admission:
             else:
                 self._skip = self._pause * self._window
                 self._pause = min(2 * self._pause, SKIPPED_WINDOWS_MAX)
-                self._sights = set()
-                self._old_sights = set()
+                self.forget()
                 return False
         digest = hash(key)
         if digest in self._sights or digest in self._old_sights:
@@ -88,6 +87,11 @@ class Admission:
             self._sights = set()
         self._sights.add(digest)
         return False
+
+    def forget(self) -> None:
+        """Forget the first misses: a key is admitted at its third."""
+        self._sights = set()
+        self._old_sights = set()
 
     def gained(self, count: int) -> None:
         """Count entries that were added, or, below zero, entries that were evicted or ended."""
@@ -120,6 +124,10 @@ class BoundedCache(Generic[K, V]):
     def bypassed(self) -> bool:
         """Return whether nothing is being admitted at present."""
         return self._admission.bypassed
+
+    def forget_misses(self) -> None:
+        """Free what only decides whether a key is admitted; the entries stay."""
+        self._admission.forget()
 
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
         """Add an entry and return True, or return False if it alone exceeds the bound. The key is new."""

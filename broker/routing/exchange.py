@@ -295,6 +295,9 @@ class Exchange(Destination["Exchange"]):
         """
         return True
 
+    def forget_misses(self) -> None:
+        """Free what only decides whether a cache admits a key."""
+
     @abstractmethod
     def route(self, key: str) -> Route:
         """Return the route of a message by its routing key; its destinations may be exchanges."""
@@ -344,6 +347,10 @@ class KeyedExchange(Exchange):
     ) -> None:
         super().__init__(name, properties)
         self.cache = RouteCache(cache_limits)
+
+    def forget_misses(self) -> None:
+        """Free what only decides whether the cache admits a key."""
+        self.cache.forget_misses()
 
     def route(self, key: str) -> Route:
         """Return the route of a message. Cost: one look-up if it is cached."""

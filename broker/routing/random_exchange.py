@@ -17,7 +17,7 @@ CLASSIC: Final = "classic"
 
 
 class RandomExchange(Exchange):
-    """Routes each message to one of its destinations, all equally likely.
+    """Routes each message to the destination of one of its bindings, all equally likely.
 
     Its draws are a sequence seeded with its name. Cost: O(destinations) for the first message after a change.
     Source: RabbitMQ, rabbitmq_random_exchange.
@@ -41,7 +41,8 @@ class RandomExchange(Exchange):
         """Return the destination drawn for one message."""
         among = self._drawn_from
         if among is None:
-            among = self._drawn_from = tuple(self._destinations)
+            bindings = self._destinations.items()
+            among = self._drawn_from = tuple([one for one, count in bindings for _ in range(count)])
         heard = self.listeners.match(keys)
         if not among:
             return heard
@@ -51,11 +52,12 @@ class RandomExchange(Exchange):
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
     ) -> None:
-        if count_up(self._destinations, destination):
-            self._drawn_from = None
+        count_up(self._destinations, destination)
+        self._drawn_from = None
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        if destination in self._destinations and count_down(self._destinations, destination):
+        if destination in self._destinations:
+            count_down(self._destinations, destination)
             self._drawn_from = None
 
     def _end_routes_to(self, destination: Hashable) -> None:

@@ -33,6 +33,10 @@ class Router:
         self._standing: dict[str, Route] = {}
         self._absent = Route((), live=True)  # a part of all routes made while an alternate exchange was missing
 
+    def forget_misses(self) -> None:
+        """Free what only decides whether a route through exchanges is cached."""
+        self._composites.forget_misses()
+
     def route(self, exchange: Exchange, key: str) -> Route:
         """Return the route of a message by its routing key; its destinations are queues.
 

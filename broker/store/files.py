@@ -11,14 +11,15 @@ import fcntl
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.store.damage import FolderBusy, StoreFailed
-from broker.store.spare_descriptors import SpareDescriptors
 
-__all__ = ["LINK", "PAGE_BYTES", "File", "Files", "aligned_memory"]
+__all__ = ["LINK", "PAGE_BYTES", "File", "Files", "SpareDescriptors", "aligned_memory"]
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
@@ -27,7 +28,54 @@ LINK: Final = "a symbolic link, which the broker does not follow in its data fol
 BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
-_SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
+Opened = TypeVar("Opened")
+
+COUNT: Final = 16  # spare descriptors
+NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class SpareDescriptors:
+    """Unused descriptors, for any thread: the store opens its next file with them when clients have taken all others.
+
+    A store that cannot open a file ends the broker, so clients could end it by opening connections until no descriptor
+    is left. Therefore a few descriptors are kept open, and closed when they are needed.
+    Invariant: never more than `count` of them.
+    """
+
+    def __init__(self, count: int = COUNT) -> None:
+        self._count = count
+        self._lock = Lock()
+        self._spares: list[int] = []
+
+    def opening(self, opens: Callable[[], Opened]) -> Opened:
+        """Return the result of a call that opens a file; when no descriptor is left, close a spare one and try again.
+
+        Raises: OSError, also when no spare descriptor is left.
+        """
+        while True:
+            try:
+                opened = opens()
+            except OSError as error:
+                if error.errno not in NONE_LEFT or not self._give():
+                    raise
+            else:
+                self._refill()
+                return opened
+
+    def _give(self) -> bool:
+        with self._lock:
+            if not self._spares:
+                return False
+            os.close(self._spares.pop())
+            return True
+
+    def _refill(self) -> None:
+        with self._lock:
+            while len(self._spares) < self._count:
+                try:
+                    self._spares += os.pipe()  # it has no file; both ends count
+                except OSError:
+                    return
 
 
 def _sync_entries(descriptor: int) -> None:
@@ -41,6 +89,9 @@ def _sync_entries(descriptor: int) -> None:
 def aligned_memory(size: int) -> memoryview:
     """Return memory that begins at a page, as direct writes need it."""
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+_SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
 
 
 class _Failing:

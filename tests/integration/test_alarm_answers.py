@@ -193,6 +193,7 @@ async def test_without_confirms_the_channel_closes(tmp_path: Path) -> None:
             with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
                 channel.queue_declare("q", passive=True)
             assert (closed.value.reply_code, closed.value.reply_text) == (406, REFUSED)
+            assert world.call(lambda: world.broker.engines["/"].vhost.tally.publishes.lost) == 1
             assert count(channel.connection.channel()) == 1
 
     await within(tmp_path, story)

@@ -129,7 +129,9 @@ def test_a_client_that_understands_no_cancel_loses_its_channel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(-1, "{value_negative,-1}"), ("a", '"expected integer, got longstr"')], ids=str
+    ("value", "reason"),
+    [(-1, "{value_negative,-1}"), ("a", '"expected integer, got longstr"'), (None, '"expected integer, got void"')],
+    ids=str,
 )
 def test_a_timeout_that_cannot_be_is_406(value: Any, reason: str) -> None:
     """The texts are RabbitMQ's, at a declare and at a consume."""

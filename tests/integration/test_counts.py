@@ -306,7 +306,7 @@ async def stress(folder: Path, seed: int) -> None:
         assert {queue.name: queue.unacked for queue in vhost.queues.values() if queue.unacked} == {}
         limits = {queue.name: (queue.ready, queue.rules) for queue in vhost.queues.values()}
         for name, (ready, rules) in limits.items():
-            over = rules.overflow == "drop-head" and rules.exceeded(ready, vhost.queues[name].ready_bytes)
+            over = rules.overflow == "drop-head" and rules.exceeded(ready, vhost.queues[name].waiting_bytes)
             assert not over, f"{name} has {ready}, {rules}"
         left = {name: ready for name, (ready, _) in limits.items() if vhost.queues[name].durable}
         persistent = {name: count for name, count in left.items() if name not in ("brief", "amq.delayed.late")}

@@ -171,6 +171,17 @@ def test_a_stop_with_a_drain_waits_for_what_clients_hold(process: BrokerProcess,
     assert (queue(process)["messages_ready"], queue(process)["messages_unacknowledged"]) == (MESSAGES - HELD, 0)
 
 
+def test_a_drain_that_a_stop_overtakes_says_what_was_not_settled(process: BrokerProcess, worker: RawClient) -> None:
+    """The clients are closed by the stop, with what they hold."""
+    command = started(process, "drain", "--json")
+    wait_until(lambda: is_draining(process), "the drain")
+    worker.method(1, commands.Basic.Ack(delivery_tag=1))
+    wait_until(lambda: queue(process)["messages_unacknowledged"] == 1, "the ack")
+    process.terminate()
+    code, said = ended(command)
+    assert (code, json.loads(said)["unacked"]) == (0, 1)
+
+
 def test_what_cannot_be_drained_is_one_line(process: BrokerProcess) -> None:
     """A connection or a queue that is not there, and both at once."""
     assert ended(started(process, "drain", "--connection", "x")) == (1, "slotmq: no connection 'x'\n")

@@ -144,7 +144,7 @@ async def test_a_limit_in_bytes_holds_after_a_restart(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
 
         async def measured() -> bool:
-            return queue_of(broker, "q").ready_bytes == 10 * BODY_BYTES
+            return queue_of(broker, "q").waiting_bytes == 10 * BODY_BYTES
 
         await wait_until_async(measured, "the sizes of the messages on disk")
         await fill(channel, "q", 3)

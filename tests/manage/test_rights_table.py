@@ -133,6 +133,7 @@ mpoa/-:r      GET /api/queues/{vhost}/{queue}/peek
 mpoa/oa       GET /api/queues/{vhost}/{queue}/slots
 mpoa/oa       GET /api/queues/{vhost}/{queue}/unacked
 mpoa/-:r      POST /api/queues/{vhost}/{queue}/purge
+mpoa/-:r      POST /api/queues/{vhost}/{queue}/release
 mpoa/-:r      DELETE /api/queues/{vhost}/{queue}/contents
 mpoa/-:rw     POST /api/queues/{vhost}/{queue}/move {"to": "{v}.x:k"}
 mpoa/-:rw     POST /api/queues/{vhost}/{queue}/requeue-dead-letters {}
@@ -305,6 +306,7 @@ a/-:w   publish {"to": "{v}.x:k", "bodies": []}
 a/-:rw  move {"queue": "{v}.q", "to": "{v}.x:k"}
 a/-:rw  requeue_dead_letters {"queue": "{v}.q"}
 a/-:r   purge_queue {"queue": "{v}.q"}
+a/-:r   release_delayed {"queue": "{v}.q"}
 a/-:r   trace
 a/-:cr  tap_add {"exchange": "{v}.x", "pattern": "#", "name": "{v}.u"}
 a/-:c   tap_remove {"name": "{v}.u"}

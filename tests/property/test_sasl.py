@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.amqp.errors import Refused
-from broker.core.auth.mechanisms import PASSWORDS, split_amqplain, split_plain
+from broker.core.auth.logins import PASSWORDS, split_amqplain, split_plain
 
 
 def field(key: bytes, value: bytes) -> bytes:

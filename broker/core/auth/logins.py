@@ -9,15 +9,27 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.amqp.errors import Refused
+from broker.amqp.errors import ConnectionFault, Refused
+from broker.amqp.tables import TableReader
 from broker.core.auth.attempts import Attempts
 from broker.core.auth.certificate import NameSource, login_name
 from broker.core.auth.login_counts import LoginCounts
-from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
-__all__ = ["BASIC", "LOOPBACK_ONLY", "ONLY_LOCALHOST", "Answer", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
+__all__ = [
+    "BASIC",
+    "LOOPBACK_ONLY",
+    "ONLY_LOCALHOST",
+    "PASSWORDS",
+    "Answer",
+    "LoginClient",
+    "Logins",
+    "PasswordCheck",
+    "Verdict",
+    "split_amqplain",
+    "split_plain",
+]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
@@ -25,6 +37,50 @@ AMQP: Final = "amqp091"  # protocols as they are counted
 HTTP: Final = "http"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
 ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words over HTTP
+PLAIN: Final = "PLAIN"
+AMQPLAIN: Final = "AMQPLAIN"
+EXTERNAL: Final = "EXTERNAL"
+
+
+def split_plain(response: bytes) -> tuple[str, bytes]:
+    """Return the name and the password of a PLAIN answer: NUL name NUL password.
+
+    An authorization identity in front is refused, as in RabbitMQ: no user acts for another.
+    Raises: Refused, without quoting the answer. Source: RFC 4616.
+    """
+    parts = response.split(b"\0")
+    if len(parts) != 3 or parts[0]:
+        raise malformed(PLAIN)
+    try:
+        return parts[1].decode(), parts[2]
+    except UnicodeDecodeError:
+        raise malformed(PLAIN) from None
+
+
+def split_amqplain(response: bytes) -> tuple[str, bytes]:
+    """Return the name and the password of an AMQPLAIN answer: a field table, without its length, of two long strings.
+
+    Raises: Refused, without quoting the answer. Source: rabbit_auth_mechanism_amqplain.
+    """
+    payload = len(response).to_bytes(4, "big") + response
+    values: dict[bytes, bytes] = {}
+    try:
+        reader = TableReader(payload)
+        reader.skip_table(0, len(payload))
+        for entry in reader.entries(0):
+            if payload[entry.value_at] == ord("S"):
+                values[entry.key] = payload[entry.value_at + 5 : entry.end]
+        return values[b"LOGIN"].decode(), values[b"PASSWORD"]
+    except (ConnectionFault, KeyError, UnicodeDecodeError):
+        raise malformed(AMQPLAIN) from None
+
+
+def malformed(mechanism: str) -> Refused:
+    """Return the refusal of an answer that cannot be read; RabbitMQ closes the connection without a word."""
+    return Refused(f"{mechanism} login refused: response invalid", told=False)
+
+
+PASSWORDS: Final[dict[str, Callable[[bytes], tuple[str, bytes]]]] = {PLAIN: split_plain, AMQPLAIN: split_amqplain}
 
 
 class LoginClient(NamedTuple):

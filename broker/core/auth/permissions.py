@@ -68,7 +68,7 @@ class Permissions:
 
         Raises: 403, which closes the channel.
         """
-        if not (self._answers.get((user.name, kind, resource)) or self.allows(user, resource, kind)):
+        if not self.allows(user, resource, kind):
             raise refused(user, resource)
 
     def check_new(self, user: User, resource: Resource, arguments: Mapping[str, Any]) -> None:
@@ -117,6 +117,8 @@ class Permissions:
 
     def allows(self, user: User, resource: Resource, kind: Kind) -> bool:
         """Return whether the user has one right to a resource."""
+        if self._users.is_configured(user.name):
+            return True
         key = (user.name, kind, resource)
         answer = self._answers.get(key)
         if answer is None:
@@ -128,10 +130,12 @@ class Permissions:
             self._answers[key] = answer
         return answer
 
+    def forget_answers(self) -> None:
+        """Forget the answers of all users; they are computed again when they are needed."""
+        self._answers = {}
+
     def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
         """Compute an answer, None when a pattern takes too long: that is refused, but not remembered."""
-        if self._users.is_configured(user):
-            return True
         rights = self._rights.get((user, resource.vhost))
         return False if rights is None else rights[kind].told(named(resource).name)
 

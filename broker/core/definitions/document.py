@@ -152,9 +152,3 @@ class Document:
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
     unknown: tuple[str, ...] = ()  # non-empty lists that are not read
-
-    @property
-    def topology_vhosts(self) -> list[str]:
-        """The vhosts of its exchanges, queues and bindings, each once."""
-        parts = (self.exchanges, self.queues, self.bindings)
-        return list(dict.fromkeys(entry.vhost for part in parts for entry in part))

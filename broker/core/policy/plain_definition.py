@@ -11,7 +11,14 @@ from broker.quantities import duration_ms, size_bytes
 
 __all__ = ["plain_definition"]
 
-UNITS: Final = {"message-ttl": "ms", "expires": "ms", "max-length-bytes": "bytes", "max-in-memory-bytes": "bytes"}
+UNITS: Final = {
+    "message-ttl": "ms",
+    "expires": "ms",
+    "delayed-retry-min": "ms",
+    "delayed-retry-max": "ms",
+    "max-length-bytes": "bytes",
+    "max-in-memory-bytes": "bytes",
+}
 """The keys that are a size or a time, and the unit of their number."""
 WITH_UNIT: Final = {
     "ms": "a number of milliseconds, or a time such as 30s or 7d",

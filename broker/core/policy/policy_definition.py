@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.core.message.due_header import DUE_FORMATS, due_headers
 from broker.core.names import is_short_text
-from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RETRY_TYPES
 
 __all__ = [
+    "DISABLED",
     "KEYS",
     "OPERATOR_KEYS",
     "check_definition",
@@ -41,6 +43,13 @@ def _is_boolean(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _is_due_header(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and due_headers(value) != ()
+    except ValueError:
+        return False
+
+
 def _is_any(_value: Any) -> bool:
     return True
 
@@ -53,12 +62,14 @@ def _is_age(value: Any) -> bool:
     return isinstance(value, str) and value[:-1].isdigit() and int(value[:-1]) > 0 and value[-1] in "YMDhms"
 
 
+DISABLED: Final = "disabled"
 _CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "overflow": (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
     "dead-letter-strategy": ("at-most-once", "at-least-once"),
     "queue-mode": ("default", "lazy"),
     "queue-version": (1, 2),
     "queue-leader-locator": ("client-local", "random", "least-leaders", "balanced"),
+    "delayed-retry-type": (*RETRY_TYPES, DISABLED),
 }
 # The check of each value, and the words of RabbitMQ when it fails.
 _LIMITS: Final[dict[str, tuple[Check, str]]] = {
@@ -71,6 +82,12 @@ _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "delivery-limit": (_is_integer, "delivery limit"),  # RabbitMQ 4: -1 is no limit
     "overflow": (_one_of(*_CHOICES["overflow"]), "overflow value"),  # RabbitMQ 4: operator too
     "target-group-size": (_is_natural, "target group size"),
+    "delayed-retry-type": (
+        _one_of(*_CHOICES["delayed-retry-type"]),
+        f"delayed retry type. Must be one of: {', '.join(_CHOICES['delayed-retry-type'])}",
+    ),
+    "delayed-retry-min": (_is_positive, "delayed retry minimum delay. Must be a positive integer"),
+    "delayed-retry-max": (_is_positive, "delayed retry maximum delay. Must be a positive integer"),
 }
 _KEYS: Final[dict[str, tuple[Check, str]]] = {
     **_LIMITS,
@@ -79,7 +96,11 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of(*_CHOICES["dead-letter-strategy"]), "dead letter strategy"),
     "consumer-timeout": (_is_positive, "consumer timeout"),
-    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ
+    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ, as the next
+    "hold-until-header": (
+        _is_due_header,
+        f"hold-until-header. Must be NAME or NAME:FORMAT, with one of the formats: {', '.join(DUE_FORMATS)}",
+    ),
     # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
     "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
@@ -115,7 +136,8 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 }
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
-    "dead-letter-routing-key keep-poisoned consumer-timeout "
+    "dead-letter-routing-key keep-poisoned consumer-timeout delayed-retry-type delayed-retry-min delayed-retry-max "
+    "hold-until-header "
     "dead-letter-strategy".split()  # the last: no dead letter is lost in any case
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
@@ -160,10 +182,22 @@ def check_definition(definition: Any, *, operator: bool) -> None:
     for key, value in definition.items():
         if key in known and not known[key][0](value):
             raise ValueError(f"{erlang_term(value)} is not a valid {known[key][1]}")
+    if any(key.startswith("delayed-retry-") for key in definition):
+        _check_retry(definition)
     unknown = {key: definition[key] for key in sorted(definition) if key not in known}
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())
         raise ValueError(f"[{pairs}] are not recognised policy settings")
+
+
+def _check_retry(definition: Mapping[str, Any]) -> None:
+    """Check what a delayed retry needs. Source: RabbitMQ 4.3, rabbit_quorum_queue. Raises: ValueError."""
+    kind, least = definition.get("delayed-retry-type", DISABLED), definition.get("delayed-retry-min")
+    most = definition.get("delayed-retry-max")
+    if kind != DISABLED and least is None:
+        raise ValueError(f"delayed-retry-min is required when delayed-retry-type is {kind}")
+    if least is not None and most is not None and most < least:
+        raise ValueError(f"delayed-retry-max ({most}) must not be smaller than delayed-retry-min ({least})")
 
 
 def _meaning(key: str, check: Check) -> str:
@@ -183,6 +217,7 @@ _MEANINGS: Final[tuple[tuple[Check, str], ...]] = (
     (_is_text, "text"),
     (_is_boolean, "true or false"),
     (is_short_text, "text of at most 255 bytes"),
+    (_is_due_header, f"the name of a header, alone or with a format: NAME:{'|'.join(DUE_FORMATS)}"),
     (_is_age, "an age such as 7D or 12h"),
 )
 KEYS: Final = {key: _meaning(key, check) for key, (check, _words) in _KEYS.items()}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from broker.core.message.message import Message
 from broker.routing.cache import ResolvedPublish
 from broker.routing.route import Route
+from broker.slots.slot import Slot
+from broker.store.record import due_target
 
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes, Refusable
@@ -34,9 +36,16 @@ class Targets(ResolvedPublish):
 
     def __init__(self, levels: tuple[Level, ...], route: Route = UNROUTED) -> None:
         super().__init__(route)
+        self.levels = levels
+        only = levels[0] if len(levels) == 1 else None
+        if only is not None:  # as most; what follows would be the same, and cost five times as much
+            self.durable = levels if only.durable else ()
+            self.transient = () if only.durable else levels
+            self.persisting = levels if only.persists_all else ()
+            self.passing = () if only.persists_all else levels
+            return
         durable = tuple([level for level in levels if level.durable])
         persisting = tuple([level for level in durable if level.persists_all])
-        self.levels = levels
         self.durable = levels if len(durable) == len(levels) else durable  # mostly they are the same
         self.transient = tuple([level for level in levels if not level.durable]) if durable else levels
         self.persisting = persisting
@@ -99,6 +108,17 @@ class MessageStore:
             is. `number` is what a producer's sequence or a due time adds to the targets of each message. `confirms` is
             about to number the messages, one after another; only a store that refuses later needs it.
         """
+
+    def accept_one(self, message: Message, level: Level, due_ms: int, number: bytes) -> tuple[Slot, int]:
+        """Put a message into a level of a store of its own, as `accept` does, and return its slot and index there.
+
+        Units: `due_ms` is the moment at which it is due, 0 for one that is not delayed.
+        """
+        self.accept([message], [Targets((level,))], [1], number + due_target(due_ms) if due_ms else number)
+        manager = level.manager
+        message_id = manager.next_id - 1
+        slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
+        return slot, message_id - slot.first
 
     @abstractmethod
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:

@@ -56,6 +56,7 @@ class Poster:
             self._sweep.update_rules(queues)
         takers: list[Queue] = []
         noting: list[Queue] = []
+        waiting: list[tuple[Queue, int]] = []  # the queues that hold it until it is due
         seen: list[SeenQueue] = []
         refused = False
         for queue in queues:
@@ -65,23 +66,43 @@ class Poster:
                 takers.append(queue)
             elif queue.duplicates is not None and queue.repeats(message):
                 if isinstance(queue, SeenQueue):
-                    if not takers and queue.stops(value_of(message)):
+                    if not takers and not waiting and queue.stops(value_of(message)):
                         return True  # another message of its transaction was the first with the value
                     seen.append(queue)
-            elif admitted or queue.admits(message):
+            elif not admitted and not queue.admits(message):
+                refused = True
+            elif (due_ms := queue.due_ms_of(message)) is not None:
+                waiting.append((queue, due_ms))
+            else:
                 takers.append(queue)
                 if queue.duplicates is not None:
                     noting.append(queue)
-            else:
-                refused = True
-        if len(takers) >= WIDE_QUEUES and self._store.enters_later:
-            self._wide.begin(message, [queue.level_for(message) for queue in takers], number)
+        if waiting:
+            with self._store.transaction():
+                self._hold(message, waiting, number)
+                self._enter_all(message, takers, noting)
         elif takers:
-            self._enter(message, takers, noting, number)
+            self._enter_all(message, takers, noting, number)
         if not refused:  # a message that its publisher sends again must not be known
             for queue in seen:
                 self._enter(queue.noted(message), (queue,), (queue,))
         return not refused
+
+    def _hold(self, message: Message, waiting: Sequence[tuple[Queue, int]], number: bytes) -> None:
+        """Let queues hold a message until it is due, and apply their limits."""
+        for queue, due_ms in waiting:
+            queue.keep_until(message, due_ms, number=number)
+            number = b""  # it counts once
+            queue.enforce()
+
+    def _enter_all(
+        self, message: Message, takers: Sequence[Queue], noting: Sequence[Queue], number: bytes = b""
+    ) -> None:
+        """Let a message enter queues that take it, very many of them over several turns."""
+        if len(takers) >= WIDE_QUEUES and self._store.enters_later:
+            self._wide.begin(message, [queue.level_for(message) for queue in takers], number)
+        elif takers:
+            self._enter(message, takers, noting, number)
 
     def _enter(self, message: Message, queues: Sequence[Queue], noting: Sequence[Queue], number: bytes = b"") -> None:
         """Let a message enter queues that take it, and apply their rules. `noting` are those without duplicates."""

@@ -391,9 +391,9 @@ def consumer_timeout_ms(resource: Resource, arguments: Mapping[str, Any]) -> int
     Raises: ChannelError 406 unless it is a natural number.
     Source: RabbitMQ 4.3, rabbit_amqqueue:check_consume_arguments.
     """
-    timeout = arguments.get("x-consumer-timeout")
-    if timeout is None:
+    if "x-consumer-timeout" not in arguments:
         return None
+    timeout = arguments["x-consumer-timeout"]
     reason = f'"expected integer, got {amqp_type(timeout)}"' if type_class(timeout) != "int" else ""
     if not reason and timeout < 0:
         reason = f"{{value_negative,{timeout}}}"

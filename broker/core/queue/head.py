@@ -15,8 +15,8 @@ from broker.slots.states import Owner
 
 __all__ = ["QueueHead"]
 
-WHOLE: Final = -2  # a place: the head of the whole queue
-RETURNED: Final = -1  # that of the messages that came back; the others are those of the levels
+WHOLE: Final = -2  # a place: the head of all levels together
+RETURNED: Final = -1  # that of the lane; the others are those of the levels
 
 
 def _nobody() -> None:
@@ -26,10 +26,11 @@ def _nobody() -> None:
 class QueueHead:
     """Finds the next message of a queue, and drops messages from there; one slot is read at a time.
 
-    Shapes: ``lane`` orders the messages that came back to a ``strict`` queue; it is None while there are none.
+    Shapes: ``lane`` orders the messages that came back to a ``strict`` queue, and those that came due in any; it is
+        None while there are none. ``_early`` are those that were taken from it last.
     """
 
-    __slots__ = ("_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
+    __slots__ = ("_early", "_laned", "_levels", "_ports", "_reading", "_strict", "_was_read", "lane")
 
     def __init__(
         self, levels: Sequence[Level], ports: LevelPorts[Level], was_read: Callable[[], None], *, strict: bool
@@ -38,7 +39,8 @@ class QueueHead:
         self._levels = levels
         self._ports = ports
         self._was_read = was_read
-        self._strict = strict
+        self._strict = self._laned = strict
+        self._early: Sequence[int] = ()
         self._reading = False
         self.lane: ReturnLane | None = None
 
@@ -52,6 +54,10 @@ class QueueHead:
         """Look at these levels from now on."""
         self._levels = levels
 
+    def use_lane(self) -> None:
+        """Deliver from the lane first: some messages may come due."""
+        self._laned = True
+
     # -- messages that came back --------------------------------------------------------------------------------------
 
     def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
@@ -60,11 +66,15 @@ class QueueHead:
             self.lane = ReturnLane()
         self.lane.append(priority, slot, indexes)
 
-    def put_first(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Deliver messages next that came back and were taken again, and not sent."""
-        if self.lane is None:
-            self.lane = ReturnLane()
-        self.lane.put_back(priority, slot, indexes)
+    def put_back(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
+        """Deliver those of some messages next that were taken from the lane, and not sent; nothing was taken since."""
+        if not self._early:
+            return
+        again = [index for index in indexes if index in self._early]
+        if again:
+            if self.lane is None:
+                self.lane = ReturnLane()
+            self.lane.put_back(priority, slot, again)
 
     def returned(self) -> tuple[Level, Slot] | None:
         """Return where the next message lies that came back, None without one."""
@@ -88,8 +98,9 @@ class QueueHead:
         lane = self.lane
         entry = None if lane is None else lane.front()
         if lane is None or entry is None or entry.slot is not slot:
+            self._early = ()
             return level.manager.take(slot, limit)
-        indexes = lane.ready(limit)
+        self._early = indexes = lane.ready(limit)
         if indexes:
             lane.remove(indexes)
             level.manager.pick(slot, indexes)
@@ -97,7 +108,7 @@ class QueueHead:
 
     def lease(self, owner: Owner) -> tuple[Level, Slot] | None:
         """Lease the slot with the next message to a worker: of those that came back, then of the highest level."""
-        found = self.returned() if self._strict else None
+        found = self.returned() if self._laned else None
         if found is not None and found[0].manager.lease(found[1], owner):
             return found
         for level in reversed(self._levels):
@@ -111,9 +122,10 @@ class QueueHead:
 
     def find(self) -> tuple[Level, Slot | None]:
         """Return the level and the slot of the message that is delivered next; no slot without a message."""
-        found = self.returned() if self._strict else None
-        if found is not None:
-            return found
+        found = self.returned() if self._laned else None
+        return self._find_in_levels() if found is None else found
+
+    def _find_in_levels(self) -> tuple[Level, Slot | None]:
         for level in reversed(self._levels):
             if level.returning:
                 level.catch_up()
@@ -129,16 +141,17 @@ class QueueHead:
             self._ports.read(level, slot, self._read)
         return slot.contents is None
 
-    def drop(self, count: int, reason: str, *, read: bool) -> int:
+    def drop(self, count: int, reason: str, *, read: bool, held: Level | None) -> int:
         """Drop at most this many messages of the first slot, which must be there, and return how many.
 
-        Return 0 while the slot is on disk and is to be `read` first, as for dead letters.
+        Return 0 while the slot is on disk and is to be `read` first, as for dead letters. With `held` the messages are
+        the oldest of that holding level.
         """
-        level, slot = self.find()
+        level, slot = self.find() if held is None else (held, held.manager.front())
         assert slot is not None
         if read and self.waits_for(level, slot):
             return 0
-        indexes = self.take(level, slot, count)
+        indexes = self.take(level, slot, count) if held is None else held.manager.take(slot, count)
         self._ports.deadlines.spend(len(indexes))
         level.dead_letter(slot, indexes, reason)
         return len(indexes)
@@ -146,13 +159,13 @@ class QueueHead:
     def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
         """Drop what has expired up to the first message that has not, and return when that one expires.
 
-        A strict queue has a head of what came back, and one of each level. Return the earliest moment, or `now_ms` when
-        the share of the turn is used up; None if no head expires, or they are read first.
+        The lane has a head, and so has each level of a strict queue. Return the earliest moment, or `now_ms` when the
+        share of the turn is used up; None if no head expires, or they are read first.
         """
-        if not self._strict:
+        if not self._laned:
             return self._drop_expired_at(WHOLE, expires_ms, now_ms)
         found: int | None = None
-        for place in range(RETURNED, len(self._levels)):
+        for place in range(RETURNED, len(self._levels)) if self._strict else (RETURNED, WHOLE):
             at_ms = self._drop_expired_at(place, expires_ms, now_ms)
             if at_ms is not None and (found is None or at_ms < found):
                 found = at_ms
@@ -187,7 +200,7 @@ class QueueHead:
     def _at(self, place: int) -> tuple[Level, Slot | None]:
         """Return the level and the slot of a head; no slot without a message."""
         if place == WHOLE:
-            return self.find()
+            return self._find_in_levels()
         if place >= 0:
             level = self._levels[place]
             return level, level.manager.front()

@@ -7,7 +7,7 @@ from typing import Final
 from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
 
-__all__ = ["HoldingQueue", "holding_name", "is_holding_name"]
+__all__ = ["HOLDING_PREFIX", "HoldingQueue", "holding_name", "is_holding_name"]
 
 HOLDING_PREFIX: Final = "amq.delayed."
 
@@ -32,6 +32,7 @@ class HoldingQueue(Queue):
     __slots__ = ()
 
     kept = True
+    is_holding = True
     persists_all = True
     holds = "delayed messages"
 

@@ -6,11 +6,18 @@ from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
 from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
-from broker.core.queue.recovered_queue import RecoveredQueue
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
 from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
 
 __all__ = ["kind_of"]
+
+
+class RecoveredQueue(Queue):
+    """The messages of a queue whose declaration was lost. Clients use it like any other queue."""
+
+    __slots__ = ()
+
+    recovered = True
 
 
 def kind_of(name: str, recovered: bool) -> type[Queue]:

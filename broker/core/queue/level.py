@@ -21,6 +21,7 @@ from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot, dense, single
 from broker.slots.states import Tenure
 from broker.store.checkpoint import QueueState
@@ -29,10 +30,11 @@ from broker.store.segment import OFFSET_BITS
 from broker.store.spill import SPILLED_SEGMENT
 from broker.store.store import VhostStore
 
-__all__ = ["Level"]
+__all__ = ["HOLDING_PRIORITY", "Level"]
 
 _log = get_logger()
 
+HOLDING_PRIORITY: Final = 256  # of the level whose messages wait until they are due: above all that messages have
 POISON: Final = "delivery_limit"  # why a poisoned message is dead-lettered
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # what it costs of the turn's share to requeue the messages of one slot
@@ -57,6 +59,7 @@ class Level:
         "_pending",
         "_ports",
         "_recorder",
+        "_told_dropped",
         "before_next",
         "deleted",
         "durable",
@@ -90,6 +93,7 @@ class Level:
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.priority = priority
         self.returning: list[tuple[int, int, Slot, Sequence[int], bool]] = []
+        self._told_dropped = False  # that poisoned messages are dropped
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
@@ -111,6 +115,11 @@ class Level:
     def store(self) -> VhostStore:
         """Where its paged-out messages are stored."""
         return self._ports.store
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether its messages wait until they are due."""
+        return self.priority == HOLDING_PRIORITY or self.queue.is_holding
 
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
         """Restore the messages that recovery found; all of them are on disk."""
@@ -140,6 +149,13 @@ class Level:
         call, self.before_next = self.before_next, None
         if call is not None:
             call(self)
+
+    def note_returns(self, slot: Slot, index: int, returns: ReturnRun) -> None:
+        """Note how often a message came back while it was elsewhere."""
+        slot.note_returns((returns._replace(first=index, end=index + 1),))
+        logged = self._logged_of(slot, (index,)) if self.durable else ()
+        if logged:
+            self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, slot.returns_of(logged))
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -265,14 +281,23 @@ class Level:
     @property
     def _keeps_poisoned(self) -> bool:
         """Whether messages that exceed the delivery limit go to the queue of poisoned ones."""
+        return self._wants_poisoned and can_keep_poisoned(self.queue.name)
+
+    @property
+    def _wants_poisoned(self) -> bool:
+        """Whether messages that exceed the delivery limit are to be kept."""
         keep = self.queue.rules.keep_poisoned
-        return (self._ports.keep_poisoned if keep is None else keep) and can_keep_poisoned(self.queue.name)
+        return self._ports.keep_poisoned if keep is None else keep
 
     def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
         """Dead-letter messages whose deliveries failed too often, or keep them as poisoned ones."""
         if self.queue.rules.dead_letter_exchange is None and self._keeps_poisoned:
             self._ports.with_poisoned(poisoned_name(self.queue.name), partial(self._bury_poisoned, slot, worn))
         else:
+            if self.queue.rules.dead_letter_exchange is None and self._wants_poisoned and not self._told_dropped:
+                self._told_dropped = True
+                name = poisoned_name(self.queue.name)
+                _log.error("poisoned.dropped", queue=self.queue.name, reason=f"the name '{name}' is too long")
             self.dead_letter_in_turn(slot, worn, POISON)
 
     def _bury_poisoned(self, slot: Slot, worn: Sequence[int]) -> None:
@@ -319,6 +344,10 @@ class Level:
             if worn:
                 over = set(worn)
                 indexes = [index for index in indexes if index not in over]
+        retry = self.queue.rules.retry
+        if retry is not None and indexes and retry.holds(failed=failed):
+            self._hold(slot, indexes, failed=failed)
+            indexes = ()
         self.manager.requeue(slot, indexes, failed=failed)
         if indexes:
             self.queue.note_returned(self.priority, slot, indexes)
@@ -330,6 +359,30 @@ class Level:
         if worn:
             self._bury_worn(slot, worn)
         self.queue.returned()
+
+    def _hold(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
+        """Hold messages that came back until their next delivery: each moves to the queue's holding level.
+
+        Messages on disk stay unacked until they have been read.
+        """
+        contents, retry = slot.contents, self.queue.rules.retry
+        if self.deleted or slot.tenure is Tenure.DELETED:
+            return
+        if contents is None:
+            self._ports.read(self, slot, lambda: self._hold(slot, indexes, failed=failed))
+            return
+        now_ms = self._ports.clock.now_ms
+        with self._ports.transaction():
+            for index in indexes:
+                message: Message | None = contents[index]
+                if message is not None:  # None: it could not be read any more, which was logged
+                    delivered = slot.delivery_count(index) + failed
+                    returns = ReturnRun(0, 1, slot.acquired_count(index) + 1, delivered)
+                    wait_ms = 0 if retry is None else retry.wait_ms(delivered)
+                    self.queue.keep_until(message, now_ms + wait_ms, returns)
+            self._ports.deadlines.spend(len(indexes))
+            self.settle(slot, indexes)
+            self.log_settlements()
 
     def take_back(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Keep messages, which a consumer had, for `return_next`."""
@@ -502,7 +555,7 @@ class Level:
         store = self._ports.store
         for segment in slot.segments:
             (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
-        if slot.logged:
+        if slot.logged and not self.deleted:  # else all entries go together
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
 
 

@@ -11,10 +11,12 @@ from typing import Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.rules import QueueRules
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 
@@ -31,7 +33,7 @@ class LevelOwner(Destination[Exchange]):
         that the consumers had room for.
     """
 
-    __slots__ = ("awake", "consumers", "durable", "lags", "name", "prioritized", "rules", "strict")
+    __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")
 
     consumers: ConsumerRing
     awake: bool
@@ -41,6 +43,8 @@ class LevelOwner(Destination[Exchange]):
     name: str
     prioritized: bool  # it has several levels, one for each priority
     strict: bool  # it gets its levels as they are used, and delivers what came back before all of them
+    laned: bool  # some messages are delivered before all others: those that came back to a strict queue, or came due
+    is_holding: bool = False  # its own level is a holding level
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property
@@ -66,6 +70,11 @@ class LevelOwner(Destination[Exchange]):
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
         """Note that messages of the level of a priority came back."""
+
+    def keep_until(
+        self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
+    ) -> None:
+        """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
 
     def use_level(self, number: int) -> None:
         """Make the level with a number, if it is one that the queue may have and has not."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
@@ -25,15 +26,22 @@ def _call(_name: str, then: Callable[[], None]) -> None:
     then()
 
 
+def _unconnected(*_arguments: Any) -> Any:
+    """Stand for a port that the vhost connects."""
+    raise AssertionError("the vhost has not connected this port")
+
+
 @dataclass(slots=True, kw_only=True)
 class LevelPorts(Generic[S]):
     """What a level needs from the store, the pager, the reader and the dead letters of its vhost.
 
     ``kept`` is called with each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and
     then calls. ``measure`` finds the body sizes of a paged-out slot. ``dead_letter`` publishes a dead letter.
-    ``settled`` collects the levels whose settlements are logged at the end of the loop turn. ``credit`` holds
-    publishers back. ``sliced`` runs work that takes several turns. ``keep_poisoned`` is the setting of that name, and
-    ``with_poisoned`` calls back once the queue for a queue's poisoned messages exists.
+    ``accept`` gives a message to a level, with the moment at which it is due and what else the targets of its record
+    have, and returns its slot and index; what is accepted and settled in a ``transaction`` counts together or not at
+    all after a crash. ``settled`` collects the levels whose settlements are logged at the end of the loop turn.
+    ``credit`` holds publishers back. ``sliced`` runs work that takes several turns. ``keep_poisoned`` is the setting of
+    that name, and ``with_poisoned`` calls back once the queue for a queue's poisoned messages exists.
     """
 
     store: VhostStore
@@ -45,6 +53,8 @@ class LevelPorts(Generic[S]):
     deadlines: Deadlines
     keep_poisoned: bool = False
     with_poisoned: Callable[[str, Callable[[], None]], None] = _call
+    accept: Callable[[Message, S, int, bytes], tuple[Slot, int]] = _unconnected
+    transaction: Callable[[], AbstractContextManager[None]] = nullcontext
     window_messages: int = 1000
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)
@@ -53,6 +63,10 @@ class LevelPorts(Generic[S]):
 
     def __post_init__(self) -> None:
         self.sliced = SlicedWork(self.clock, self.deadlines)
+
+    def take_settings(self, *, keep_poisoned: bool) -> None:
+        """Apply changed settings."""
+        self.keep_poisoned = keep_poisoned
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +77,8 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     that expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of
     paged-out slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by
     whether its declaration was lost; ``level_of`` makes each level of a queue: its level, its number, and whether a
-    durable one persists all messages. ``ended`` is the level of all deleted queues, None before there is one.
+    durable one persists all messages. ``holding_of`` makes the `Holding` of a queue and a level. ``ended`` is
+    the level of all deleted queues, None before there is one.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]
@@ -73,7 +88,17 @@ class QueuePorts(LevelPorts[S], Generic[S, Q]):
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     kind_of: Callable[[str, bool], Callable[..., Q]]
     level_of: Callable[[LevelOwner, int, int, QueuePorts[S, Q], bool], S]
+    holding_of: Callable[[Q, S], Any] = _unconnected
     ended: S | None = None
+
+    def connect(
+        self,
+        accept: Callable[[Message, S, int, bytes], tuple[Slot, int]],
+        transaction: Callable[[], AbstractContextManager[None]],
+        holding_of: Callable[[Q, S], Any],
+    ) -> None:
+        """Take the ports that the vhost has, which is made after them."""
+        self.accept, self.transaction, self.holding_of = accept, transaction, holding_of
 
     def ended_level(self, level: S) -> S:
         """Return the level of all deleted queues: that of the first one, which may be this one."""

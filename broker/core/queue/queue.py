@@ -10,22 +10,30 @@ from operator import attrgetter
 from typing import Final
 
 from broker.core.arguments import queue_type
+from broker.core.message.delay import HeldMessage
+from broker.core.message.due_header import Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.duplicates import Duplicates, digest_of
 from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
-from broker.core.queue.level import BATCH_MESSAGES, Level
+from broker.core.queue.holding import Holding
+from broker.core.queue.level import BATCH_MESSAGES, HOLDING_PRIORITY, Level
 from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.sliced_work import MESSAGES_PER_UNIT
+from broker.event_log import get_logger
+from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.store.record import LEVEL_SHIFT
 
 __all__ = ["DEFAULT_PRIORITY", "PRIORITY_MAX", "Queue", "numbers_of"]
 
+_log = get_logger()
+
+SILENT_MS: Final = 60_000  # between two log lines about messages of one queue whose time cannot be read
 DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
@@ -35,7 +43,8 @@ class Queue(LevelOwner):
 
     Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest
         of a ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
-        ``level`` is that of DEFAULT_PRIORITY; the others are made at their first use.
+        ``level`` is that of DEFAULT_PRIORITY; the others are made at their first use. ``holding`` has the messages that
+        wait until they are due, in a level besides; it is None until the first one.
     Invariant: ``plain`` says that a publish need not look at the queue's rules. ``serving`` is set while the worker
         delivers from the queue.
     """
@@ -44,6 +53,7 @@ class Queue(LevelOwner):
         "_head",
         "_ports",
         "_pressing",
+        "_silent_until_ms",
         "arguments",
         "auto_delete",
         "deleted",
@@ -51,6 +61,7 @@ class Queue(LevelOwner):
         "exclusive_owner",
         "failures",
         "had_consumers",
+        "holding",
         "level",
         "levels",
         "number",
@@ -92,13 +103,15 @@ class Queue(LevelOwner):
         self.policy: str | None = None
         self.operator_policy: str | None = None
         self.rules = queue_rules(arguments) if rules is None else rules
-        self.strict = is_quorum = queue_type(arguments) == QUORUM
+        self.holding: Holding | None = None
+        self.strict = self.laned = is_quorum = queue_type(arguments) == QUORUM
         self.consumers = ConsumerRing(single_active=self.rules.single_active, yields=is_quorum)
         self.plain = True
         self.duplicates = Duplicates() if self.rules.deduplicates else None
         self.timed = False
         self._ports = ports
         self._pressing = False  # set while its consumers are served because it is full
+        self._silent_until_ms = 0  # when it is logged again that the time of a message cannot be read
         self.serving = False
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
@@ -153,9 +166,14 @@ class Queue(LevelOwner):
         return sum(level.manager.unacked for level in self.levels)
 
     @property
-    def ready_bytes(self) -> int:
-        """The size of the bodies of the ready messages; counted only while a limit needs it."""
-        return sum(level.manager.ready_bytes for level in self.levels)
+    def delayed(self) -> int:
+        """Messages that wait until they are due."""
+        return 0 if self.holding is None else self.holding.count
+
+    @property
+    def all_levels(self) -> Sequence[Level]:
+        """The levels, and the one whose messages wait until they are due."""
+        return self.levels if self.holding is None else (*self.levels, self.holding.level)
 
     def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here.
@@ -194,7 +212,7 @@ class Queue(LevelOwner):
         """
         if self.consumers.able():
             return True
-        return not self.rules.exceeded(self.ready + len(sizes), self.ready_bytes + sum(sizes))
+        return not self.rules.exceeded(self.waiting + len(sizes), self.waiting_bytes + sum(sizes))
 
     def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
         """Take the rules that policies give now, with their names; return whether the rules have changed.
@@ -218,9 +236,9 @@ class Queue(LevelOwner):
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
         self.plain = (self.strict or not self.prioritized) and not rules.limited and rules.ttl_ms is None
-        self.plain = self.plain and not rules.deduplicates
+        self.plain = self.plain and not (rules.due_headers or rules.deduplicates)
         self.timed = self.timed or rules.ttl_ms is not None
-        for level in self.levels:
+        for level in self.all_levels:
             level.limit_bytes(limited=rules.max_bytes is not None)
 
     def used(self) -> None:
@@ -266,6 +284,8 @@ class Queue(LevelOwner):
         priority = (number >> LEVEL_SHIFT) - 1
         if priority < 0:
             return self.level
+        if priority == HOLDING_PRIORITY:
+            return self.hold().level
         return self.level_at(priority) if self.strict and priority <= PRIORITY_MAX else None
 
     def use_level(self, number: int) -> None:
@@ -279,6 +299,54 @@ class Queue(LevelOwner):
         if not self.strict:
             return [level.number for level in self.levels]
         return numbers_of(self.number)
+
+    def hold(self) -> Holding:
+        """Return what holds the messages that wait until they are due, made now or before."""
+        holding = self.holding
+        if holding is None:
+            persists_all = self.persists_all or self.strict
+            number = _number_at(self.number, HOLDING_PRIORITY)
+            level = self._ports.level_of(self, HOLDING_PRIORITY, number, self._ports, persists_all)
+            level.limit_bytes(limited=self.rules.max_bytes is not None)
+            holding = self.holding = self._ports.holding_of(self, level)
+            self.laned = True
+            self._head.use_lane()
+        return holding
+
+    def due_ms_of(self, message: Message) -> int | None:
+        """Return when a message is due that is to wait for a time which it names, None for one that is due now.
+
+        A message whose time cannot be read is due now.
+        """
+        headers = self.rules.due_headers
+        if not headers:
+            return None
+        clock = self._ports.clock
+        try:
+            due_ms = moment_of(headers, message.header, message.timestamp_ms, clock.ahead_ms)
+        except Unreadable as error:
+            if clock.now_ms >= self._silent_until_ms:
+                self._silent_until_ms = clock.now_ms + SILENT_MS
+                _log.warning("message.not_held", queue=self.name, reason=str(error))
+            return None
+        return None if due_ms is None or due_ms <= clock.now_ms else due_ms
+
+    def keep_until(
+        self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
+    ) -> None:
+        """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
+        waiting = HeldMessage(message, due_ms)
+        slot, index = self.hold().keep(waiting, due_ms, number, returns)
+        if self.duplicates is not None:
+            self.note_at(slot, index, waiting)
+
+    def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
+        """Deliver a message that has waited for its time, and is in the queue again, before all others."""
+        self._head.put_last(level.priority, slot, (index,))
+        if self.duplicates is not None:
+            self.note_at(slot, index, message)
+        if not self.plain or message.facts.expiration_ms is not None:
+            self.accepted(message)
 
     def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
         """Return whether the queue takes a message: a full queue that rejects publishes does not.
@@ -296,7 +364,17 @@ class Queue(LevelOwner):
         return False
 
     def _full_with(self, message: Message) -> bool:
-        return self.rules.exceeded(self.ready + 1, self.ready_bytes + len(message.body))
+        return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
+
+    @property
+    def waiting(self) -> int:
+        """The messages that count for a limit of the queue: those that are ready, or wait until they are due."""
+        return self.ready if self.holding is None else self.ready + self.holding.count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the bodies of these messages; counted only while a limit needs it."""
+        return sum(level.manager.ready_bytes for level in self.all_levels)
 
     def repeats(self, message: Message) -> bool:
         """Return whether a queue without duplicates has a message with the same header; then it drops this one."""
@@ -326,7 +404,8 @@ class Queue(LevelOwner):
         """Note the place of a message in a queue without duplicates."""
         digest = self.digest(message)
         if digest is not None and self.duplicates is not None:
-            self.duplicates.note(digest, slot, index, self.expires_ms(message), self._ports.clock.now_ms)
+            expires_ms = None if isinstance(message, HeldMessage) else self.expires_ms(message)
+            self.duplicates.note(digest, slot, index, expires_ms, self._ports.clock.now_ms)
 
     def digest(self, message: Message) -> bytes | None:
         """Return what stands for the header that tells duplicates, None without it."""
@@ -354,7 +433,7 @@ class Queue(LevelOwner):
 
     def find_returned(self) -> None:
         """Deliver what came back before a restart first: that of the highest level, then by age."""
-        if self.strict:
+        if self.laned:
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
                     if slot.redeliveries is not None and (indexes := slot.ready_again()):
@@ -363,10 +442,8 @@ class Queue(LevelOwner):
     def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
         """Take back messages that were taken and not sent: they are next again."""
         level.manager.put_back(slot, indexes)
-        if self.strict and slot.redeliveries is not None:
-            again = [index for index in indexes if slot.acquired_count(index)]
-            if again:
-                self._head.put_first(level.priority, slot, again)
+        if self.laned:
+            self._head.put_back(level.priority, slot, indexes)
 
     def returned(self) -> None:
         """Apply the rules after messages came back, and deliver them again."""
@@ -397,8 +474,10 @@ class Queue(LevelOwner):
                 deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
                 break
             batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
-            excess = batch if rules.max_length is None else max(self.ready - rules.max_length, 1)
-            count = self._head.drop(min(excess, batch), "maxlen", read=rules.dead_letter_exchange is not None)
+            excess = batch if rules.max_length is None else max(self.waiting - rules.max_length, 1)
+            held = None if self.ready or self.holding is None else self.holding.level
+            read = rules.dead_letter_exchange is not None
+            count = self._head.drop(min(excess, batch), "maxlen", read=read, held=held)
             if not count:
                 break
             dropped += count
@@ -406,7 +485,7 @@ class Queue(LevelOwner):
 
     def _over(self) -> bool:
         rules = self.rules
-        return rules.overflow == DROP_HEAD and rules.exceeded(self.ready, self.ready_bytes)
+        return rules.overflow == DROP_HEAD and rules.exceeded(self.waiting, self.waiting_bytes)
 
     def _serve(self) -> None:
         if not self.serving and not self.deleted and self.consumers.able():
@@ -505,7 +584,7 @@ class Queue(LevelOwner):
     def lease(self) -> tuple[Level, Slot] | None:
         """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner
-        if self.prioritized or self.strict:
+        if self.prioritized or self.laned:
             return self._head.lease(owner)
         level = self.level
         if level.returning:
@@ -515,7 +594,7 @@ class Queue(LevelOwner):
 
     def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
         """Hand out up to `limit` messages of the slot that `lease` returned."""
-        return self._head.take(level, slot, limit) if self.strict else level.manager.take(slot, limit)
+        return self._head.take(level, slot, limit) if self.laned else level.manager.take(slot, limit)
 
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
@@ -536,7 +615,7 @@ class Queue(LevelOwner):
 
     def _purge_slots(self, dropped: list[int]) -> Iterator[int]:
         """Purge slot by slot, note how many messages each had, and yield the cost in units of the turn's share."""
-        for level in self.levels:
+        for level in self.all_levels:
             for count in level.purge():
                 dropped.append(count)
                 yield 1 + count // MESSAGES_PER_UNIT
@@ -554,8 +633,11 @@ class Queue(LevelOwner):
         self.exclusive_owner = None  # what still knows the queue, such as a cached route, does not keep its connection
         for consumer in self.consumers.clear():
             consumer.cancelled_by_broker()
-        for level in self.levels:
+        for level in self.all_levels:
             level.delete()
+        if self.holding is not None:
+            self.holding.close()
+            self.holding = None
         for key in (self, ("unused", self), ("limits", self)):
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)

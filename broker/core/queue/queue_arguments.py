@@ -116,6 +116,9 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-consumer-timeout": (SUPPORTED_TYPES, _count),  # RabbitMQ refuses it for classic queues
     "x-consumer-disconnected-timeout": ((QUORUM,), _count),  # of brokers that cannot be reached: none waits here
     "x-member-placement-tag": ((QUORUM,), _text),
+    "x-delayed-retry-type": (SUPPORTED_TYPES, _anything),  # RabbitMQ checks none of the three, and has them for quorum
+    "x-delayed-retry-min": (SUPPORTED_TYPES, _anything),  # ... queues only
+    "x-delayed-retry-max": (SUPPORTED_TYPES, _anything),
     "x-message-deduplication": (SUPPORTED_TYPES, _boolean),  # of a plugin, which has it for classic queues
 }
 

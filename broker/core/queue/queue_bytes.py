@@ -33,7 +33,7 @@ class QueueBytes:
 
     def count(self, queue: Queue) -> Iterator[int]:
         """Count every slot, and yield after each how many messages it has. Cost: O(messages in memory) + O(slots)."""
-        for level in queue.levels:
+        for level in queue.all_levels:
             for slot in list(level.manager.slots.values()):
                 self._count(slot, durable=queue.durable)
                 yield slot.length

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.core.message.due_header import DueHeader, due_headers
+
 __all__ = [
     "DROP_HEAD",
     "NUMBER_MAX",
@@ -13,6 +15,8 @@ __all__ = [
     "QUORUM",
     "REJECT_PUBLISH",
     "REJECT_PUBLISH_DLX",
+    "RETRY_TYPES",
+    "DelayedRetry",
     "QueueRules",
     "merged_definitions",
     "queue_rules",
@@ -25,6 +29,33 @@ QUORUM: Final = "quorum"
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
 
 
+RETRY_ALL: Final = "all"
+RETRY_FAILED: Final = "failed"
+RETRY_RETURNED: Final = "returned"
+RETRY_TYPES: Final = (RETRY_ALL, RETRY_FAILED, RETRY_RETURNED)
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedRetry:
+    """Which messages that come back wait before they are delivered again, and how long.
+
+    Shapes: ``type`` is one of RETRY_TYPES.
+    Source: RabbitMQ 4.3, rabbit_fifo.
+    """
+
+    type: str
+    min_ms: int
+    max_ms: int
+
+    def holds(self, *, failed: bool) -> bool:
+        """Return whether a message waits whose delivery `failed`, or was returned."""
+        return self.type == RETRY_ALL or (self.type == RETRY_FAILED) is failed
+
+    def wait_ms(self, failures: int) -> int:
+        """Return how long a message waits after so many deliveries have failed."""
+        return min(self.min_ms * max(1, failures), self.max_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRules:
     """The rules of one queue. None means no limit.
@@ -33,8 +64,9 @@ class QueueRules:
         counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
         ``delivery_limit`` times; without a dead letter exchange it is dropped then, unless the queue is to
         ``keep_poisoned`` messages (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A
-        consumer may hold a message for ``consumer_timeout_ms``. A queue that ``deduplicates`` takes no message with a
-        header that one of its messages has.
+        consumer may hold a message for ``consumer_timeout_ms``. Messages that come back wait as ``retry`` says. A
+        message that names a time in one of the headers ``due_headers`` waits until then. A queue that ``deduplicates``
+        takes no message with a header that one of its messages has.
     """
 
     ttl_ms: int | None = None
@@ -50,6 +82,8 @@ class QueueRules:
     single_active: bool = False
     counts_deliveries: bool = False
     keep_poisoned: bool | None = None
+    retry: DelayedRetry | None = None
+    due_headers: tuple[DueHeader, ...] = ()
     deduplicates: bool = False
 
     @property
@@ -66,19 +100,21 @@ class QueueRules:
 
 PLAIN: Final = QueueRules()
 NUMBER_MAX: Final = 1 << 62  # never reached; with a time or a count added it still fits into 64 bits
+_KEYS_OF_RETRY: Final = frozenset({"x-delayed-retry-type", "delayed-retry-type"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def merged_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
     """Return the definitions of a policy and an operator policy as one, as they apply together.
 
-    Source: RabbitMQ, rabbit_policy: the lesser of two numbers applies, else the operator's value. -1 means no limit.
+    Source: RabbitMQ, rabbit_policy: the lesser of two numbers applies, else the operator's value. -1 means no limit. Of
+        two least waits before a retry, the greater one applies.
     """
     merged = {**policy, **operator}
     for name in policy.keys() & operator.keys():
         both = policy[name], operator[name]
         if all(isinstance(one, int) and not isinstance(one, bool) for one in both):
-            merged[name] = max(both) if min(both) < 0 else min(both)
+            merged[name] = max(both) if min(both) < 0 or name == "delayed-retry-min" else min(both)
     return merged
 
 
@@ -118,8 +154,31 @@ def queue_rules(
         single_active=arguments.get("x-single-active-consumer") is True,
         counts_deliveries=quorum,
         keep_poisoned=policy.get("keep-poisoned"),
+        retry=_retry(arguments, policy, operator) if any(map(_KEYS_OF_RETRY.intersection, given)) else None,
+        due_headers=due_headers(policy["hold-until-header"]) if "hold-until-header" in policy else (),
         deduplicates=arguments.get("x-message-deduplication") is True,
     )
+
+
+def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]) -> DelayedRetry | None:
+    """Return the delayed retry of a queue.
+
+    Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type wins over the client's, and the lesser of two numbers
+        applies. Nobody checks the arguments when they are declared: an invalid one says nothing.
+    """
+    merged = merged_definitions(policy, operator)
+    kind = merged.get("delayed-retry-type", arguments.get("x-delayed-retry-type"))
+    least = _positive(arguments.get("x-delayed-retry-min"), merged.get("delayed-retry-min"))
+    if kind not in RETRY_TYPES or least is None:
+        return None
+    most = _positive(arguments.get("x-delayed-retry-max"), merged.get("delayed-retry-max"))
+    return DelayedRetry(str(kind), least, least if most is None else most)
+
+
+def _positive(*values: Any) -> int | None:
+    """Return the least of the values that are positive numbers."""
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return min(*numbers, NUMBER_MAX) if numbers else None
 
 
 _Given = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]

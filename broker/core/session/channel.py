@@ -154,7 +154,7 @@ class SessionOfChannel:
     def close(self) -> None:
         """End the channel's consumers and requeue what they had not settled."""
         self.closed = True
-        self.session.channel_closed()
+        self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
         if self.replies is not None:
             self.replies.close()

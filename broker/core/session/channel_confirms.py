@@ -188,9 +188,8 @@ class ChannelConfirms:
             self._wide.when_entered(self._entered)
 
     def refuse_last(self) -> None:
-        """Answer the last publish with a nack."""
-        if self.confirming:
-            self.refuse(self.published)
+        """Answer the last publish, which expects a confirm, with a nack."""
+        self.refuse(self.published)
 
     def drop_last(self) -> None:
         """Confirm the last publish as one whose number was used before, if the client wants to know."""

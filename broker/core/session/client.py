@@ -25,10 +25,11 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the client
-        finishes what it holds. ``patient`` is set for a part of this process and for a link of the overlay: an alarm
-        blocks it as long as it stands, whatever the vhost's limit is. ``postponed`` has the postponements of the
-        running method, in order: a connection postpones one method at a time.
+        channel is opened before. ``publishing`` is set by the first publish. While ``drains`` are under way the
+        client finishes what it holds; ``unsettled`` is what channels held that were closed meanwhile. ``patient``
+        is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it stands,
+        whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
+        connection postpones one method at a time.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class SessionClient:
         "postponed",
         "publish_share",
         "publishing",
+        "unsettled",
         "usage",
         "user",
     )
@@ -55,6 +57,7 @@ class SessionClient:
         self.usage = usage
         self.publishing = False
         self.drains = 0
+        self.unsettled = 0
         self.patient = False
         self.postponed: list[Postponed] = []
         self.user: User | None = None
@@ -103,7 +106,9 @@ class SessionClient:
         assert self.user is not None
         self.permissions.check_topic(self.user, exchange, key, kind)
 
-    def channel_closed(self) -> None:
-        """Subtract one channel from the user's count."""
+    def channel_closed(self, unacked: int) -> None:
+        """Subtract one channel from the user's count; what it has not settled counts during a drain."""
         assert self.user is not None
+        if self.drains:
+            self.unsettled += unacked
         self.usage.close_channel(self.user.name)

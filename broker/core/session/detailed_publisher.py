@@ -16,18 +16,22 @@ from broker.core.publishing.publish_entry import PublishEntry, reach_of
 from broker.core.publishing.reply_to import ReplyConsumer
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import REJECT_PUBLISH
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication, look_at_numbered, look_closely
 from broker.core.session.publish_later import publish_later
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
+from broker.event_log import get_logger
 from broker.store.record import TARGET
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
 __all__ = ["DetailedPublisher"]
+
+_log = get_logger()
 
 pack_target: Final = TARGET.pack
 
@@ -187,7 +191,7 @@ class DetailedPublisher:
         number = b""
         if publication.producer is not None and not (nowhere and (publication.mandatory or not queues)):
             if not admitted and not all_admit(message, queues):
-                self._confirms.refuse_last()
+                self.refuse_last()
                 return
             admitted = True
             number = publication.use_number(message.timestamp_ms)
@@ -197,7 +201,7 @@ class DetailedPublisher:
             self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
         else:
             if queues and not self._post(message, queues, number, admitted=admitted):
-                self._confirms.refuse_last()
+                self.refuse_last(kept=all(queue.rules.overflow != REJECT_PUBLISH for queue in queues))
             if nowhere and publication.mandatory:
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
                 self._channel.send_return(returned, publication.original, body)
@@ -207,6 +211,19 @@ class DetailedPublisher:
         self._share.end(left, lagged)
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self._confirms.wait_for_disk()
+
+    def refuse_last(self, *, kept: bool = False) -> None:
+        """Answer the last publish with a nack; without confirms it is lost unless `kept`, and counted as such."""
+        if self._confirms.confirming:
+            self._confirms.refuse_last()
+        elif not kept:
+            self._lose_last()
+
+    def _lose_last(self) -> None:
+        self._tally.lose()
+        name, given = self._session.name, self._session.connection.client_properties.get("connection_name")
+        if self._vhost.tally.lost.count(name, self._user_name, given if isinstance(given, str) else None):
+            _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
         """Post a message and return whether all queues accepted it, as far as known."""

@@ -191,10 +191,11 @@ class Publisher:
 
     def _refuse(self, body: bytes) -> None:
         """Answer one publish with a nack during an alarm. Raises: ChannelError 406 on a channel without confirms."""
+        if self.confirms.confirming:
+            self.confirms.published_one(body)
+        self.detailed.refuse_last()
         if not self.confirms.confirming:
             raise ChannelError(406, self._vhost.refusal)
-        self.confirms.published_one(body)
-        self.confirms.refuse_last()
 
     def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
         """Publish to very many queues, once earlier messages have entered theirs."""

@@ -86,11 +86,12 @@ class PublishTally:
     """Counts what was published, under RabbitMQ's names.
 
     Units: messages. `publish_confirm` counts those published on a channel with confirms, `confirm` those acknowledged
-        to the publisher, `routed` each message once for each queue that it went to.
+        to the publisher, `routed` each message once for each queue that it went to, `lost` those that a limit refused
+        to a publisher without confirms.
     Invariant: the numbers only grow.
     """
 
-    __slots__ = ("confirm", "drop_unroutable", "publish", "publish_confirm", "return_unroutable", "routed")
+    __slots__ = ("confirm", "drop_unroutable", "lost", "publish", "publish_confirm", "return_unroutable", "routed")
 
     def __init__(self) -> None:
         self.publish = 0
@@ -99,6 +100,7 @@ class PublishTally:
         self.routed = 0
         self.return_unroutable = 0
         self.drop_unroutable = 0
+        self.lost = 0
 
     def count_publish(self, confirming: bool) -> None:
         """Count one publish."""
@@ -114,6 +116,10 @@ class PublishTally:
         """Count a mandatory message that was returned."""
         self.return_unroutable += 1
 
+    def count_lost(self) -> None:
+        """Count a message that a limit refused, of which its publisher does not hear."""
+        self.lost += 1
+
     def add(self, other: PublishTally) -> None:
         """Add the counts of another tally."""
         self.publish += other.publish
@@ -122,6 +128,7 @@ class PublishTally:
         self.routed += other.routed
         self.return_unroutable += other.return_unroutable
         self.drop_unroutable += other.drop_unroutable
+        self.lost += other.lost
 
 
 class ChannelPublishes(PublishTally):
@@ -186,6 +193,11 @@ class ChannelPublishes(PublishTally):
         """Count a mandatory message that was returned."""
         for tally in (self, self._vhost):
             tally.count_returned()
+
+    def lose(self) -> None:
+        """Count a message that a limit refused, of which its publisher does not hear."""
+        for tally in (self, self._vhost):
+            tally.count_lost()
 
     def confirmed(self, count: int) -> None:
         """Count publishes that were acknowledged to the publisher. HOT."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.core.statistics.delivery_tally import DeliveryTally
+from broker.core.statistics.lost_publishes import LostPublishes
 from broker.core.statistics.message_counts import MessageCounts
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 
@@ -14,7 +15,8 @@ __all__ = ["VhostTally"]
 class VhostTally:
     """Counts what happens in one vhost.
 
-    Shapes: ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or delivery_limit.
+    Shapes: ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or delivery_limit; ``lost``
+        has the publishers that lost messages.
     Units: ``queues_declared`` counts declares that were answered with a queue, ``queues_created`` the queues that they
         made.
     Invariant: the numbers only grow; what ends in the vhost (a channel, a queue) stays counted.
@@ -23,6 +25,7 @@ class VhostTally:
     __slots__ = (
         "dead_lettered",
         "deliveries",
+        "lost",
         "publishes",
         "queues_created",
         "queues_declared",
@@ -35,6 +38,7 @@ class VhostTally:
         self.deliveries = DeliveryTally()
         self.sizes = SizeTally()
         self.dead_lettered: Counter[str] = Counter()
+        self.lost = LostPublishes()
         self.queues_declared = 0
         self.queues_created = 0
         self.queues_deleted = 0

@@ -5,7 +5,7 @@ Codes and texts are those of RabbitMQ 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.amqp.errors import ChannelError
@@ -15,7 +15,6 @@ from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.topology import changes
-from broker.core.topology.exchange_memories import ExchangeMemories
 from broker.core.topology.exchanges import Exchanges
 from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
@@ -36,7 +35,17 @@ class Bindings:
         bindings.
     """
 
-    __slots__ = ("_exchanges", "_journal", "_limits", "_memories", "_pattern_limits", "_queues", "_vhost_name", "live")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_exchanges",
+        "_journal",
+        "_limits",
+        "_pattern_limits",
+        "_queues",
+        "_vhost_name",
+        "live",
+    )
 
     def __init__(
         self,
@@ -47,8 +56,10 @@ class Bindings:
         journal: Journal,
         limits: VhostLimits,
         pattern_limits: PatternLimits | None,
-        memories: ExchangeMemories,
+        before: Callable[[Exchange], None],
+        after: Callable[[Exchange, Queue | Exchange], None],
     ) -> None:
+        """`before` is called with the source of each binding and may raise Postponed, `after` with both ends."""
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._queues = queues
@@ -56,7 +67,8 @@ class Bindings:
         self._journal = journal
         self._limits = limits
         self._pattern_limits = pattern_limits or PatternLimits()
-        self._memories = memories
+        self._before = before
+        self._after = after
 
     def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Bind a queue to an exchange; a binding that exists already stays as it is.
@@ -86,7 +98,7 @@ class Bindings:
             is_queue = isinstance(destination, Queue)
             resource = Resource("queue", self._vhost_name, name) if is_queue else self._exchange(name)
             self._limits.check_bindings(resource, count)
-        self._memories.prepare(source)
+        self._before(source)
         try:
             made = self.live.add(source, destination, key, arguments, self._pattern_limits)
         except ValueError as error:  # a binding key or arguments that the exchange cannot take
@@ -97,7 +109,7 @@ class Bindings:
             except Postponed:  # it was made to check the key and the arguments
                 self.live.remove(source, destination, key, arguments)
                 raise
-            self._memories.replay(source, destination)
+            self._after(source, destination)
 
     def unbind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Remove a binding of a queue; a missing binding, or one of a missing queue or exchange, is removed already.

@@ -263,7 +263,7 @@ class Queues(dict[str, Queue]):
         queue = self.find(name, owner)
         queue.before("delete", owner)
         messages, consumers = queue.counts()
-        if if_empty and messages:
+        if if_empty and (messages or queue.delayed):
             raise ChannelError(406, f"{self._resource(name)} not empty")
         if if_unused and consumers:
             raise ChannelError(406, f"{self._resource(name)} in use")

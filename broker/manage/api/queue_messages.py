@@ -175,6 +175,14 @@ async def _purged(call: Call) -> Any:
     return await _operate(call, "purge_queue", vhost, queue, limit)
 
 
+async def release(call: Call) -> Response:
+    """Release the delayed messages of a queue, or as many as `limit`; answer with their number."""
+    vhost, queue = queue_of(call)
+    text = call.query.get("limit", "")
+    limit = {"limit": integer("limit", text)} if text else {}
+    return json_answer(await _operate(call, "release_delayed", vhost, queue, limit))
+
+
 async def switch(call: Call, *, verb: str) -> Response:
     """Pause a queue, which then delivers nothing, or resume it."""
     await _operate(call, verb, *queue_of(call), {})
@@ -247,6 +255,7 @@ ROUTES: Final = (
     ApiRoute("GET", f"{QUEUE}/unacked", Needs.MANAGEMENT, unacked, ("count", "truncate")),
     ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
     ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
+    ApiRoute("POST", f"{QUEUE}/release", Needs.MANAGEMENT, release, ("limit",)),
     ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
     ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
     ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),

@@ -39,7 +39,16 @@ from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.samples import Sampled
 from broker.operations.listing import count_bytes
-from broker.operations.rows import Row, active_tag, consumer_row, consumers_of, queue_lengths, queue_row, slot_count
+from broker.operations.rows import (
+    Row,
+    active_tag,
+    consumer_row,
+    consumers_of,
+    queue_delays,
+    queue_lengths,
+    queue_row,
+    slot_count,
+)
 
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
@@ -99,6 +108,7 @@ class QueueRows:
         row = self.brief(listed)
         _add_counters(row, numbers, rates)
         row |= _sizes(queue, row["messages"], counted)
+        row |= queue_delays(vhost, queue)
         row |= NO_PROCESS
         consumers = queue.consumers
         able = consumers.present and consumers.able()

@@ -70,6 +70,8 @@ def vhost_lines(engines: list[Engine]) -> Iterator[str]:
     yield each("slotmq_resident_limit_bytes", GAUGE, "Memory for messages", [pager.budget_bytes for pager in pagers])
     yield each("slotmq_slots_paged_out_total", COUNTER, "Slots moved to disk", [pager.paged_out for pager in pagers])
     yield each("slotmq_messages_spilled_total", COUNTER, "Messages written to page", [one.spilled for one in pagers])
+    lost = [engine.vhost.tally.publishes.lost for engine in engines]
+    yield each("slotmq_publishes_lost_total", COUNTER, "Messages refused to publishers without confirms", lost)
     yield each("slotmq_slot_reads_total", COUNTER, "Slots read back", [engine.reader.reads for engine in engines])
 
 

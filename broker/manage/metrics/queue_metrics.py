@@ -64,7 +64,7 @@ class QueueReading:
         """How many messages are in memory, and their bytes there. Cost: O(slots), once."""
         if self._resident is None:
             messages = size_bytes = 0
-            for stream in self.queue.levels:
+            for stream in self.queue.all_levels:
                 for slot in stream.manager.slots.values():
                     if slot.contents is not None:
                         messages += slot.unsettled
@@ -143,7 +143,11 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         (
             gauge("queue_messages_ready", "Messages ready to be delivered to consumers", lambda r: r.queue.ready),
             gauge("queue_messages_unacked", "Messages delivered, not yet acknowledged", lambda r: r.queue.unacked),
-            gauge("queue_messages", "Ready and unacknowledged messages", lambda r: r.queue.ready + r.queue.unacked),
+            gauge(
+                "queue_messages",
+                "Ready, unacknowledged and delayed messages",
+                lambda r: r.queue.waiting + r.queue.unacked,
+            ),
         ),
     ),
     Family(
@@ -161,7 +165,7 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
             gauge(
                 "queue_messages_paged_out",
                 "Messages that are on disk alone",
-                lambda r: r.queue.ready + r.queue.unacked - r.resident[0],
+                lambda r: r.queue.waiting + r.queue.unacked - r.resident[0],
             ),
             gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
         ),

@@ -115,10 +115,12 @@ def test_a_dead_letter_exchange_and_a_policy_come_before_the_setting(broker_proc
             channel.basic_reject(method.delivery_tag)
         wait_until(lambda: ready(channel, "dead") == 1, "the dead letter")
         long = "n" * 250
-        for queue in ("dropped", long):
+        for queue in ("dropped", long, long):
             wear(channel, queue)
         assert [exists(channel, name) for name in ("buried.poisoned", "dropped.poisoned")] == [False, False]
         assert ready(channel, long) == 0
+        (dropped,) = [event for event in broker_process.log_events() if event["event"] == "poisoned.dropped"]
+        assert (dropped["queue"], dropped["reason"]) == (long, f"the name '{long}.poisoned' is too long")
 
 
 @pytest.mark.fault

@@ -16,7 +16,7 @@ from broker.core.auth.logins import ONLY_LOCALHOST
 from broker.manage.refusal import LoginRefused
 from broker.server import BrokerServer
 from tests.http_talk import ask
-from tests.in_process import queue_of
+from tests.in_process import client_of, queue_of
 from tests.manage.page.conftest import Tab, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -288,6 +288,13 @@ async def test_a_connection_is_closed(tab: Tab, amqp: Any) -> None:
     await tab.show("connections")
     await tab.page.click("text=flights")
     await tab.sees("What the client says of itself")
+    assert not await tab.page.is_visible("text=lost")
+    full: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    hasty = await amqp._connection.channel(publisher_confirms=False)
+    await hasty.declare_queue("full.here", arguments=full)
+    for _ in range(3):
+        await hasty.default_exchange.publish(aio_pika.Message(b""), "full.here", mandatory=False)
+    await tab.sees("2 messages lost")
     await tab.page.click("text=Close…")
     await tab.page.fill("[name=reason]", "moved house")
     closed: list[BaseException | None] = []
@@ -296,6 +303,53 @@ async def test_a_connection_is_closed(tab: Tab, amqp: Any) -> None:
     await tab.sees("1 connection closed", ".toasts")
     await eventually(lambda: closed)
     assert "moved house" in str(closed[0])
+
+
+async def test_clients_are_drained(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """A queue's consumer, a connection, and all clients may settle what they hold; who cancels lets it go on."""
+    queue = await amqp.declare_queue("drained")
+    await amqp.set_qos(1)
+    held: list[Any] = []
+    for body in (b"1", b"2", b"3"):
+        await amqp.default_exchange.publish(aio_pika.Message(body), "drained")
+
+    async def take(message: Any) -> None:
+        held.append(message)
+
+    await queue.consume(take)
+    await eventually(lambda: held)
+    await tab.show("queues", "/", "drained")
+    for end in ("Escape", ""):
+        await tab.page.click("[aria-label=More]")
+        await tab.page.click(".menu-list >> text=Drain consumers…")
+        await tab.page.click("dialog >> button[type=submit]")
+        await tab.sees("1 unacked message left", "dialog")
+        if end:
+            await tab.press(end)
+            await held.pop().ack()
+            await eventually(lambda: held)
+    await held.pop().ack()
+    await tab.sees("1 consumer cancelled", ".toasts")
+    found = queue_of(shown, "drained")
+    assert (found.ready, len(found.consumers)) == (1, 0)
+
+    tab.expected_statuses = {400}
+    await tab.show("connections")
+    await tab.page.click("text=flights")
+    await tab.page.click("text=Drain…")
+    await tab.page.click("dialog >> button[type=submit]")
+    await tab.sees("1 connection closed", ".toasts")
+    await eventually(lambda: amqp.is_closed)
+    await tab.page.click("text=Drain…")
+    await tab.page.click("dialog >> button[type=submit]")
+    await tab.sees("no connection", "dialog .error-text")
+    await tab.press("Escape")
+    async with client_of(shown) as channel:
+        await tab.show("")
+        await tab.page.click("text=Drain all clients…")
+        await tab.page.click("dialog >> button[type=submit]")
+        await tab.sees("1 connection closed", ".toasts")
+        await eventually(lambda: channel.is_closed)
 
 
 async def test_exchanges(tab: Tab, shown: BrokerServer) -> None:

@@ -1,11 +1,21 @@
 """Cutting frames out of a byte stream."""
 
 import struct
+from itertools import pairwise
 
 import pytest
 
 from broker.amqp.errors import ConnectionFault, describe_frame
-from broker.amqp.framing import FRONT_BYTES, LARGE_BYTES, NO_FRAME, RUN_MAX, RUN_OF_PUBLISHES, FrameCutter, PublishRun
+from broker.amqp.framing import (
+    FRONT_BYTES,
+    LARGE_BYTES,
+    LONE_MAX_BYTES,
+    NO_FRAME,
+    RUN_MAX,
+    RUN_OF_PUBLISHES,
+    FrameCutter,
+    PublishRun,
+)
 from broker.amqp.output import join_small
 from broker.amqp.wire import encode_frame
 
@@ -60,8 +70,13 @@ def publish(channel: int, body: bytes, method: bytes = PUBLISH, properties: byte
 
 
 def runs_of(cutter: FrameCutter) -> list[PublishRun | int]:
-    """Return the runs of publishes, and the types of the other frames."""
-    return [frame[3] if isinstance(frame[3], PublishRun) else frame[0] for frame in cutter.frames()]
+    """Return copies of the runs of publishes, each valid until the next frame, and the types of the other frames."""
+    return [copy_of(frame[3]) if isinstance(frame[3], PublishRun) else frame[0] for frame in cutter.frames()]
+
+
+def copy_of(run: PublishRun) -> PublishRun:
+    """Return a copy of a run."""
+    return PublishRun(run.at, run.payloads[:], run.headers[:], run.bodies[:], run.largest_bytes)
 
 
 def test_frame_is_its_head_payload_and_end() -> None:
@@ -130,6 +145,23 @@ def test_a_run_keeps_to_the_channel_of_its_first_publish() -> None:
             cutter.feed(octets + publish(second, b"b", other) + publish(first, b"c") + octets)
             expected = [(first, method), (second, other), (first, PUBLISH), (first, method)]
             assert [frame for frame in cut(cutter) if frame[0] == 1] == [(1, *frame) for frame in expected]
+
+
+def test_lone_publishes_share_a_run() -> None:
+    """Each lone publish has its own content in the run; a large body, or others in a row, are not held on to."""
+    cutter = FrameCutter(1 << 17)
+    batches = [[b"a"], [b"bc"], [bytes(LONE_MAX_BYTES + 1)], [b"d"], [b"e", b"fgh"], [b"i"]]
+    runs = []
+    for bodies in batches:
+        cutter.feed(b"".join([publish(1, body) for body in bodies]))
+        for frame in cutter.frames():
+            run = frame[3]
+            assert isinstance(run, PublishRun)
+            assert run.bodies == bodies
+            assert run.headers == [header_of(len(body)) for body in bodies]
+            assert run.largest_bytes == max(map(len, bodies))
+            runs.append(run)
+    assert [one is other for one, other in pairwise(runs)] == [True, True, False, True, False]
 
 
 def test_publishes_in_a_row_are_one_run() -> None:

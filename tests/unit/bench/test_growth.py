@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.ground import EXCHANGE, control, declare_bound, source
-from bench.growth import sharing
+from bench.growth import sharing, soak
 from bench.growth.suite import QUICK, Plan, curves_of, verdict
 from bench.growth.turn_sampler import deepest
 from bench.herd import Herd, Sink
@@ -135,3 +135,10 @@ def test_a_turn_is_named_by_the_innermost_function_that_most_samples_have() -> N
     """A function that calls many others is named, and not the one of these that one sample met; nor what called it."""
     stacks = [["turn", "sweep", "apply"], ["turn", "sweep", "look"], ["turn", "sweep"], ["turn"]]
     assert (deepest(stacks), deepest([["turn", "sweep", "apply"]]), deepest([])) == ("sweep", "apply", "")
+
+
+def test_a_soak_compares_its_end_with_the_time_after_its_start() -> None:
+    """The third tenth of the time is early, the last is late; one high sample counts as the highest only."""
+    samples = [(float(second), (50 + second // 10) * soak.MIB) for second in range(100)]
+    samples[50] = (50.0, 300 * soak.MIB)
+    assert soak._ends(samples) == {"early_mb": 52, "late_mb": 59, "max_mb": 300}

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from broker.core.delay.due_moments import NEAR_MAX, DueMoments, Moment
+from broker.core.queue.due_moments import NEAR_MAX, DueMoments, Moment
 from broker.slots.slot import Slot
 
 WINDOW = 1000

@@ -31,6 +31,17 @@ def test_sizes_and_times_take_units() -> None:
         ({"message-ttl": "soon"}, False, "'message-ttl' should be a number of milliseconds, or a time such as 30s or"),
         ({"max-length-bytes": [1]}, True, "'max-length-bytes' should be a number of bytes, or a size such as 512MiB"),
         ({"overflow": "x"}, False, "'overflow' should be drop-head or reject-publish or reject-publish-dlx, not 'x'"),
+        (
+            {"delayed-retry-min": "soon"},
+            False,
+            "'delayed-retry-min' should be a number of milliseconds, or a time such",
+        ),
+        (
+            {"delayed-retry-type": "x"},
+            True,
+            "'delayed-retry-type' should be all or failed or returned or disabled, not",
+        ),
+        ({"hold-until-header": "eta:x"}, False, "'hold-until-header' should be the name of a header, alone or with a"),
         ({"dead-letter-exchange": 1}, False, "'dead-letter-exchange' should be text, not 1"),
     ],
 )

@@ -11,6 +11,10 @@ from broker.core.policy.policy_definition import check_definition
 from tests.unit.core.room import Room, put
 
 TTL = {"message-ttl": 1000}
+NO_DUE_HEADER = (
+    "a valid hold-until-header. Must be NAME or NAME:FORMAT, with one of the formats: "
+    "iso8601, ms, s, countdown-ms, countdown-s"
+)
 UNKNOWN = "are not recognised policy settings"
 
 
@@ -202,6 +206,33 @@ def test_policies_come_back_from_json() -> None:
         ({"queue-mode": "x"}, '<<"x">> is not a valid queue-mode value'),
         ({"queue-version": 3}, "3 is not a valid queue-version value"),
         ({"max-age": "x"}, '<<"x">> is not a valid max age'),
+        (
+            {"delayed-retry-type": "never"},
+            '<<"never">> is not a valid delayed retry type. Must be one of: all, failed, returned, disabled',
+        ),
+        (
+            {"delayed-retry-min": 0},
+            "0 is not a valid delayed retry minimum delay. Must be a positive integer",
+        ),
+        (
+            {"delayed-retry-max": "1s"},
+            '<<"1s">> is not a valid delayed retry maximum delay. Must be a positive integer',
+        ),
+        ({"delayed-retry-type": "all"}, "delayed-retry-min is required when delayed-retry-type is all"),
+        (
+            {"delayed-retry-type": "all", "delayed-retry-min": 10, "delayed-retry-max": 5},
+            "delayed-retry-max (5) must not be smaller than delayed-retry-min (10)",
+        ),
+        *(
+            ({"hold-until-header": value}, f"{shown} is not {NO_DUE_HEADER}")
+            for value, shown in [
+                (1, "1"),
+                ("", '<<"">>'),
+                ("eta:soon", '<<"eta:soon">>'),
+                ("a,", '<<"a,">>'),
+                (":ms", '<<":ms">>'),
+            ]
+        ),
         ({"max-priority": 1}, f'[{{<<"max-priority">>,1}}] {UNKNOWN}'),
         ({"nope": "a", "nix": 2}, f'[{{<<"nix">>,2}},{{<<"nope">>,<<"a">>}}] {UNKNOWN}'),
         ({"nope": 1, "message-ttl": "x"}, '<<"x">> is not a valid message TTL'),
@@ -214,12 +245,14 @@ def test_a_definition_that_cannot_be_is_refused_in_rabbitmqs_words(definition: A
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange", "queue-mode", "ha-mode"])
+@pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange", "ha-mode", "hold-until-header"])
 def test_an_operator_policy_has_fewer_keys(key: str) -> None:
     """An operator policy may only have limits."""
     with pytest.raises(ValueError, match=UNKNOWN):
         check_definition({key: "a"}, operator=True)
     check_definition({"expires": 1, "max-length": 0, "delivery-limit": 0}, operator=True)
+    check_definition({"delayed-retry-type": "all", "delayed-retry-min": 1, "delayed-retry-max": 1}, operator=True)
+    check_definition({"delayed-retry-type": "disabled"}, operator=True)
 
 
 @pytest.mark.parametrize("key", ["ha-mode", "ha-sync-mode", "federation-upstream-set", "shards-per-node"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.queue.rules import DROP_HEAD, PLAIN, QueueRules, queue_rules
+from broker.core.queue.rules import DROP_HEAD, PLAIN, DelayedRetry, QueueRules, merged_definitions, queue_rules
 
 
 def test_nothing_said_is_plain() -> None:
@@ -78,3 +78,36 @@ def test_levels_and_the_single_active_consumer_are_the_declarations() -> None:
     """A policy cannot change the priority levels or the single active consumer."""
     rules = queue_rules({"x-max-priority": 4, "x-single-active-consumer": True}, {"max-priority": 9})
     assert rules == QueueRules(max_priority=4, single_active=True)
+
+
+RETRY: dict[str, Any] = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 10, "x-delayed-retry-max": 50}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy", "operator", "retry"),
+    [
+        (RETRY, {}, {}, DelayedRetry("all", 10, 50)),
+        ({**RETRY, "x-delayed-retry-max": None}, {}, {}, DelayedRetry("all", 10, 10)),
+        (RETRY, {"delayed-retry-type": "failed"}, {}, DelayedRetry("failed", 10, 50)),
+        (RETRY, {"delayed-retry-type": "disabled"}, {}, None),
+        (RETRY, {"delayed-retry-min": 5, "delayed-retry-max": 90}, {}, DelayedRetry("all", 5, 50)),
+        ({}, {"delayed-retry-type": "returned", "delayed-retry-min": 5}, {}, DelayedRetry("returned", 5, 5)),
+        (
+            {},
+            {"delayed-retry-type": "all", "delayed-retry-min": 5, "delayed-retry-max": 90},
+            {"delayed-retry-type": "failed", "delayed-retry-min": 7, "delayed-retry-max": 70},
+            DelayedRetry("failed", 7, 70),
+        ),
+        *(({**RETRY, "x-delayed-retry-min": wrong}, {}, {}, None) for wrong in (0, -1, "a", True, None)),
+        *(({**RETRY, "x-delayed-retry-type": wrong}, {}, {}, None) for wrong in ("never", "disabled", 1, True)),
+        ({**RETRY, "x-delayed-retry-max": "a"}, {}, {}, DelayedRetry("all", 10, 10)),
+    ],
+)
+def test_a_delayed_retry_is_that_of_policy_and_arguments(
+    arguments: dict[str, Any], policy: dict[str, Any], operator: dict[str, Any], retry: DelayedRetry | None
+) -> None:
+    """The policy's type, and the lesser numbers; of two policies the greater minimum. What is invalid says nothing."""
+    assert queue_rules(arguments, policy, operator).retry == retry
+    if operator:
+        merged = merged_definitions(policy, operator)
+        assert (merged["delayed-retry-min"], merged["delayed-retry-max"]) == (7, 70)

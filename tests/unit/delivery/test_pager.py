@@ -35,6 +35,7 @@ class Line:
 
     durable = False
     deleted = False
+    is_holding = False
 
     def __init__(self, pager: Pager) -> None:
         self.queue = SimpleNamespace(consumers=SimpleNamespace(present=False), kept=False, is_tap=False)
@@ -94,6 +95,19 @@ def test_the_size_of_a_full_slot_is_known_when_the_next_one_begins() -> None:
     assert pager.resident_bytes == 20 * 100  # two full slots; the next tick counts the third
     pager.tick()
     assert pager.resident_bytes == 21 * 100
+
+
+def test_slots_that_were_deleted_before_they_left_memory_are_forgotten() -> None:
+    """A purge ends the pressure; the slots that were to be paged out would keep their messages until the next one."""
+    pager, found = lines(10)
+    pager.set_budget(100)
+    pager.tick()
+    assert pager.pressed
+    assert len(pager._candidates) == 10
+    for line in found:
+        settle_all(line)
+    pager.tick()
+    assert (pager.pressed, pager._candidates) == (False, [])
 
 
 def test_an_old_open_slot_is_sealed_by_a_tick() -> None:

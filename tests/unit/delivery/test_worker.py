@@ -300,22 +300,22 @@ def test_a_lost_store_retires_nobody() -> None:
     slot = office.queue("q", 3).level.manager.front()
     assert slot is not None
     slot.contents = None  # the message must be read
-    before = list(office.workers.workers)
+    before = office.workers.workers
     with pytest.raises(StoreFailed):
         office.workers.turn()
     assert office.workers.workers == before
 
 
 def test_who_has_delivered_goes_last() -> None:
-    """A worker that delivered comes last in the next turn; one that did not keeps its place."""
+    """Of several workers that had work, those that delivered come last in the next turn; others keep their place."""
     office = Office(3)
     one, two, three = office.workers.workers
-    for name, messages in (("a", 0), ("b", 5), ("c", 0)):
+    for name, messages in (("a", 5), ("b", 5), ("c", 0)):
         office.queue(name, messages)
     office.workers.turn()
-    assert office.workers.workers == [one, three, two]
+    assert office.workers.workers == (three, one, two)
     office.workers.turn()
-    assert office.workers.workers == [one, three, two]
+    assert office.workers.workers == (three, one, two)
 
 
 def test_a_turn_has_an_end() -> None:

@@ -24,7 +24,7 @@ def cut(cutter: PacketCutter) -> list[object]:
 def test_publishes_with_equal_qos_and_properties_are_one_run() -> None:
     """A run ends at another QoS, at other properties and at another packet; a repeated publish does not end it."""
     cutter = PacketCutter(1000)
-    cutter.properties_follow = True
+    cutter.expect_properties()
     cutter.feed(publish("a", b"1") + publish("b", b"2") + publish("c", b"3", 7) + publish("d", b"4", 8, flags=8))
     cutter.feed(publish("e", b"5", 9, b"\x01\x01") + packet(0xC0) + publish("f", b"", 10) + b"\x40\x02\0\1\x40\x02\0\2")
     assert cut(cutter) == [

@@ -1,10 +1,12 @@
-"""Answers of the control socket to clients that have left."""
+"""Answers of the control socket: to clients that have left, and long ones."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
-from broker.net.control import _write
+from broker.net.control import _pieces, _write
+from broker.operations.request import ROWS_AT_ONCE
 
 
 class Left:
@@ -22,3 +24,15 @@ class Left:
 async def test_nothing_is_written_to_a_client_that_has_left() -> None:
     """It may have waited too long for its answer."""
     await _write(cast("Any", Left()), {"ok": True})
+
+
+def test_the_rows_of_a_long_answer_are_freed_as_they_are_encoded() -> None:
+    """With each piece its rows leave the list, so that no turn frees all of them; the answer is the same."""
+    rows = [{"number": number} for number in range(2 * ROWS_AT_ONCE + 1)]
+    expected = list(rows)
+    pieces, left = [], []
+    for piece in _pieces({"ok": True, "result": rows}):
+        pieces.append(piece)
+        left.append(len(rows))
+    assert json.loads(b"".join(pieces)) == {"ok": True, "result": expected}
+    assert {ROWS_AT_ONCE + 1, 1, 0} <= set(left)

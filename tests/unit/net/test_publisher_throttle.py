@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from broker.amqp.codec import encode_method
 from broker.core.alarms import Alarms, Watermark
 from broker.net.publisher_throttle import PublisherThrottle, Stop, ThrottledConnection
 
@@ -150,3 +151,18 @@ def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     throttle.alarms_changed()
     stays.go.assert_called_once_with(Stop.ALARM)
     ended.go.assert_not_called()
+
+
+@pytest.mark.interpreted("a publisher of the test takes the place of a connection")
+def test_the_reason_of_a_block_fits_in_a_short_string() -> None:
+    """PostgreSQL's report of a deadlock is longer than the 255 bytes of connection.blocked: its beginning is sent."""
+    alarms: Alarms[ThrottledConnection] = Alarms(())
+    throttle = PublisherThrottle(alarms, lambda: 0, MOST_BYTES)
+    publisher = Mock(name="publisher")
+    publisher.connection.closing = False
+    throttle.published(publisher)
+    alarms.raise_outage("deadlock detected " + "x" * 300)
+    throttle.alarms_changed()
+    (blocked,) = [call.args[1] for call in publisher.connection.send.call_args_list]
+    assert len(encode_method(0, blocked)) > 255
+    assert blocked.reason.startswith("deadlock detected xxx")

@@ -26,6 +26,17 @@ def test_publish_cache_takes_live_routes_on_second_sight() -> None:
     assert not cache.offer(b"first", live)
 
 
+def test_forgotten_first_misses_count_no_more() -> None:
+    """A key that missed once before they were forgotten is cached at its second miss afterwards; entries stay."""
+    cache = new_cache()
+    live = Entry(Route((), live=True))
+    for payload in (b"cached", b"cached", b"missed"):
+        cache.offer(payload, live)
+    cache.forget_misses()
+    assert [cache.offer(b"missed", live) for _ in range(2)] == [False, True]
+    assert set(cache.entries) == {b"cached", b"missed"}
+
+
 def test_publish_cache_replaces_a_dead_entry() -> None:
     """A new route replaces a dead entry at once, and the new size is charged."""
     cache = new_cache()

@@ -58,6 +58,16 @@ def test_each_queue_is_drawn_as_often_as_any_other(kind: str) -> None:
     assert exchange.route("k").destinations == ()
 
 
+def test_a_queue_that_is_bound_twice_is_drawn_twice_as_often() -> None:
+    """As in RabbitMQ, a binding is drawn."""
+    exchange, queues = bound("x-random", "ab")
+    chosen(exchange)
+    exchange.bind(queues[0], "again", {})
+    assert abs(Counter(chosen(exchange))["a"] - 2_000) < 120
+    exchange.unbind(queues[0], "again", {})
+    assert abs(Counter(chosen(exchange))["a"] - 1_500) < 120
+
+
 @pytest.mark.parametrize(
     ("destination", "key", "text"),
     [

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from broker.store.spare_descriptors import SpareDescriptors
+from broker.store.files import SpareDescriptors
 
 
 def refusing(times: int, number: int = errno.EMFILE) -> tuple[list[int], object]:

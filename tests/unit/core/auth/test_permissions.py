@@ -46,6 +46,19 @@ def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
             change()
 
 
+def test_answers_are_kept_for_stored_users_until_they_are_forgotten() -> None:
+    """A user of the settings, who may do everything, leaves nothing behind for each of a million queues."""
+    permissions = rights()
+    for number in range(10):
+        permissions.check(CONFIGURED, Resource("queue", "/", f"q{number}"), "configure")
+    assert permissions._answers == {}
+    permissions.check(ALICE, Resource("queue", "/", "own"), "configure")
+    assert len(permissions._answers) == 1
+    permissions.forget_answers()
+    assert permissions._answers == {}
+    permissions.check(ALICE, Resource("queue", "/", "own"), "configure")
+
+
 @pytest.mark.parametrize(
     ("kind", "resource", "allowed"),
     [

@@ -25,6 +25,26 @@ export function change(method, words, body, { query, headers, signal } = {}) {
   return send(method, words, { body, query, headers, signal });
 }
 
+/** Carry out a command of the command line, and return its result; `told` gets its progress. Raises: ApiError, AbortError. */
+export async function command(verb, fields, told, signal) {
+  const body = `${JSON.stringify({ verb, ...fields })}\n`;
+  const headers = { "X-Requested-With": "slotmq" };
+  const response = await fetch("/v1/control", { method: "POST", headers, body, signal, credentials: "same-origin", cache: "no-store" });
+  if (!response.ok) throw await failure(response, ["control"]);
+  const pieces = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = "", piece = {}; !piece.done; ) {
+    piece = await pieces.read();
+    const lines = (text + (piece.value ?? "")).split("\n");
+    text = lines.pop();
+    for (const line of lines.map(JSON.parse)) {
+      if (line.progress) told(line.progress);
+      else if (line.ok) return line.result;
+      else throw new ApiError(400, line.error);
+    }
+  }
+  throw new ApiError(0, "the broker ended the command");
+}
+
 async function send(method, words, { body, query, headers, signal }) {
   const sent = { "X-Requested-With": "slotmq", ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";

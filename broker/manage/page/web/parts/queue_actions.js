@@ -9,11 +9,11 @@ import { toast } from "./toast.js";
 
 /** Drop ready messages of queues: all, or the first N. */
 export function purging(rows) {
-  const ready = rows.reduce((sum, row) => sum + row.messages_ready, 0);
+  const ready = rows.reduce((sum, row) => sum + row.messages_ready + (row.messages_delayed ?? 0), 0);
   return ask({
     title: rows.length === 1 ? `Purge ${rows[0].name}?` : `Purge ${many(rows.length, "queue")}?`,
     body: [
-      h("p", {}, "The queue drops its ready messages for good, ", h("strong", {}, many(ready, "message")), " now. Messages that consumers hold stay with them."),
+      h("p", {}, "The queue drops its ready and delayed messages for good, ", h("strong", {}, many(ready, "message")), " now. Messages that consumers hold stay with them."),
       number("At most", "limit", { min: 1, placeholder: "all" }, "From the head of the queue. Empty for all."),
     ],
     action: "Purge",
@@ -24,6 +24,22 @@ export function purging(rows) {
         purged += (await change("POST", ["queues", row.vhost, row.name, "purge"], undefined, { query: { limit } })).messages;
       }
       toast(`${many(purged, "message")} dropped`);
+    },
+  });
+}
+
+/** Deliver delayed messages of a queue now: all, or those that are due next. */
+export function releasing(row) {
+  return ask({
+    title: `Release delayed messages of ${row.name}?`,
+    body: [
+      h("p", {}, h("strong", {}, many(row.messages_delayed, "message")), " delayed. Released ones are delivered now, before all others."),
+      number("At most", "limit", { min: 1, placeholder: "all" }, "Those that are due next. Empty for all."),
+    ],
+    action: "Release",
+    submit: async ({ limit }) => {
+      const told = await change("POST", ["queues", row.vhost, row.name, "release"], undefined, { query: { limit } });
+      toast(`${many(told.messages, "message")} released`);
     },
   });
 }

@@ -2,7 +2,8 @@
 
 import { button, h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
-import { bytes, count, duration, moment, value, yesNo } from "../parts/format.js";
+import { draining, mayDrain } from "../parts/draining.js";
+import { bytes, count, duration, many, moment, value, yesNo } from "../parts/format.js";
 import { card, facts, figures, notice, state } from "../parts/panels.js";
 import { go } from "../parts/router.js";
 import { paged } from "../parts/rows.js";
@@ -25,11 +26,14 @@ async function open(view) {
   ]);
   const about = h("div", { class: "columns-2" });
   const gone = h("div", { hidden: true });
+  const lost = h("div", { hidden: !row.publishes_lost });
   const show = () => {
     shown.set("state", value(row.state));
     shown.set("in", bytes(row.recv_oct_details?.rate), `${bytes(row.recv_oct)} in all`);
     shown.set("out", bytes(row.send_oct_details?.rate), `${bytes(row.send_oct)} in all`);
     shown.set("channels", count(row.channels));
+    lost.hidden = !row.publishes_lost;
+    put(lost, notice("warn", `${many(row.publishes_lost ?? 0, "message")} lost`, "A full queue or an alarm refused them, and the client does not hear of it, because it publishes without confirms."));
     const stamp = JSON.stringify([row.state, row.client_properties]);
     if (about.stamp === stamp) return;
     about.stamp = stamp;
@@ -45,7 +49,7 @@ async function open(view) {
     );
   };
   const list = table(view, { noun: "channel", filter: false, prefix: "c", empty: "No open channel", id: (one) => one.name, columns: CHANNEL_COLUMNS.filter((column) => !["user", "vhost"].includes(column.key)), source: paged([...words, "channels"]) });
-  view.show(gone, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
+  view.show(gone, lost, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), mayDrain() && button("Drain…", "quiet", () => draining("Drain this connection?", "It gets no more messages, may settle what it holds, and is then closed. Most clients connect again by themselves.", { connection: name })), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
   show();
   view.onTick(async () => {
     try {

@@ -29,6 +29,7 @@ function open(view) {
       { key: "client", label: "Client", rank: 3, value: productOf },
       { key: "protocol", label: "Protocol", rank: 3, value: (row) => `${row.protocol ?? ""}${row.ssl ? " · TLS" : ""}` },
       { key: "channels", label: "Channels", look: "number", sort: "channels", rank: 2, show: count },
+      { key: "publishes_lost", label: "Lost", look: "number", sort: "publishes_lost", rank: 3, show: count },
       { key: "in", label: "In", unit: "/s", look: "number", sort: "recv_oct_details.rate", value: (row) => row.recv_oct_details?.rate, show: octets },
       { key: "out", label: "Out", unit: "/s", look: "number", sort: "send_oct_details.rate", value: (row) => row.send_oct_details?.rate, show: octets },
     ],

@@ -1,8 +1,9 @@
 // The broker at a glance: alarms with what to do, rates, depth, memory and disk, the last hour.
 
-import { h, put } from "../parts/dom.js";
+import { button, h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
 import { chart, spark } from "../parts/chart.js";
+import { draining, mayDrain } from "../parts/draining.js";
 import { bytes, count, many, rate, short } from "../parts/format.js";
 import { segments } from "../parts/form.js";
 import { History, SPANS } from "../parts/history.js";
@@ -134,5 +135,6 @@ async function details(view) {
     ["Version", `${told.product_name ?? "SlotMQ"} ${told.product_version ?? ""}`],
     ["Compatible with", told.rabbitmq_version ? `RabbitMQ's HTTP API ${told.rabbitmq_version}` : ""],
   ]);
-  return h("div", { class: "columns-2" }, card("Broker", about), card("Listeners", ports.frame));
+  const drain = mayDrain() && button("Drain all clients…", "quiet bad", () => draining("Drain all clients?", "No client gets any more messages. Each may settle what it holds, and is then closed; who connects meanwhile is drained too. In a cluster these are the clients of this node."));
+  return h("div", { class: "columns-2" }, card("Broker", h("div", {}, about, drain)), card("Listeners", ports.frame));
 }

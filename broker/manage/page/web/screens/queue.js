@@ -3,13 +3,14 @@
 import { button, h, icon, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
 import { chart } from "../parts/chart.js";
-import { count, rate, short } from "../parts/format.js";
+import { count, many, moment, rate, short } from "../parts/format.js";
+import { draining, mayDrain } from "../parts/draining.js";
 import { segments } from "../parts/form.js";
 import { History, SPANS } from "../parts/history.js";
 import { menu } from "../parts/menu.js";
 import { card, features, figures, notice, state, tabs } from "../parts/panels.js";
 import { publishing } from "../parts/publish.js";
-import { deleting, moving, pausing, purging } from "../parts/queue_actions.js";
+import { deleting, moving, pausing, purging, releasing } from "../parts/queue_actions.js";
 import { go } from "../parts/router.js";
 import { strip } from "../parts/strip.js";
 import { toastError } from "../parts/toast.js";
@@ -23,7 +24,7 @@ const RATES = [{ name: "publish", label: "In", k: 1 }, { name: "deliver_get", la
 const BRIEF = {
   columns: [ // without those that cost a walk over the messages; rates come by the live stream
     "name", "vhost", "state", "durable", "auto_delete", "exclusive", "arguments", "policy", "operator_policy",
-    "messages", "messages_ready", "messages_unacknowledged", "consumers", "consumer_details",
+    "messages", "messages_ready", "messages_unacknowledged", "messages_delayed", "next_delayed_at", "consumers", "consumer_details",
   ].join(","),
 };
 
@@ -38,6 +39,7 @@ async function open(view) {
   const head = h("div", { class: "row" });
   const gone = h("div", { hidden: true });
   const paused = h("div", { hidden: true });
+  const delayed = h("div", { hidden: true });
   const shown = figures([
     { name: "ready", label: "Ready", k: 1 },
     { name: "unacked", label: "Unacked", k: 4 },
@@ -94,6 +96,10 @@ async function open(view) {
     parts.count("unacked", row.messages_unacknowledged ? short(row.messages_unacknowledged) : "");
     parts.count("consumers", row.consumers ? count(row.consumers) : "");
     parts.count("messages", row.messages_ready ? short(row.messages_ready) : "");
+    delayed.hidden = !row.messages_delayed;
+    if (row.messages_delayed) {
+      put(delayed, notice("plain", `${many(row.messages_delayed, "message")} delayed`, row.next_delayed_at ? `The next one is delayed until ${moment(row.next_delayed_at)}.` : ""));
+    }
     const stamp = JSON.stringify([row.state, row.arguments, row.policy, row.operator_policy]);
     if (head.stamp === stamp) return;
     head.stamp = stamp;
@@ -112,12 +118,14 @@ async function open(view) {
     pause,
     menu("More", icon("more"), [
       { label: "Move messages…", press: after(() => moving(row)) },
+      { label: "Release delayed messages…", press: after(() => releasing(row)) },
+      ...(mayDrain() ? [{ label: "Drain consumers…", press: after(() => draining(`Drain the consumers of ${name}?`, "Its present consumers get no more messages, may settle what they hold, and are then cancelled. Consumers that come meanwhile take over.", { queue: name, vhost })) }] : []),
       { label: "Purge…", look: "bad", press: after(() => purging([row])) },
       { label: "Delete…", look: "bad", press: async () => (await deleting([row])) && go(["queues"]) },
     ], "icon"),
   );
   put(paused, notice("warn", "This queue is paused", "It takes messages and delivers none until it continues."));
-  view.show(gone, head, paused, shown.element, h("div", { class: "columns-2" }, depth.element, rates.element), card("Slots", slots.element), parts.element);
+  view.show(gone, head, paused, delayed, shown.element, h("div", { class: "columns-2" }, depth.element, rates.element), card("Slots", slots.element), parts.element);
   put(gone, notice("plain", "This queue is deleted", "The page shows what was last known of it."));
   show();
   parts.start();

@@ -3,7 +3,7 @@
 import { button, h, put } from "../parts/dom.js";
 import { get, isAbort } from "../parts/api.js";
 import { selectOf } from "../parts/form.js";
-import { bytes, clock, count, duration, orNone, value, yesNo } from "../parts/format.js";
+import { bytes, clock, count, duration, moment, orNone, value, yesNo } from "../parts/format.js";
 import { messageList } from "../parts/message.js";
 import { card, facts, notice } from "../parts/panels.js";
 import { address } from "../parts/router.js";
@@ -14,6 +14,7 @@ import { binding, bindingTable } from "./exchange.js";
 const UNACKED_MAX = 500; // those that are held longest
 const DETAILS = [
   "vhost", "type", "durable", "auto_delete", "exclusive", "node", "idle_since", "messages_ram", "messages_persistent", "message_bytes", "messages_by_priority", "duplicates_dropped",
+  "messages_delayed", "next_delayed_at", "last_delayed_at", "delayed_retry",
   "arguments", "policy", "operator_policy", "effective_policy_definition",
 ].join(",");
 const TRUNCATE = 65_536; // bytes of a body that the page asks for
@@ -120,7 +121,7 @@ export async function detailsTab(view, { words }, box, signal) {
     h(
       "div",
       { class: "columns-2" },
-      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", yesNo(one.durable)], ["Auto-delete", yesNo(one.auto_delete)], ["Exclusive", yesNo(one.exclusive)], ["Node", one.node], ["Idle since", one.idle_since ?? null], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)], ["Bytes of bodies", bytes(one.message_bytes)], ...(one.type === "quorum" ? [["Ready by priority", byPriority(one.messages_by_priority)]] : []), ...(one.duplicates_dropped ? [["Duplicates dropped", count(one.duplicates_dropped)]] : [])])),
+      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", yesNo(one.durable)], ["Auto-delete", yesNo(one.auto_delete)], ["Exclusive", yesNo(one.exclusive)], ["Node", one.node], ["Idle since", one.idle_since ?? null], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)], ["Bytes of bodies", bytes(one.message_bytes)], ["Delayed messages", count(one.messages_delayed)], ["Delayed until", one.messages_delayed ? `${moment(one.next_delayed_at)} to ${moment(one.last_delayed_at)}` : null], ["Delayed retry", one.delayed_retry], ...(one.type === "quorum" ? [["Ready by priority", byPriority(one.messages_by_priority)]] : []), ...(one.duplicates_dropped ? [["Duplicates dropped", count(one.duplicates_dropped)]] : [])])),
       card("Arguments and policies", facts([...Object.entries(one.arguments), ["Policy", orNone(one.policy)], ["Operator policy", orNone(one.operator_policy)], ...Object.entries(one.effective_policy_definition).map(([name, set]) => [`by policy: ${name}`, value(set)])])),
     ),
   );

@@ -1,0 +1,261 @@
+"""A holding level: messages that wait for their time, and their release in the order of their moments.
+
+The level of an x-delayed-message exchange is that of a queue of its own; a queue whose messages wait for a retry, or
+for a time that they name, has one beside its other levels. The messages of a holding level are ready in its slots, so
+they are stored, paged out, counted and purged as all others.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from broker.core.message.delay import due_ms_of
+from broker.core.message.message import Message
+from broker.core.queue.due_moments import DueMoments, Moment, SlotMoments
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
+from broker.event_log import get_logger
+from broker.slots.redeliveries import ReturnRun
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
+
+__all__ = ["FETCH_BYTES", "Holding"]
+
+_log = get_logger()
+
+RELEASE_SHARE: Final = 4  # units of the turn's share that one due message takes
+LOOK_SHARE: Final = 16  # ... and a look into a slot
+FETCH_MESSAGES: Final = 256  # due messages that are read at once, about a turn's share; or
+FETCH_BYTES: Final = 4 << 20  # ... this size of them, and at least one message
+Place = tuple[Slot, int]  # a slot, and an index there
+_FOR_EVER: Final = 1 << 62  # later than every moment
+
+
+class Holding:
+    """Releases the messages of one holding level when they are due.
+
+    A slot on disk stays there. Its entries in the queue log show which of its messages come next. A message itself is
+    read when it is due, many with one read.
+    Shapes: ``_early`` is how many messages an operator has asked for before their time.
+    Units: ``_last_ms`` is the latest moment of all messages that were here since the level was empty.
+    Invariant: messages are released in the order of their moments. Nothing is released before the first moment of each
+        slot that existed at the start is known.
+    Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
+    """
+
+    __slots__ = ("_early", "_fetched", "_last_ms", "_moments", "_ports", "_reading", "_unread", "level")
+
+    def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
+        self._ports = ports
+        self._moments = DueMoments()
+        self._unread: deque[Slot] = deque()  # slots that existed before the start
+        self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due, and read
+        self._reading = False
+        self._early = 0
+        self._last_ms = 0
+        self.level = level
+
+    @property
+    def count(self) -> int:
+        """How many messages wait."""
+        return self.level.manager.ready
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next message is due, None if none waits or its moment is not known yet."""
+        return self._moments.next_ms if self.count else None
+
+    @property
+    def last_ms(self) -> int | None:
+        """When the last message is due, None if none waits or its moment is not known yet."""
+        return self._last_ms or None if self.count else None
+
+    @abstractmethod
+    def send(self, held: Message, returns: ReturnRun | None) -> None:
+        """Pass a message that is due on. Shapes: `returns` tells how often it came back, if it did."""
+
+    def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> Place:
+        """Hold a message until it is due, and return where it is.
+
+        Shapes: `number` is what a producer's sequence adds to the targets of its record; `returns` as for `send`.
+        """
+        self._forget_purged()
+        slot, index = self._ports.accept(message, self.level, due_ms, number)
+        if returns is not None:
+            self.level.note_returns(slot, index, returns)
+        self._last_ms = max(self._last_ms, due_ms)
+        self._moments.add(slot, slot.first + index, due_ms)
+        self._arm()
+        return slot, index
+
+    def gather(self) -> None:
+        """Read the moments of the messages that were held before the broker started."""
+        self._unread.extend(self.level.manager.slots.values())
+        self._gather()
+
+    def _gather(self) -> None:
+        while self._unread:
+            slot = self._unread[0]
+            if slot.contents is None and not _is_gone(slot):
+                self._read_moments(slot, self._gathered)
+                return
+            self._gathered(slot, _in_memory(slot))
+        self._arm()
+
+    def _gathered(self, slot: Slot, moments: Iterable[Moment]) -> None:
+        self._unread.popleft()
+        known = list(moments)
+        self._last_ms = max([self._last_ms, *[due_ms for due_ms, _ in known]])
+        self._moments.begin(slot, known)
+
+    def close(self) -> None:
+        """Forget everything: the level was deleted."""
+        self._forget()
+        self._ports.deadlines.cancel(self)
+
+    def release_early(self, count: int) -> int:
+        """Release the messages that are due next before their time, and return how many; at most `count`."""
+        self._forget_purged()
+        count = min(count, self.count - self._early)
+        self._early += count
+        self._arm()
+        return count
+
+    def _arm(self) -> None:
+        deadlines = self._ports.deadlines
+        next_ms = self._ports.clock.now_ms if self._fetched or self._early else self._moments.next_ms
+        if self._reading or next_ms is None:
+            deadlines.cancel(self)
+        else:
+            deadlines.set(self, next_ms, self.release)
+
+    def release(self) -> None:
+        """Pass the due messages on, as far as the turn's share allows."""
+        self._forget_purged()
+        deadlines = self._ports.deadlines
+        while deadlines.left > 0 and not self._reading:
+            now_ms = _FOR_EVER if self._early else self._ports.clock.now_ms
+            if self._fetched:
+                self._release_fetched()
+            elif (known := self._moments.hidden(now_ms)) is not None:
+                deadlines.spend(LOOK_SHARE)
+                self._look(known, self._ports.clock.now_ms)
+            elif (taken := self._moments.take(now_ms)) is not None:
+                self._fetch(taken, now_ms)
+            else:
+                self._early = 0
+                break
+        self._arm()
+
+    # -- on disk ------------------------------------------------------------------------------------------------------
+
+    def _look(self, known: SlotMoments, now_ms: int) -> None:
+        """Keep the next messages of a slot one by one."""
+        slot = known.slot
+        if known.next is not None and known.next[0] > now_ms:
+            now_ms = known.next[0]  # an operator releases it early
+        if _is_gone(slot):
+            self._moments.forget(slot)
+        elif slot.contents is None:
+            self._read_moments(slot, lambda _slot, moments: self._moments.look(known, moments, now_ms))
+        else:
+            self._moments.look(known, _in_memory(slot), now_ms)
+
+    def _read_moments(self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None]) -> None:
+        self._reading = True
+        self._ports.moments(self.level, slot, partial(self._moments_were_read, slot, then))
+
+    def _moments_were_read(
+        self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None], due_ms: Sequence[int]
+    ) -> None:
+        self._reading = False
+        if not self.level.deleted:
+            gone = _is_gone(slot)
+            ready: Iterable[int] = () if gone else slot.acks.unsettled(0, slot.length)
+            then(slot, [(due_ms[index], slot.first + index) for index in ready])
+            self._gather()
+
+    def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
+        """Read due messages whose slots are on disk; the first is given."""
+        batch = [first]
+        limit = min(FETCH_MESSAGES, self._early or FETCH_MESSAGES)
+        while len(batch) < limit and (taken := self._moments.take(now_ms)) is not None:
+            batch.append(taken)
+        wanted = [(message_id, slot) for _, message_id, slot in batch if _is_on_disk(slot, message_id)]
+        if wanted:
+            self._reading = True
+            self._ports.fetch(self.level, wanted, partial(self._were_fetched, batch))
+        else:
+            self._were_fetched(batch, {})
+
+    def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
+        """Take the messages that were read, up to the first that was not: the rest is read later."""
+        self._reading = False
+        if self.level.deleted:
+            return
+        for place, (_, message_id, slot) in enumerate(batch):
+            if message_id in found:
+                self._fetched.append((message_id, slot, found[message_id]))
+            elif slot.contents is not None:
+                self._fetched.append((message_id, slot, slot.contents[message_id - slot.first]))
+            elif _is_on_disk(slot, message_id):
+                for moment in batch[place:]:
+                    self._moments.put_back(*moment)
+                break
+        self._arm()
+
+    # -- release ------------------------------------------------------------------------------------------------------
+
+    def _release_fetched(self) -> None:
+        """Pass messages on that were read. Each is settled in one transaction with its record in its new queues."""
+        deadlines, level = self._ports.deadlines, self.level
+        with self._ports.transaction():
+            while self._fetched and deadlines.left > 0:
+                deadlines.spend(RELEASE_SHARE)
+                self._release(*self._fetched.popleft())
+            level.log_settlements()
+
+    def _release(self, message_id: int, slot: Slot, message: Message | None) -> None:
+        level, index = self.level, message_id - slot.first
+        if _is_gone(slot) or index in slot.acks:  # purged
+            return
+        self._early = max(0, self._early - 1)
+        returns = slot.returns_of((index,))
+        level.lose(slot, (index,))  # first, as both count for a limit of the queue
+        if _is_gone(slot):
+            self._moments.forget(slot)
+        if message is not None:
+            self.send(message, returns[0] if returns else None)
+        else:
+            _log.error("messages.lost", queue=level.queue.name, slot=slot.first, count=1)
+
+    def _forget_purged(self) -> None:
+        if not self.count and not self._reading:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._early = self._last_ms = 0
+        self._moments.clear()
+        self._unread.clear()
+        self._fetched.clear()
+
+
+def _is_gone(slot: Slot) -> bool:
+    """Return whether a slot was deleted."""
+    return slot.tenure is Tenure.DELETED
+
+
+def _in_memory(slot: Slot) -> Iterable[Moment]:
+    """Yield the moments of the ready messages of a slot that is in memory."""
+    for index, message in enumerate(slot.contents or ()):
+        if message is not None:
+            yield due_ms_of(message), slot.first + index
+
+
+def _is_on_disk(slot: Slot, message_id: int) -> bool:
+    """Return whether a message is unsettled and not in memory."""
+    return slot.contents is None and not _is_gone(slot) and message_id - slot.first not in slot.acks
