@@ -296,7 +296,7 @@ class Listener:
             self.limits,
             self._announced,
             transport,
-            self.tell,
+            self.tell_error,
             mechanisms=self.mechanisms(transport),
         )
 
@@ -349,7 +349,7 @@ class Listener:
             self._empty.set()
 
     @staticmethod
-    def tell(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
+    def tell_error(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
         """Log each error that is sent to a client."""
         if isinstance(error, Refused):
             return  # the session has logged it, with a reason that the client does not get

@@ -31,9 +31,10 @@ class MqttBasic(BasicSession):
         super().__init__(channel, session, vhost)
         self._settling = False
 
-    def take_form(self, form: ClientForm) -> None:
-        """Take what the packets to the client depend on."""
+    def take_form(self, form: ClientForm, prefetch: int) -> None:
+        """Take what the packets to the client depend on, and how many of them may wait for a PUBACK."""
         self._form = form
+        self.prefetch_consumer = prefetch
 
     def new_consumer(
         self,

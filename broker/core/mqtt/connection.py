@@ -23,7 +23,7 @@ from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.faults import PacketFault, reason_of
-from broker.core.mqtt.mapping import Mapping
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -92,7 +92,7 @@ class MqttContext:
         self, levels_max: int, *, default_vhost: str, packet_max_bytes: int, prefetch: int, session_expiry_max_s: int
     ) -> None:
         self.clients = MqttClients()
-        self.mapping = Mapping(levels_max)
+        self.mapping = MessageMapping(levels_max)
         self.default_vhost = default_vhost
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch

@@ -7,7 +7,7 @@ from typing import Any, Final
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.deadlines import Clock
 from broker.core.message.message import Envelope, Message
-from broker.core.mqtt.mapping import Mapping
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.queue.consumer import LAST_OCTETS_AGAIN, ChannelConsumers, Consumer
 from broker.core.queue.queue import Queue
@@ -29,7 +29,7 @@ class ClientForm:
 
     __slots__ = ("clock", "mapping", "packet_ids", "packet_max_bytes", "version")
 
-    def __init__(self, version: int, packet_max_bytes: int, mapping: Mapping, clock: Clock) -> None:
+    def __init__(self, version: int, packet_max_bytes: int, mapping: MessageMapping, clock: Clock) -> None:
         self.version = version
         self.packet_max_bytes = packet_max_bytes
         self.mapping = mapping

@@ -30,7 +30,7 @@ from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR, TOPIC_ALIAS_INVALID
 from broker.mqtt.topics import routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 
-__all__ = ["EXCHANGE", "Mapping"]
+__all__ = ["EXCHANGE", "MessageMapping"]
 
 EXCHANGE: Final = "amq.topic"
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
@@ -45,7 +45,7 @@ REPLY_HEADER: Final = "x-reply-to-topic"
 NOTHING: Final[dict[int, Any]] = {}
 
 
-class Mapping:
+class MessageMapping:
     """Maps what many messages share once; all connections use one.
 
     Invariant: each of its tables has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.

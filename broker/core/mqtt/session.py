@@ -33,7 +33,7 @@ class MqttSession(SessionOfChannel):
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
 
-    __slots__ = ("_client_id", "_confirms", "_form", "_mqtt_basic", "expiry_s")
+    __slots__ = ("_client_id", "_confirms", "_mqtt_basic", "expiry_s")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost, basic=MqttBasic, confirms=PubackConfirms)
@@ -48,8 +48,7 @@ class MqttSession(SessionOfChannel):
         """Take the client that connects, and confirm what it publishes."""
         self._client_id = client_id
         self.expiry_s = expiry_s
-        self._mqtt_basic.take_form(form)
-        self._mqtt_basic.prefetch_consumer = prefetch  # hot: written here
+        self._mqtt_basic.take_form(form, prefetch)
         self._confirms.speak(form.version)
         self._confirms.start()
 

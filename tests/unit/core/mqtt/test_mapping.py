@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.amqp.content_header import decode_properties, facts_of, measure_header
-from broker.core.mqtt.mapping import Mapping, message_properties
+from broker.core.mqtt.mapping import MessageMapping, message_properties
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.mqtt.errors import PacketError
 from broker.mqtt.properties import encode_properties
@@ -27,7 +27,7 @@ SETS: list[dict[int, Any]] = [
 @pytest.mark.parametrize("properties", SETS)
 def test_properties_come_back(properties: dict[int, Any], qos: int) -> None:
     """A content header holds every property of a publish, and is whole."""
-    mapping = Mapping(64)
+    mapping = MessageMapping(64)
     header = mapping.header(mapping.properties(encode_properties(properties), qos), 5)
     measure_header(header)
     assert facts_of(header).persistent is (qos == 1)
@@ -37,7 +37,7 @@ def test_properties_come_back(properties: dict[int, Any], qos: int) -> None:
 
 def test_an_expiry_is_an_expiration() -> None:
     """Seconds become milliseconds; the rest of them is told at the delivery."""
-    mapping = Mapping(64)
+    mapping = MessageMapping(64)
     header = mapping.header(mapping.properties(b"\x02\0\0\0\x09", 1), 0)
     assert decode_properties(header).expiration == "9000"
     assert message_properties(header) == {}
@@ -49,13 +49,13 @@ def test_an_expiry_is_an_expiration() -> None:
 def test_what_no_header_can_hold(properties: dict[int, Any], code: int) -> None:
     """It is refused with its reason code, and nothing is dropped in silence."""
     with pytest.raises(PacketError) as caught:
-        Mapping(64).properties(encode_properties(properties), 1)
+        MessageMapping(64).properties(encode_properties(properties), 1)
     assert caught.value.reason_code == code
 
 
 def test_the_tables_are_bounded() -> None:
     """Any number of topics and properties leaves a bounded number of them in memory."""
-    mapping = Mapping(64)
+    mapping = MessageMapping(64)
     for number in range(10_000):
         mapping.payload(b"t/%d" % number)
         mapping.topic(f"t.{number}")
