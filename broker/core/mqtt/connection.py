@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any, Final
 
 from broker.amqp.channel import Channel
-from broker.amqp.connection import Connection
+from broker.amqp.connection import Connection, ConnectionSession
 from broker.amqp.connection_limits import ConnectionLimits
-from broker.amqp.connection_session import ConnectionSession
 from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import PublishRun as AmqpRun
 from broker.amqp.output import OutputTaker
-from broker.core.auth.mechanisms import EXTERNAL, PLAIN
+from broker.core.auth.logins import EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.consumer import ClientForm
