@@ -86,6 +86,7 @@ async def _serve_until_stopped(
         _log.info("server.stopped")
         return 0
     broker.stop_with(stop.set)
+    broker.step_with(collector.look_young)
     await broker.serve()
     reloads = Tasks.logged("settings.not_reloaded")
 

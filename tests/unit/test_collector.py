@@ -125,3 +125,21 @@ async def test_the_settings_of_the_collector_are_restored() -> None:
     assert gc.get_threshold()[:2] == (YOUNG, ROUNDS)
     collector.close()
     assert (gc.get_threshold(), list(gc.callbacks)) == before
+
+
+async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None:
+    """Python counts a new object and a freed one as none, so an import would leave one collection with all it made."""
+    collector = Collector(asyncio.get_running_loop())
+    old = [[number] for number in range(20 * YOUNG)]
+    collector.start()
+    made: list[list[int]] = []
+    with visits() as visited:
+        while old:
+            for _ in range(YOUNG):
+                old.pop()
+                made.append([])
+            collector.look_young()
+        gc.collect(1)
+    collector.close()
+    assert len(made) == 20 * YOUNG
+    assert max(visited) <= VISITED_MAX
