@@ -23,9 +23,9 @@ from typing import Any, Final
 from bench import brokers
 from bench.brokers import PROJECT, Broker
 from bench.ground import EXCHANGE, control, declare_bound, source
+from bench.growth.turn_sampler import prefix
 from bench.herd import FULL_SPEED, Herd, Sink
 from bench.light import LightClient
-from bench.growth.turn_sampler import prefix
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.crew import Crew, CrewPipe

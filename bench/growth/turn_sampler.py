@@ -1,9 +1,9 @@
 """Runs a broker, and writes down the longest turns of its loop with what each computed.
 
-``python turn_sampler.py FILE -m broker serve ...``. The loop notes each millisecond what its thread has computed since,
-which no other program and no other thread adds to. With the word ``names`` before FILE a thread also asks the loop for a
-sign of life again and again, and samples the loop's stack while it waits for one. Compiled functions have no frames to
-sample, so the product is timed, and a broker of sources says where.
+``python turn_sampler.py FILE -m broker serve ...``. The loop notes each millisecond what its thread has computed since:
+no other program and no other thread adds to that. With the word ``names`` before FILE a thread also asks the loop for
+a sign of life again and again, and samples the loop's stack while it waits for one. Compiled functions have no frames
+to sample, so the product is timed, and a broker of sources says where.
 """
 
 from __future__ import annotations
