@@ -86,7 +86,6 @@ async def _serve_until_stopped(
         _log.info("server.stopped")
         return 0
     broker.stop_with(stop.set)
-    broker.step_with(collector.look_young)
     await broker.serve()
     reloads = Tasks.logged("settings.not_reloaded")
 
@@ -95,6 +94,7 @@ async def _serve_until_stopped(
 
     signals.listen(lambda: loop.call_soon_threadsafe(reload), signal.SIGHUP)
     collector.start()
+    broker.step_with(collector.look_young)
     print(ready_line(broker), flush=True)
     systemd.ready(_status(broker))
     heap.start()

@@ -11,7 +11,7 @@ from weakref import ref
 
 import pytest
 
-from broker.collector import ROUNDS, VISITED_MAX, YOUNG, Collector
+from broker.collector import REFERENCES_MAX, ROUNDS, VISITED_MAX, YOUNG, Collector
 
 
 class Circle:
@@ -143,3 +143,18 @@ async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None
     collector.close()
     assert len(made) == 20 * YOUNG
     assert max(visited) <= VISITED_MAX
+
+
+@pytest.mark.parametrize("held", [100, 2 * REFERENCES_MAX])
+async def test_a_very_long_list_is_frozen_without_a_look_at_what_it_holds(held: int) -> None:
+    """The lists of an import hold hundreds of thousands of references, and a collection would follow each."""
+    collector = Collector(asyncio.get_running_loop())
+    collector.start()
+    kept: list[object] = [None] * held
+    gc.collect(1)  # it is old now
+    before, frozen = gc.get_stats()[2]["collections"], gc.get_freeze_count()
+    collector.look()
+    assert gc.get_stats()[2]["collections"] - before == (held < REFERENCES_MAX)
+    assert gc.get_freeze_count() > frozen
+    collector.close()
+    assert len(kept) == held
