@@ -147,7 +147,7 @@ class DefinitionsImport:
 
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
-        written = await finished(writing_document(self._kept(), self._users))
+        written = await finished(writing_document(await finished(self._keeping()), self._users))
         await administration.store(partial(self._begin, written))
         try:
             self.skipped = await self._declare_all(
@@ -380,11 +380,13 @@ class DefinitionsImport:
             while piece := list(islice(rest, ENTRIES_AT_ONCE)):
                 yield part, [found for found in piece if (part, found[0]) not in self._refused]
 
-    def _kept(self) -> Document:
+    def _keeping(self) -> Generator[None, None, Document]:
         """Return the document without its refused entries, and without those that the broker has."""
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
         for part, entries in self._topology():
-            kept[part] += [entry for _, entry in entries]
+            for _, entry in entries:
+                kept[part].append(entry)
+                yield
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
