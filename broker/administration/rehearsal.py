@@ -153,8 +153,8 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
     exchanges: Iterable[Exchange] = list(source.exchanges.values())
     queues: Iterable[Queue] = list(source.queues.values())
     if not whole:  # looked up step by step: there may be very many
-        exchanges = (found for name in touched.exchanges if (found := source.exchanges.get(name)) is not None)
-        queues = (found for name in touched.queues if (found := source.queues.get(name)) is not None)
+        exchanges = (source.exchanges[name] for name in touched.exchanges if name in source.exchanges)
+        queues = (source.queues[name] for name in touched.queues if name in source.queues)
     for exchange in exchanges:
         if exchange.name not in copy.exchanges:
             copy.exchanges.add(
