@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,12 +112,11 @@ class Checkpoint:
     next_queue_number: int
 
 
-def _let_others_run() -> None:
-    """Let other threads run: compiled code never does by itself, and the loop would wait for 50,000 queues."""
-    time.sleep(0)
+def _go_on() -> None:
+    """Do nothing between two slices."""
 
 
-def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool, between: Callable[[], None] = _let_others_run) -> bytes:
+def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool, between: Callable[[], None] = _go_on) -> bytes:
     """Return the file of a checkpoint; call `between` after each slice. Cost: O(slots), about 2 us each."""
     # One by one: encoding a long list in one piece would block all threads.
     topology = b"[%b]" % b",".join([encode_change(change) for change in checkpoint.topology])
@@ -183,12 +181,12 @@ class LogNeed(NamedTuple):
     segments: frozenset[int]
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> LogNeed:
-        """Return what a recovery from a checkpoint needs."""
+    def of(cls, checkpoint: Checkpoint, between: Callable[[], None] = _go_on) -> LogNeed:
+        """Return what a recovery from a checkpoint needs; call `between` after each slice."""
         segments: set[int] = set()
         for number, queue in enumerate(checkpoint.queues):
             if number % _SLICE == 0:
-                _let_others_run()
+                between()
             for slot in queue.slots:
                 segments.update(slot.segments)
         return cls(checkpoint.position, frozenset(segments))
@@ -253,13 +251,16 @@ class CheckpointFolder:
         """The part of the log that a recovery needs from whichever kept checkpoint."""
         return LogNeed(self._needs[0].position, frozenset().union(*[need.segments for need in self._needs]))
 
-    def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed."""
+    def write(self, checkpoint: Checkpoint, *, sync: bool, between: Callable[[], None] = _go_on) -> None:
+        """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed.
+
+        `between` is called after each slice of the work.
+        """
         number = max([*self._numbers, *self._damaged], default=0) + 1
         path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
         file = self._files.open(unfinished, create=True)
         try:
-            block = encode_checkpoint(checkpoint, synced=sync)
+            block = encode_checkpoint(checkpoint, synced=sync, between=between)
             file.truncate(0)
             file.write_at(0, block)
             if sync:
@@ -270,7 +271,7 @@ class CheckpointFolder:
         if sync:
             self._files.sync_folder(self._folder)
         self._numbers.append(number)
-        self._needs.append(LogNeed.of(checkpoint))
+        self._needs.append(LogNeed.of(checkpoint, between))
         self._keep(_KEPT)
 
     def give_up_older(self) -> bool:
