@@ -84,6 +84,7 @@ class BrokerServer:
         path = Path(settings.server.data_dir).absolute()
         self._shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
         self._on_stop: Callable[[], None] | None = None
+        self._step_more: Callable[[], None] | None = None
         self._reload = Reload(source, self._take_settings)
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -168,6 +169,10 @@ class BrokerServer:
     def stop_with(self, stop: Callable[[], None]) -> None:
         """Take the function that stops the process which runs this broker; the control socket calls it."""
         self._on_stop = stop
+
+    def step_with(self, step: Callable[[], None]) -> None:
+        """Take a function that is called ten times a second from now on."""
+        self._step_more = step
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Ask the process to stop the broker, and report what the stop waits for. Raises: ValueError."""
@@ -301,9 +306,13 @@ class BrokerServer:
             await part.take_settings(settings)
         await self._certificates.renew()
 
+    def _step(self) -> None:
+        if self._step_more is not None:
+            self._step_more()
+
     def _start_timers(self, timers: Timers) -> None:
         """Begin the periodic looks. What an idle broker costs is how often they wake it."""
-        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick)
+        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._step)
         timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self.clients.alarm_watch.measure)
         timers.every(lambda: 1.0, self.vhosts.tick, self.data.watch.tick, self.zmq.tick)
         timers.every(lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick)

@@ -1,8 +1,8 @@
 """Pauses: how long others wait while one client or operator does something to a whole group.
 
 Each verb meets a broker of its own. A light client beside it has the longest wait, from when a message was due until it
-came, and what the broker computed meanwhile: that is what its turns take where other programs slow the machine.
-A second broker, of sources, names the function that took the longest turn.
+came, and what all threads of the broker computed meanwhile, also while the machine let the client wait. The broker
+itself notes what the longest turn of its loop computed. A second broker, of sources, names the function of that turn.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final
 from bench import brokers
 from bench.brokers import PROJECT, Broker
 from bench.ground import EXCHANGE, control, declare_bound, source
+from bench.growth.turn_sampler import prefix
 from bench.herd import FULL_SPEED, Herd, Sink
 from bench.light import LightClient
 from bench.stage import Stage
@@ -213,34 +214,39 @@ def measure(stage: Stage) -> None:
             stage.fail(f"the pause of {name}", "the time was used up")
             return
         with stage.guarded(f"the pause of {name}"):
+            turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
             with (
-                brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
+                brokers.slotmq(stage.new_folder(), package=stage.package, prefix=prefix(turns, names=False)) as broker,
                 closing(Group(broker, stage.package, count, stage.folder)) as group,
             ):
-                figures = paused(group, verb)
+                figures = paused(group, verb, turns)
             stage.add("pauses", figures, title=name)
-            turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
-            prefix = ("-m", "bench.growth.turn_sampler", str(turns))
+            named = turns.with_suffix(".named")
             with (
-                brokers.slotmq(stage.new_folder(), package=PROJECT, prefix=prefix) as broker,
+                brokers.slotmq(stage.new_folder(), package=PROJECT, prefix=prefix(named, names=True)) as broker,
                 closing(Group(broker, PROJECT, count // 4, stage.folder)) as group,
             ):
                 verb.prepare(group)
                 begun = time.monotonic()
                 verb.act(group)
                 time.sleep(_AFTER_S)
-            stage.run.add("turns", {"function": _longest(turns, begun)}, title=name)
+            stage.run.add("turns", {"function": _longest_named(named, begun)}, title=name)
 
 
-def _longest(turns: Path, begun: float) -> str:
+def _turns(file: Path, begun: float) -> list[tuple[float, str | None]]:
+    """Return the turns since a time of the monotonic clock: their seconds, and the function if that is known."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [(float(took_s), name) for ended, took_s, name in lines if ended >= begun]
+
+
+def _longest_named(file: Path, begun: float) -> str:
     """Return the function of the longest turn since a time of the monotonic clock."""
-    lines = [json.loads(line) for line in turns.read_text().splitlines()] if turns.exists() else []
-    longest = max((line for line in lines if line[0] >= begun), key=lambda line: float(line[1]), default=None)
-    return f"{longest[2]}" if longest else "none over 10 ms"
+    named = [turn for turn in _turns(file, begun) if turn[1] is not None]
+    return f"{max(named)[1]}" if named else "none over 10 ms"
 
 
-def paused(group: Group, verb: Verb) -> dict[str, Any]:
-    """Return the waits of a light client while a verb is carried out, and the verb's time."""
+def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
+    """Return the waits of a light client while a verb is carried out, the longest turn and the verb's time."""
     verb.prepare(group)
     processes = group.broker.processes
     assert processes is not None
@@ -251,7 +257,8 @@ def paused(group: Group, verb: Verb) -> dict[str, Any]:
         took_ms = (time.monotonic() - begun) * 1000
         time.sleep(_AFTER_S)
         crew.tell("stop")
-        return {**crew.gather("done", _LIMIT_S)["light"], "took_ms": took_ms}
+        longest_ms = 1000 * max([took_s for took_s, _ in _turns(turns, begun)], default=0.0)
+        return {**crew.gather("done", _LIMIT_S)["light"], "turn_ms": longest_ms, "took_ms": took_ms}
 
 
 def watch(line: CrewPipe, address: Address, pid: int) -> None:

@@ -110,9 +110,10 @@ def _pauses(run: Run) -> str:
     columns = [
         Column("", "title", str),
         Column("longest wait", "max_ms", "{:.1f} ms".format),
-        Column("most CPU in a wait", "cpu_ms", "{:.1f} ms".format),
+        Column("CPU meanwhile", "cpu_ms", "{:.1f} ms".format),
         Column("took", "took_ms", "{:,.0f} ms".format),
-        Column("longest turn", lambda row: run.row("turns", title=row["title"])["function"]),
+        Column("CPU of the longest turn", "turn_ms", "{:.1f} ms".format),
+        Column("its function", lambda row: run.row("turns", title=row["title"])["function"]),
     ]
     return table_of(run.rows("pauses"), columns)
 

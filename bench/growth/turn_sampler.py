@@ -1,8 +1,9 @@
-"""Runs a broker of sources, and writes down the longest turns of its loop with the function that each spent itself in.
+"""Runs a broker, and writes down the longest turns of its loop with what each computed.
 
-``python -m bench.growth.turn_sampler FILE -m broker serve ...``. A thread asks the loop for a sign of life again and
-again, and samples the loop's stack while it waits for one. Compiled functions have no frames to sample, so the product
-is timed from outside, and this broker only says where.
+``python turn_sampler.py FILE -m broker serve ...``. The loop notes each millisecond what its thread has computed since:
+no other program and no other thread adds to that. With the word ``names`` before FILE a thread also asks the loop for
+a sign of life again and again, and samples the loop's stack while it waits for one. Compiled functions have no frames
+to sample, so the product is timed, and a broker of sources says where.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from typing import Any
 
 import uvloop
 
-from bench.brokers import PROJECT
-
 _EVERY_S = 0.002
+_TICK_S = 0.001
 _LEAST_S = 0.01  # shorter turns are not written
+_LEAST_CPU_S = 0.002
 _MOST = 0.5  # the share of the samples that the named function and its callers have
-_PACKAGE = f"{PROJECT / 'broker'}/"
+_PACKAGE = f"{Path(__file__).resolve().parents[2] / 'broker'}/"
+
+
+def prefix(file: Path, *, names: bool) -> tuple[str, ...]:
+    """Return the interpreter options that run a broker so; with `names` the file also has the functions."""
+    return (__file__, *(["names"] if names else []), str(file))
 
 
 def deepest(samples: Sequence[Sequence[str]]) -> str:
@@ -68,18 +74,38 @@ def _watch(loop: asyncio.AbstractEventLoop, thread: int, file: Path) -> None:
             time.sleep(_EVERY_S)
 
 
-def _watched(make: Callable[[], Any], file: Path) -> Callable[[], Any]:
+def _clock(loop: asyncio.AbstractEventLoop, file: Path) -> None:
+    """Write a line for each turn that computed much: when it ended, its CPU seconds, at most a tick too many."""
+    lines = file.open("a", buffering=1)
+    before = time.thread_time()
+
+    def tick() -> None:
+        nonlocal before
+        now = time.thread_time()
+        if now - before > _LEAST_CPU_S:
+            lines.write(json.dumps([time.monotonic(), now - before, None]) + "\n")
+        before = now
+        loop.call_later(_TICK_S, tick)
+
+    loop.call_soon(tick)
+
+
+def _watched(make: Callable[[], Any], file: Path, *, names: bool) -> Callable[[], Any]:
     """Return a maker of event loops that are watched from the thread that makes them."""
 
     def made() -> Any:
         loop = make()
-        threading.Thread(target=_watch, args=(loop, threading.get_ident(), file), daemon=True).start()
+        _clock(loop, file)
+        if names:
+            threading.Thread(target=_watch, args=(loop, threading.get_ident(), file), daemon=True).start()
         return loop
 
     return made
 
 
 if __name__ == "__main__":
-    uvloop.new_event_loop = _watched(uvloop.new_event_loop, Path(sys.argv[1]))
-    sys.argv[:] = sys.argv[3:]  # without this module, FILE and -m
+    sys.path.pop(0)  # the folder of this file
+    with_names = sys.argv[1] == "names"
+    uvloop.new_event_loop = _watched(uvloop.new_event_loop, Path(sys.argv[1 + with_names]), names=with_names)
+    sys.argv[:] = sys.argv[3 + with_names :]  # without this file, its arguments and -m
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

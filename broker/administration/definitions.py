@@ -109,12 +109,14 @@ class Definitions(ABC):
         return done(self.documenting())
 
     def documenting(self) -> Generator[None, None, dict[str, Any]]:
-        """Build `document` in steps of one user, vhost or policy."""
+        """Build `document` in steps of one user, right, vhost or policy."""
         names = self.vhost_names
         users: list[dict[str, Any]] = []
         for user in self._users.stored():
             users.append(user.to_json())
             yield
+        permissions = yield from self._permissions.writing()
+        topic_permissions = yield from self._permissions.topics.writing()
         policies: list[dict[str, Any]] = []
         vhosts: list[dict[str, Any]] = []
         for name in names:
@@ -126,8 +128,8 @@ class Definitions(ABC):
         return {
             "users": users,
             "vhosts": vhosts,
-            "permissions": self._permissions.to_json(),
-            "topic_permissions": self._permissions.topics.to_json(),
+            "permissions": permissions,
+            "topic_permissions": topic_permissions,
             "policies": policies,
             "parameters": [
                 *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}

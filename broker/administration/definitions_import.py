@@ -56,7 +56,7 @@ Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
 MADE: Final = "made"  # the key of the vhosts that an import made
-ENTRIES_AT_ONCE: Final = 100
+ENTRIES_AT_ONCE: Final = 50
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
 USER_FIELDS: Final = ("name", "password_hash", "hashing_algorithm", "password", "limits")
@@ -104,9 +104,17 @@ class DefinitionsImport:
 
         ``skipped`` then names the skipped entries, and `outcome` counts the others.
         """
-        changed = await self._administration.alone(self._take)
-        document = self._document
-        counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
+        try:
+            changed = await self._administration.alone(self._take)
+            document = self._document
+            counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
+        finally:
+            if self._tally is not None:
+                self._tally.let_go()
+            document, self._document = self._document, Document()
+            entries = [list(getattr(document, part)) for part in document.__slots__]
+            del document
+            await emptied(self._undo, *self._absent.values(), *entries)
         for part, _number in self._refused:
             counts[part] -= 1
         for reason in self.skipped:
@@ -115,10 +123,6 @@ class DefinitionsImport:
             outcome = self.outcome()
             unused = outcome.pop("without_effect")
             _log.info("definitions.imported", **outcome, without_effect=unused[:NAMED_MAX], skipped=len(self.skipped))
-        self._document = Document()
-        entries = [list(getattr(document, part)) for part in TOPOLOGY]
-        del document
-        await emptied(self._undo, *self._absent.values(), *entries)
         return counts
 
     def outcome(self) -> dict[str, Any]:
@@ -143,7 +147,7 @@ class DefinitionsImport:
 
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
-        written = await finished(writing_document(self._kept(), self._users))
+        written = await finished(writing_document(await finished(self._keeping()), self._users))
         await administration.store(partial(self._begin, written))
         try:
             self.skipped = await self._declare_all(
@@ -376,11 +380,13 @@ class DefinitionsImport:
             while piece := list(islice(rest, ENTRIES_AT_ONCE)):
                 yield part, [found for found in piece if (part, found[0]) not in self._refused]
 
-    def _kept(self) -> Document:
+    def _keeping(self) -> Generator[None, None, Document]:
         """Return the document without its refused entries, and without those that the broker has."""
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
         for part, entries in self._topology():
-            kept[part] += [entry for _, entry in entries]
+            for _, entry in entries:
+                kept[part].append(entry)
+                yield
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 

@@ -45,6 +45,10 @@ class ImportTally:
                 (self.present if same_row(row, old) else self.changed)[part] += 1
         self.without_effect += _without_effect(self._document)
 
+    def let_go(self) -> None:
+        """Refer to no entry any more: their owner frees them in slices."""
+        self._document, self._before = Document(), {}
+
     def fields(self) -> dict[str, Any]:
         """Return the counts for the log and the command line."""
         counts = {"made": self.made, "changed": self.changed, "present": self.present}

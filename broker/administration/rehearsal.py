@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,10 +150,11 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
     copy.queues.reserve_numbers(source.queues.next_number)
     copy.limits.take(source.limits)
     whole = not _has_room(source, touched)
-    exchanges, queues = list(source.exchanges.values()), list(source.queues.values())
-    if not whole:
-        exchanges = [source.exchanges[name] for name in touched.exchanges if name in source.exchanges]
-        queues = [source.queues[name] for name in touched.queues if name in source.queues]
+    exchanges: Iterable[Exchange] = list(source.exchanges.values())
+    queues: Iterable[Queue] = list(source.queues.values())
+    if not whole:  # looked up step by step: there may be very many
+        exchanges = (source.exchanges[name] for name in touched.exchanges if name in source.exchanges)
+        queues = (source.queues[name] for name in touched.queues if name in source.queues)
     for exchange in exchanges:
         if exchange.name not in copy.exchanges:
             copy.exchanges.add(
@@ -169,7 +170,7 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
         _copy_queue(queue, copy)
         yield
     if whole:
-        yield from _copying_bindings(exchanges, copy)
+        yield from _copying_bindings(list(source.exchanges.values()), copy)
 
 
 def _has_room(source: Vhost, touched: Touched) -> bool:

@@ -89,7 +89,7 @@ class Checkpointer:
             self._position = checkpoint.position
             self._slots = sum([len(state.slots) for state in checkpoint.queues])
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, self._store.write_checkpoint, checkpoint)
+            await loop.run_in_executor(self._executor, self._store.write_checkpoint, checkpoint, _let_others_run)
             self.count += 1
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
@@ -163,12 +163,17 @@ def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
     return (level for queue in topology.queues if queue.durable for level in queue.all_levels)
 
 
+def _let_others_run() -> None:
+    """Let other threads run, above all that of the loop."""
+    time.sleep(0)
+
+
 def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
     """Yield changes, and let other threads run now and then: compiled code, which encodes them, does not by itself."""
     for number, change in enumerate(changes, 1):
         yield change
         if number % CHANGES_AT_ONCE == 0:
-            time.sleep(0)
+            _let_others_run()
 
 
 def _settled(slot: Slot) -> bytes:

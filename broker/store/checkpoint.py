@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -57,6 +57,7 @@ _SLOT: Final = Struct(">QQQIIIB")
 _RETURNS: Final = Struct(">IIII")
 _PAIR: Final = Struct(">II")
 _NAME: Final = re.compile(r"checkpoint-(\d{10})")
+_SLICE: Final = 500  # queues and slots that are encoded in a millisecond, before other threads may run
 _KEPT: Final = 2  # the newest, and the one before it in case the newest cannot be read
 
 
@@ -111,21 +112,34 @@ class Checkpoint:
     next_queue_number: int
 
 
-def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
-    """Return the file of a checkpoint. Cost: O(slots), about 2 us each."""
+def _go_on() -> None:
+    """Do nothing between two slices."""
+
+
+def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool, between: Callable[[], None] = _go_on) -> bytes:
+    """Return the file of a checkpoint; call `between` after each slice. Cost: O(slots), about 2 us each."""
     # One by one: encoding a long list in one piece would block all threads.
     topology = b"[%b]" % b",".join([encode_change(change) for change in checkpoint.topology])
     pieces = [
         _HEAD.pack(checkpoint.position, checkpoint.next_queue_number, len(topology), len(checkpoint.queues)),
         topology,
     ]
+    left = _SLICE
     for queue in checkpoint.queues:
+        left -= 1
         pieces.append(_QUEUE.pack(queue.number, queue.next_id, len(queue.slots)))
         for slot in queue.slots:
+            if left <= 0:
+                between()
+                left = _SLICE
+            left -= 1
             settled = slot.settled
             sizes = (slot.size_bytes, len(settled), len(slot.returns), len(slot.segments), slot.redelivered)
             returns = b"".join([_RETURNS.pack(*run) for run in slot.returns])
             pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, returns, _pairs(slot.segments))
+        if left <= 0:
+            between()
+            left = _SLICE
     content = b"".join(pieces)
     front = _FRONT.pack(_MAGIC, _FORMAT, checkpoint.clean, synced)
     return front + _CHECKSUM.pack(crc32c(content, crc32c(front))) + content
@@ -167,10 +181,15 @@ class LogNeed(NamedTuple):
     segments: frozenset[int]
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> LogNeed:
-        """Return what a recovery from a checkpoint needs."""
-        slots = (slot for queue in checkpoint.queues for slot in queue.slots)
-        return cls(checkpoint.position, frozenset(segment for slot in slots for segment in slot.segments))
+    def of(cls, checkpoint: Checkpoint, between: Callable[[], None] = _go_on) -> LogNeed:
+        """Return what a recovery from a checkpoint needs; call `between` after each slice."""
+        segments: set[int] = set()
+        for number, queue in enumerate(checkpoint.queues):
+            if number % _SLICE == 0:
+                between()
+            for slot in queue.slots:
+                segments.update(slot.segments)
+        return cls(checkpoint.position, frozenset(segments))
 
 
 WHOLE_LOG: Final = LogNeed(0, frozenset())  # what a recovery without a checkpoint needs
@@ -232,13 +251,16 @@ class CheckpointFolder:
         """The part of the log that a recovery needs from whichever kept checkpoint."""
         return LogNeed(self._needs[0].position, frozenset().union(*[need.segments for need in self._needs]))
 
-    def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed."""
+    def write(self, checkpoint: Checkpoint, *, sync: bool, between: Callable[[], None] = _go_on) -> None:
+        """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed.
+
+        `between` is called after each slice of the work.
+        """
         number = max([*self._numbers, *self._damaged], default=0) + 1
         path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
         file = self._files.open(unfinished, create=True)
         try:
-            block = encode_checkpoint(checkpoint, synced=sync)
+            block = encode_checkpoint(checkpoint, synced=sync, between=between)
             file.truncate(0)
             file.write_at(0, block)
             if sync:
@@ -249,7 +271,7 @@ class CheckpointFolder:
         if sync:
             self._files.sync_folder(self._folder)
         self._numbers.append(number)
-        self._needs.append(LogNeed.of(checkpoint))
+        self._needs.append(LogNeed.of(checkpoint, between))
         self._keep(_KEPT)
 
     def give_up_older(self) -> bool:

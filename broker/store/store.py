@@ -332,8 +332,10 @@ class VhostStore:
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def write_checkpoint(self, checkpoint: Checkpoint, between: Callable[[], None] = lambda: None) -> None:
         """Sync the queue logs, write the checkpoint and remove what no kept checkpoint needs. *Blocking.*
+
+        `between` is called after each slice, such as to let other threads run: compiled code never does by itself.
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
         and the log is confirmable up to where the last one was: replaying a record twice changes nothing.
@@ -344,7 +346,7 @@ class VhostStore:
         if self._relocation is not None:
             raise RuntimeError("a relocation was appended and not finished")
         self._queues.sync()
-        self._checkpoints.write(checkpoint, sync=self._sync)
+        self._checkpoints.write(checkpoint, sync=self._sync, between=between)
         self._checkpoint_position = checkpoint.position
         if self._saves_space:
             self._checkpoints.give_up_older()

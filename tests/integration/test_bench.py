@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from bench import brokers
 from bench.certificate import Certificate
 from bench.growth import pauses
+from bench.growth.turn_sampler import prefix
 from bench.messages.companion import Companion
 from bench.messages.limits import QUICK
 from bench.messages.lone import KINDS, LoneCall
@@ -160,13 +162,13 @@ def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> N
 
 @pytest.mark.parametrize("name", ["delete, unacked", "rollback", "connection lost", "the same import"])
 def test_a_verb_over_a_group_is_carried_out_beside_a_light_client(tmp_path: Path, name: str) -> None:
-    """The verb has its effect, and the light client's longest wait is measured; sources name the longest turn."""
+    """The verb has its effect, and the light client's longest wait and the broker's turns are measured."""
     turns = tmp_path / "turns"
-    prefix = ("-m", "bench.growth.turn_sampler", str(turns))
     with (
-        brokers.slotmq(tmp_path / "broker", prefix=prefix) as started,
+        brokers.slotmq(tmp_path / "broker", prefix=prefix(turns, names=True)) as started,
         closing(pauses.Group(started, brokers.PROJECT, 20_000, tmp_path)) as group,
     ):
-        figures = pauses.paused(group, pauses.VERBS[name])
+        figures = pauses.paused(group, pauses.VERBS[name], turns)
     assert figures["max_ms"] >= figures["p50_ms"] > 0
-    assert turns.exists()
+    assert figures["turn_ms"] >= 0
+    assert any(json.loads(line)[2] for line in turns.read_text().splitlines())

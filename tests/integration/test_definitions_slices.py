@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration import administration, definitions, definitions_import, import_tally, rehearsal
+from broker.administration import administration, definitions, definitions_import, import_tally, rehearsal, slices
 from broker.administration.definitions_store import LocalDefinitions
 from broker.administration.slices import STEPS_AT_ONCE
 from broker.cli.control_client import Unanswered, ask
-from broker.core.definitions import export, json_text, reading, writing
+from broker.core.definitions import document, export, json_text, reading, writing
 from broker.operations.request import ROWS_AT_ONCE
 from broker.server import BrokerServer
 from tests.in_process import client_of, running_broker
@@ -235,3 +235,33 @@ async def test_an_export_has_no_binding_without_its_ends(tmp_path: Path) -> None
         for name in ("before", "during"):
             vhost.bindings.bind(name, "amq.topic", "k")
         assert queues == [row["destination"] for row in parts["bindings"]] == ["before"]
+
+
+async def test_the_entries_of_a_document_are_freed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To free the entries of 100,000 objects at once takes 23 ms, also where the import changes nothing."""
+    monkeypatch.setattr(slices, "EMPTIED_AT_ONCE", 100)
+    freed: Counter[int] = Counter()
+    turn = 0
+
+    class Seen(document.BindingEntry):
+        """An entry that tells when it is freed."""
+
+        def __del__(self) -> None:
+            freed[turn] += 1
+
+    monkeypatch.setattr(reading, "BindingEntry", Seen)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with running_broker(tmp_path) as broker:
+        counting = asyncio.create_task(count_turns())
+        for _ in range(2):
+            freed.clear()
+            await told(broker, "import_definitions", definitions=DOCUMENT)
+            assert sum(freed.values()) == MANY
+            assert max(freed.values()) <= 100
+        counting.cancel()

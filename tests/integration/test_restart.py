@@ -94,9 +94,9 @@ async def test_what_falls_due_while_the_broker_stops_waits_for_its_start(
         engine = broker.engines["/"]
         write = engine.store.write_checkpoint
 
-        def write_late(checkpoint: Any) -> None:
+        def write_late(checkpoint: Any, *between: Any) -> None:
             time.sleep(2 * ttl_ms / 1000)  # in the store's thread; the loop keeps running
-            write(checkpoint)
+            write(checkpoint, *between)
 
         monkeypatch.setattr(engine.store, "write_checkpoint", write_late)
         await publish(channel, "q", range(1))

@@ -11,7 +11,7 @@ from weakref import ref
 
 import pytest
 
-from broker.collector import ROUNDS, VISITED_MAX, YOUNG, Collector
+from broker.collector import REFERENCES_MAX, ROUNDS, VISITED_MAX, YOUNG, Collector
 
 
 class Circle:
@@ -125,3 +125,36 @@ async def test_the_settings_of_the_collector_are_restored() -> None:
     assert gc.get_threshold()[:2] == (YOUNG, ROUNDS)
     collector.close()
     assert (gc.get_threshold(), list(gc.callbacks)) == before
+
+
+async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None:
+    """Python counts a new object and a freed one as none, so an import would leave one collection with all it made."""
+    collector = Collector(asyncio.get_running_loop())
+    old = [[number] for number in range(20 * YOUNG)]
+    collector.start()
+    made: list[list[int]] = []
+    with visits() as visited:
+        while old:
+            for _ in range(YOUNG):
+                old.pop()
+                made.append([])
+            collector.look_young()
+        gc.collect(1)
+    collector.close()
+    assert len(made) == 20 * YOUNG
+    assert max(visited) <= VISITED_MAX
+
+
+@pytest.mark.parametrize("held", [100, 2 * REFERENCES_MAX])
+async def test_a_very_long_list_is_frozen_without_a_look_at_what_it_holds(held: int) -> None:
+    """The lists of an import hold hundreds of thousands of references, and a collection would follow each."""
+    collector = Collector(asyncio.get_running_loop())
+    collector.start()
+    kept: list[object] = [None] * held
+    gc.collect(1)  # it is old now
+    before, frozen = gc.get_stats()[2]["collections"], gc.get_freeze_count()
+    collector.look()
+    assert gc.get_stats()[2]["collections"] - before == (held < REFERENCES_MAX)
+    assert gc.get_freeze_count() > frozen
+    collector.close()
+    assert len(kept) == held

@@ -6,7 +6,7 @@ vhost, three regular expressions over names, and perhaps some over the routing k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from broker.amqp.errors import ChannelError, ConnectionFault
@@ -171,9 +171,13 @@ class Permissions:
             if user in (None, name) and vhost in (None, where)
         ]
 
-    def to_json(self) -> list[dict[str, str]]:
-        """Return all rights as RabbitMQ's definitions have them."""
-        return self.listing()
+    def writing(self) -> Generator[None, None, list[dict[str, str]]]:
+        """Return all rights as RabbitMQ's definitions have them, in steps of one."""
+        rows: list[dict[str, str]] = []
+        for (name, where), rights in sorted(self._rights.items()):
+            rows.append({"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}})
+            yield
+        return rows
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
         """Restore rights in place of all others, without telling the listeners. Raises: ValueError."""

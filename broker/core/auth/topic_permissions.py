@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from broker.core.auth.users import Users
@@ -83,9 +83,13 @@ class TopicPermissions:
             if user in (None, key[0]) and vhost in (None, key[1])
         ]
 
-    def to_json(self) -> list[dict[str, str]]:
-        """Return all rights in the form of RabbitMQ's definitions."""
-        return self.listing()
+    def writing(self) -> Generator[None, None, list[dict[str, str]]]:
+        """Return all rights in the form of RabbitMQ's definitions, in steps of one."""
+        rows: list[dict[str, str]] = []
+        for key, rights in sorted(self._rights.items()):
+            rows.append(dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True)))
+            yield
+        return rows
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
         """Restore rights in place of all others, without telling the listeners. Raises: ValueError."""

@@ -47,6 +47,17 @@ def test_a_checkpoint_comes_back() -> None:
     assert decode_checkpoint(encode_checkpoint(FULL, synced=False), FOLDER / "checkpoint-1")[1] is False
 
 
+@pytest.mark.parametrize(("queues", "slots"), [(20_000, 0), (20_000, 1), (1, 20_000)])
+def test_a_checkpoint_is_encoded_in_slices(queues: int, slots: int) -> None:
+    """The loop runs on while a thread encodes many queues, or one with many slots: 500 of either at once."""
+    states = [QueueState(number, 9, [SlotState(1, 9) for _ in range(slots)]) for number in range(queues)]
+    rests: list[int] = []
+    checkpoint = Checkpoint(7, False, [], states, queues)
+    block = encode_checkpoint(checkpoint, synced=True, between=lambda: rests.append(1))
+    assert len(rests) >= (queues + queues * slots) // 501
+    assert decode_checkpoint(block, FOLDER / "checkpoint-1")[0].queues == states
+
+
 def test_a_cut_checkpoint_is_none() -> None:
     """A checkpoint that is cut anywhere is refused."""
     block = encode_checkpoint(FULL, synced=True)

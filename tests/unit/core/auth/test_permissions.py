@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from pamqp import commands
@@ -18,6 +18,8 @@ from tests.unit.core.room import Room
 CONFIGURED, ALICE, MALLORY = User("configured", "c"), User("alice"), User("mallory")
 QUEUE = Resource("queue", "/", "q")
 TOPIC = Resource("exchange", "/", "amq.topic")
+
+Rows = list[dict[str, str]]
 
 
 def rights() -> Permissions:
@@ -184,10 +186,10 @@ def test_the_rights_of_a_user_or_a_vhost_that_is_gone_go_too() -> None:
 def test_a_change_that_cannot_be_changes_nothing(change: Callable[[Permissions], None], reason: str) -> None:
     """A refused change changes nothing and gives its reason."""
     permissions = rights()
-    before = permissions.to_json()
+    before = permissions.listing()
     with pytest.raises(ValueError, match=reason):
         change(permissions)
-    assert (permissions.to_json(), permissions.topics.to_json()) == (before, [])
+    assert (permissions.listing(), permissions.topics.listing()) == (before, [])
 
 
 def test_rights_come_back_from_json_as_they_were() -> None:
@@ -195,14 +197,14 @@ def test_rights_come_back_from_json_as_they_were() -> None:
     permissions, again = rights(), rights()
     permissions.set("alice", "v", "", "a", "b")
     permissions.topics.set("alice", "v", "amq.topic", "^{username}", "")
-    again.from_json(permissions.to_json())
-    again.topics.from_json(permissions.topics.to_json())
+    again.from_json(permissions.listing())
+    again.topics.from_json(permissions.topics.listing())
     assert again.listing(vhost="v") == [{"user": "alice", "vhost": "v", "configure": "", "write": "a", "read": "b"}]
     assert again.listing(user="mallory") == []
     assert again.topics.listing(user="alice") == [
         {"user": "alice", "vhost": "v", "exchange": "amq.topic", "write": "^{username}", "read": ""}
     ]
-    assert again.to_json() == permissions.to_json()
+    assert again.listing() == permissions.listing()
 
 
 @pytest.mark.parametrize(
@@ -346,3 +348,23 @@ def test_a_publish_asks_for_the_right_to_write() -> None:
     client.session.permissions = ledger = Ledger()
     assert client.publish("amq.direct", "k") == []
     assert ledger.asked == [("write", "exchange", "amq.direct")]
+
+
+def into(found: list[Rows], writing: Generator[None, None, Rows]) -> Iterator[None]:
+    """Take the steps of some work, and add its result."""
+    found.append((yield from writing))
+
+
+def test_rights_are_written_one_by_one() -> None:
+    """A change writes the rights of 50,000 users, and other clients are served between them."""
+    permissions = rights()
+    for number in range(9):
+        permissions.set("alice", f"v{number}", "", "", ".*")
+        permissions.topics.set("alice", f"v{number}", "x", "a", "b")
+    for writing, listed in (
+        (permissions.writing(), permissions.listing()),
+        (permissions.topics.writing(), permissions.topics.listing()),
+    ):
+        found: list[Rows] = []
+        assert len(list(into(found, writing))) == len(listed) >= 9
+        assert found == [listed]
