@@ -158,8 +158,8 @@ class KeyTrie:
         self.visited += visits
         return found
 
-    def search(self, pattern: Sequence[str]) -> Iterator[str]:
-        """Yield the keys that the words of a pattern match, and an empty string for each node that is none of them.
+    def search(self, pattern: Sequence[str]) -> Iterator[str | None]:
+        """Yield the keys that the words of a pattern match, and None for each node that is none of them.
 
         The trie may change meanwhile: a key that stays is found once, others perhaps. Cost: as `find`.
         """
@@ -169,7 +169,7 @@ class KeyTrie:
         while pending:
             node, depth = pending.pop()
             if isinstance(node, str):
-                yield node if self._rest_matches(pattern, node, depth) > 0 else ""
+                yield node if self._rest_matches(pattern, node, depth) > 0 else None
                 continue
             if depth < stem and pattern[depth] != STAR:
                 child = node.get(pattern[depth])
@@ -183,7 +183,7 @@ class KeyTrie:
                 pending += [(child, depth + 1) for word, child in node.items() if word != END]
             else:
                 pending += [(child, depth) for child in node.values()]
-            yield ""
+            yield None
 
     def _rest_matches(self, pattern: Sequence[str], key: str, start: int) -> int:
         """Return the number of steps of a match from here on, below zero if there is none.

@@ -15,7 +15,20 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.broker_process import BrokerProcess
 from tests.mqtt.conftest import mqtt_port, mqtt_process
-from tests.mqtt.raw_mqtt import CONNACK, DISCONNECT, PUBACK, PUBLISH, SUBACK, RawMqtt, connect, packet, publish, subscribe, text, varint
+from tests.mqtt.raw_mqtt import (
+    CONNACK,
+    DISCONNECT,
+    PUBACK,
+    PUBLISH,
+    SUBACK,
+    RawMqtt,
+    connect,
+    packet,
+    publish,
+    subscribe,
+    text,
+    varint,
+)
 
 RETAIN = 1
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
@@ -42,7 +55,9 @@ def taken(client: RawMqtt, qos: int = 1, version: int = 5) -> tuple[bool, str, b
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_new_subscription_gets_retained_messages(enter: Callable[..., RawMqtt], name: str, version: int, qos: int) -> None:
+def test_a_new_subscription_gets_retained_messages(
+    enter: Callable[..., RawMqtt], name: str, version: int, qos: int
+) -> None:
     """They come marked after the SUBACK, the last of each topic that a wildcard matches; live copies are not marked."""
     extra = None if version == 4 else b""
     writer = enter(f"{name}-w", version)
@@ -132,7 +147,10 @@ def test_properties_and_quality_of_service_are_retained(enter: Callable[..., Raw
     writer.send(publish(f"{name}/0", b"y", 0, properties, RETAIN)).round_trip()
     reader.send(subscribe(1, (f"{name}/1", 1), (f"{name}/0", 1))).expect(SUBACK)
     first, body = reader.read()
-    assert (first, body) == (0x33, text(f"{name}/1") + body[len(text(f"{name}/1")) :][:2] + varint(len(properties)) + properties + b"x")
+    assert (first, body) == (
+        0x33,
+        text(f"{name}/1") + body[len(text(f"{name}/1")) :][:2] + varint(len(properties)) + properties + b"x",
+    )
     first, body = reader.read()
     assert (first, body) == (0x31, text(f"{name}/0") + varint(len(properties)) + properties + b"y")
 
@@ -222,7 +240,12 @@ def test_many_retained_messages_reach_slow_and_fast_clients(tmp_path: Path, name
         with RawMqtt(mqtt_port(process)) as writer:
             writer.enter(f"{name}-w")
             for start in range(0, 5000, 500):
-                writer.send(*[publish(f"{name}/{number % 7}/{number}", b"1", 0, flags=RETAIN) for number in range(start, start + 500)])
+                writer.send(
+                    *[
+                        publish(f"{name}/{number % 7}/{number}", b"1", 0, flags=RETAIN)
+                        for number in range(start, start + 500)
+                    ]
+                )
             writer.round_trip()
             process.terminate()
         process.start()
@@ -258,7 +281,9 @@ def test_paho_gets_what_home_assistant_subscribes_to(port: int, name: str) -> No
     client.loop_start()
     try:
         for number in range(3):
-            client.publish(f"{name}/sensor/{number}/config", json.dumps({"n": number}), 1, retain=True).wait_for_publish(20)
+            client.publish(
+                f"{name}/sensor/{number}/config", json.dumps({"n": number}), 1, retain=True
+            ).wait_for_publish(20)
         for _ in range(2):
             got.clear()
             client.subscribe([(f"{name}/+/{number}/config", 1) for number in range(3)])
@@ -272,6 +297,13 @@ def test_paho_gets_what_home_assistant_subscribes_to(port: int, name: str) -> No
         client.loop_stop()
 
 
+def pika_purge(process: BrokerProcess) -> None:
+    """Purge the queue of retained messages."""
+    connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
+    connection.channel().queue_purge("amq.retained")
+    connection.close()
+
+
 def test_a_purge_deletes_what_is_retained(tmp_path: Path, name: str) -> None:
     """After an operator has purged the queue nothing is sent, and topics can be retained again."""
     process: BrokerProcess = mqtt_process(tmp_path / "folder").start()
@@ -280,7 +312,7 @@ def test_a_purge_deletes_what_is_retained(tmp_path: Path, name: str) -> None:
             client.enter(name)
             retain(client, "a", b"x")
             retain(client, "b", b"x")
-            process.run("purge", "amq.retained", "--yes")
+            pika_purge(process)
             retain(client, "b", b"y")
             client.send(subscribe(1, ("#", 0))).expect(SUBACK)
             assert taken(client, 0) == (True, "b", b"y")

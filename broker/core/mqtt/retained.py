@@ -22,6 +22,7 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
+from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
@@ -69,7 +70,7 @@ class RetainedMessages:
         self._max = most
         self._max_bytes = max_bytes
         self._places: dict[str, Retained] = {}
-        self._trie = KeyTrie(words_of)
+        self._trie = KeyTrie(AMQP.words)
         self._bytes = 0
         self._moments: list[tuple[int, int, str]] = []  # a heap of expiries, message ids and keys
         self._queue: Queue | None = vhost.queues.get(RETAINED_NAME)
@@ -221,9 +222,9 @@ class RetainedMessages:
 
     # -- look-up ------------------------------------------------------------------------------------------------------
 
-    def search(self, binding_key: str) -> Iterator[str]:
-        """Yield the keys that a binding key matches, and empty strings between them: as `KeyTrie.search`."""
-        return self._trie.search(words_of(binding_key))
+    def search(self, binding_key: str) -> Iterator[str | None]:
+        """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
+        return self._trie.search(AMQP.parse(binding_key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message that each key has when it is called, and `done` at the end.
@@ -276,8 +277,3 @@ class RetainedMessages:
             self.read(left, take, done)
         else:
             done()
-
-
-def words_of(key: str) -> list[str]:
-    """Return the words of a key."""
-    return key.split(".")

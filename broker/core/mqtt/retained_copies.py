@@ -15,11 +15,12 @@ from broker.core.vhost import Vhost
 
 __all__ = ["RetainedCopies"]
 
-PORTION: Final = 128  # messages that are copied at once
+PORTION: Final = 64  # messages that are copied at once
 WAITING_MAX: Final = 512  # messages of the session's queue with which the next portion waits
 WAIT_MS: Final = 1000  # at most, until the queue is looked at again
 VISITS_MAX: Final = 4096  # nodes of the index that are looked at for one portion
 VISITS_PER_UNIT: Final = 16  # ... in a unit of the turn's share
+COPY_SHARE: Final = 4  # units that one copy takes
 
 
 class RetainedCopies:
@@ -35,7 +36,7 @@ class RetainedCopies:
     def __init__(self, vhost: Vhost, retained: RetainedMessages) -> None:
         self._vhost = vhost
         self._retained = retained
-        self._searches: deque[tuple[str, Iterator[str]]] = deque()
+        self._searches: deque[tuple[str, Iterator[str | None]]] = deque()
         self._reading = False
         self._closed = False
 
@@ -77,21 +78,21 @@ class RetainedCopies:
             self._reading = True
             self._retained.read(keys, partial(self._copy, queue), self._was_read)
 
-    def _next_keys(self, search: Iterator[str]) -> list[str]:
+    def _next_keys(self, search: Iterator[str | None]) -> list[str]:
         """Return the next keys of the first search, which ends with the last of them."""
         keys: list[str] = []
         visits = 0
         more = False
         for key in search:
             visits += 1
-            if key:
+            if key is not None:
                 keys.append(key)
             if len(keys) >= PORTION or visits >= VISITS_MAX:
                 more = True
                 break
         if not more:
             self._searches.popleft()
-        self._vhost.ports.deadlines.spend(1 + len(keys) + visits // VISITS_PER_UNIT)
+        self._vhost.ports.deadlines.spend(1 + COPY_SHARE * len(keys) + visits // VISITS_PER_UNIT)
         return keys
 
     def _copy(self, queue: Queue, message: Message) -> None:
