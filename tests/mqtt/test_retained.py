@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ from tests.mqtt.raw_mqtt import (
 
 RETAIN = 1
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
+
+
+@contextmanager
+def amqp_channel(process: BrokerProcess) -> Iterator[Any]:
+    """Provide a channel of pika."""
+    connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()
 
 
 def retain(client: RawMqtt, topic: str, body: bytes, properties: bytes | None = b"") -> None:
@@ -191,6 +202,8 @@ def test_retained_messages_survive(tmp_path: Path, name: str, stop: str) -> None
                 reader.send(subscribe(1, (f"{name}/+", 1))).expect(SUBACK)
                 got = [taken(reader) for _ in range(200)]
                 assert reader.silent()
+                with amqp_channel(process) as channel:
+                    assert retained_count(channel) == 200
                 topics = {topic: body for _, topic, body in got}
                 expected = {number: b"new%d" % number if number < 200 else b"old" for number in range(100, 300)}
                 assert topics == {f"{name}/{number}": body for number, body in expected.items()}
@@ -233,9 +246,11 @@ def test_what_is_retained_is_bounded(tmp_path: Path, name: str) -> None:
         process.kill()
 
 
-def test_many_retained_messages_reach_slow_and_fast_clients(tmp_path: Path, name: str) -> None:
-    """5,000 of them arrive once each, paged out or not; a live message overtakes none of its topic's."""
-    process = mqtt_process(tmp_path / "folder").start()
+@pytest.mark.parametrize("resident_mib", [1, 64])
+def test_many_retained_messages_arrive_in_portions(tmp_path: Path, name: str, resident_mib: int) -> None:
+    """5,000 of them arrive once each, paged out or not, and none after a newer message of its topic."""
+    memory = {"SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(resident_mib << 20)}
+    process = mqtt_process(tmp_path / "folder", **memory).start()
     try:
         with RawMqtt(mqtt_port(process)) as writer:
             writer.enter(f"{name}-w")
@@ -297,13 +312,6 @@ def test_paho_gets_what_home_assistant_subscribes_to(port: int, name: str) -> No
         client.loop_stop()
 
 
-def pika_purge(process: BrokerProcess) -> None:
-    """Purge the queue of retained messages."""
-    connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
-    connection.channel().queue_purge("amq.retained")
-    connection.close()
-
-
 def test_a_purge_deletes_what_is_retained(tmp_path: Path, name: str) -> None:
     """After an operator has purged the queue nothing is sent, and topics can be retained again."""
     process: BrokerProcess = mqtt_process(tmp_path / "folder").start()
@@ -312,7 +320,10 @@ def test_a_purge_deletes_what_is_retained(tmp_path: Path, name: str) -> None:
             client.enter(name)
             retain(client, "a", b"x")
             retain(client, "b", b"x")
-            pika_purge(process)
+            with amqp_channel(process) as channel:
+                channel.queue_purge("amq.retained")
+                with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="retained messages of MQTT"):
+                    channel.basic_get("amq.retained")
             retain(client, "b", b"y")
             client.send(subscribe(1, ("#", 0))).expect(SUBACK)
             assert taken(client, 0) == (True, "b", b"y")
