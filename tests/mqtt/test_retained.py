@@ -171,8 +171,8 @@ def test_a_will_is_retained(port: int, enter: Callable[..., RawMqtt], name: str)
     reader = enter(f"{name}-r")
     reader.send(subscribe(1, (name, 1))).expect(SUBACK)
     with RawMqtt(port) as client:
-        will = {"will": b"\0" + text(name) + text(b"lost"), "will_flags": 0x2C}
-        client.send(connect(f"{name}-w", **will)).expect(CONNACK)
+        will = b"\0" + text(name) + text(b"lost")
+        client.send(connect(f"{name}-w", will=will, will_flags=0x2C)).expect(CONNACK)
     assert taken(reader) == (False, name, b"lost")
     later = enter(f"{name}-l")
     later.send(subscribe(1, (name, 1))).expect(SUBACK)
@@ -291,7 +291,9 @@ def test_paho_gets_what_home_assistant_subscribes_to(port: int, name: str) -> No
     got: list[tuple[str, bytes, bool]] = []
     client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
     client.username_pw_set("guest", "guest")
-    client.on_message = lambda _client, _data, message: got.append((message.topic, message.payload, message.retain))
+    client.on_message = lambda _client, _data, message: got.append(
+        (message.topic, bytes(message.payload), message.retain)
+    )
     client.connect("127.0.0.1", port)
     client.loop_start()
     try:
