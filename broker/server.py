@@ -96,7 +96,7 @@ class BrokerServer:
         self._definitions = definitions = Definitions(shared, data, clients)
         self.overlay = overlay = Overlay(shared, data)
         self.zmq = zmq = Zmq(shared, data, clients, overlay)
-        self.mqtt = mqtt = Mqtt(shared, ports, clients)
+        self.mqtt = mqtt = Mqtt(shared, ports, data, clients)
         self.entrance = entrance = Entrance(
             shared,
             ports,

@@ -425,7 +425,20 @@ class FrameCutter:
             run.renew(start, buffer[at + HEAD_BYTES : end], header, buffer[body:last])
         payloads, headers, bodies = run.payloads, run.headers, run.bodies
         at = last + 1
+        repeats = at < enough
+        first = buffer[start:body] if repeats else b""  # the frames of the first publish up to its body
+        first_bytes, payload = body - start, payloads[0]
         while at < enough and at + MIN_CONTENT_BYTES < length and len(bodies) < RUN_MAX:
+            if repeats:  # one comparison, as long as each publish has the same octets in front of its body
+                body = at + first_bytes
+                last = body + body_bytes
+                if last < length and buffer[last] == FRAME_END and buffer[at:body] == first:
+                    payloads.append(payload)
+                    headers.append(header)
+                    bodies.append(buffer[body:last])
+                    at = last + 1
+                    continue
+                repeats = False
             if buffer[at : at + METHOD_FRONT_BYTES] != front:  # startswith() costs mypyc five times as much
                 break
             size = buffer[at + 5] << 8 | buffer[at + 6]

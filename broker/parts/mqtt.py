@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.parts.clients import Clients
+from broker.parts.data import Data
 from broker.parts.part import Part, Shared
 from broker.parts.ports import Ports
 
 if TYPE_CHECKING:
-    from broker.core.mqtt.connection import MqttConnection
+    from broker.core.mqtt.connection import MqttConnection, MqttContext
     from broker.net.transport import Transport
 
 __all__ = ["Mqtt"]
+
+LOOK_S: Final = 1.0
 
 
 class Mqtt(Part):
     """Accepts MQTT clients; the AMQP listener holds and closes them."""
 
-    def __init__(self, shared: Shared, ports: Ports, clients: Clients) -> None:
+    def __init__(self, shared: Shared, ports: Ports, data: Data, clients: Clients) -> None:
         self._shared = shared
         self._ports = ports
+        self._data = data
         self._clients = clients
 
     @property
@@ -35,7 +41,7 @@ class Mqtt(Part):
         return self._clients.listener.other_ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
-        """Accept clients."""
+        """Accept clients, once the retained messages have been read. Raises: StoreFailed, CorruptRecord."""
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
@@ -48,7 +54,10 @@ class Mqtt(Part):
             packet_max_bytes=settings.mqtt.packet_max_bytes,
             prefetch=settings.mqtt.prefetch,
             session_expiry_max_s=settings.mqtt.session_expiry_max_s,
+            retained_max=settings.mqtt.retained_max,
+            retained_max_bytes=settings.mqtt.retained_max_bytes,
         )
+        await self._load_retained(context)
         listener = self._clients.listener
 
         def machine(transport: Transport) -> MqttConnection:
@@ -58,3 +67,14 @@ class Mqtt(Part):
 
         bound = self._ports.bound
         await listener.serve("mqtt", bound.mqtt, bound.mqtt_tls, machine)
+
+    async def _load_retained(self, context: MqttContext) -> None:
+        """Make the index of the retained messages of each vhost. Raises: StoreFailed, CorruptRecord."""
+        engines = self._data.vhosts.engines
+        for name, engine in list(engines.items()):
+            loaded = asyncio.Event()
+            context.load_retained(engine.vhost, loaded.set)
+            while not loaded.is_set() and engines.get(name) is engine:
+                engine.committer.check()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(loaded.wait(), LOOK_S)

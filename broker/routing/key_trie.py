@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from broker.routing.pattern import HASH, STAR
@@ -157,6 +157,33 @@ class KeyTrie:
                 pending += [(child, depth) for child in node.values()]
         self.visited += visits
         return found
+
+    def search(self, pattern: Sequence[str]) -> Iterator[str | None]:
+        """Yield the keys that the words of a pattern match, and None for each node that is none of them.
+
+        The trie may change meanwhile: a key that stays is found once, others perhaps. Cost: as `find`.
+        """
+        length = len(pattern)
+        stem = pattern.index(HASH) if HASH in pattern else length
+        pending: list[tuple[Node | str, int]] = [(self._root, 0)]
+        while pending:
+            node, depth = pending.pop()
+            if isinstance(node, str):
+                yield node if self._rest_matches(pattern, node, depth) > 0 else None
+                continue
+            if depth < stem and pattern[depth] != STAR:
+                child = node.get(pattern[depth])
+                if child is not None:
+                    pending.append((child, depth + 1))
+            elif depth == length:
+                end = node.get(END)
+                if end is not None:
+                    pending.append((end, depth))
+            elif depth < stem:
+                pending += [(child, depth + 1) for word, child in node.items() if word != END]
+            else:
+                pending += [(child, depth) for child in node.values()]
+            yield None
 
     def _rest_matches(self, pattern: Sequence[str], key: str, start: int) -> int:
         """Return the number of steps of a match from here on, below zero if there is none.

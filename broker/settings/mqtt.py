@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from broker.settings.fields import KiB, MiB, Seconds, SettingsSection, Size, number
+from broker.settings.fields import GiB, KiB, MiB, Seconds, SettingsSection, Size, number
 
 __all__ = ["Mqtt"]
 
@@ -41,6 +41,23 @@ class Mqtt(SettingsSection):
         "bytes",
         "The largest packet of a client that has logged in; before that it is 4 KiB.",
         "RabbitMQ mqtt.max_packet_size_authenticated",
+    )
+
+    retained_max: int = number(
+        100_000,
+        0,
+        10_000_000,
+        "messages",
+        "How many messages a vhost retains. A client that retains one more is disconnected.",
+        "RabbitMQ, rabbit_mqtt_retained_msg_store",
+    )
+    retained_max_bytes: Size = number(
+        1 * GiB,
+        0,
+        1024 * GiB,
+        "bytes",
+        "The size of all messages that a vhost retains.",
+        "RabbitMQ, rabbit_mqtt_retained_msg_store",
     )
 
     def ports(self, *, tls: bool, plain: bool) -> dict[str, int]:

@@ -147,12 +147,13 @@ class MessageLog:
         Cost: an addition and a list append for each piece, no copy; it runs for every persistent message.
         """
         position = self.position
-        after = position + len(record) + len(rest)
+        rest_bytes = len(rest)
+        after = position + len(record) + rest_bytes
         if after >= self._fence:
             return self._append_at_border(record, rest)
         pieces = self._pieces
         pieces.append(record)
-        if rest:
+        if rest_bytes:
             pieces.append(rest)
         self.position = after
         return position

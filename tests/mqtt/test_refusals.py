@@ -14,11 +14,11 @@ from tests.broker_process import PACKAGE, BrokerProcess
 from tests.mqtt.raw_mqtt import CONNACK, DISCONNECT, PUBACK, SUBACK, RawMqtt, connect, packet, publish, subscribe, text
 
 NAMED = connect("client")
-OFFERS = {b"\x24\x01": "maximum QoS 1", b"\x25\x00": "no retain", b"\x29\x00": "no ids", b"\x2a\x00": "no sharing"}
+OFFERS = {b"\x24\x01": "maximum QoS 1", b"\x29\x00": "no ids", b"\x2a\x00": "no sharing"}
 
 
 def test_connack_announces_what_is_not_supported(port: int, name: str) -> None:
-    """CONNACK of MQTT 5 has maximum QoS 1, and 0 for retained messages, identifiers and shared subscriptions."""
+    """CONNACK of MQTT 5 has maximum QoS 1, and 0 for identifiers and shared subscriptions."""
     with RawMqtt(port) as client:
         body = client.enter(name)
     assert [offer for offer in OFFERS if offer not in body] == []
@@ -35,7 +35,6 @@ BEFORE_LOGIN: dict[str, tuple[bytes, int | None]] = {
     "no such vhost": (connect("a", user="missing:guest"), 0x87),
     "no such vhost in 3.1.1": (connect("a", 4, user="missing:guest"), 0x05),
     "enhanced authentication": (connect("a", properties=b"\x15" + text("SCRAM")), 0x8C),
-    "a retained will": (connect("a", will=b"\0" + text("w") + text("x"), will_flags=0x24), 0x9A),
     "a will at QoS 2": (connect("a", will=b"\0" + text("w") + text("x"), will_flags=0x14), 0x9B),
     "a will with a wildcard": (connect("a", will=b"\0" + text("w/#") + text("x"), will_flags=0x04), 0x90),
     "an empty client id that lasts": (connect("", 4, clean=False), 0x02),
@@ -80,7 +79,7 @@ def first_or_end(client: RawMqtt) -> None:
 
 AFTER_LOGIN: dict[str, tuple[bytes, int]] = {
     "a second CONNECT": (NAMED, 0x82),
-    "a retained publish": (publish("a", b"x", flags=1), 0x9A),
+    "a retained topic with $": (publish("$SYS/x", b"x", flags=1), 0x90),
     "a publish at QoS 2": (packet(0x34, text("a"), b"\0\1\0"), 0x9B),
     "QoS 3": (packet(0x36, text("a"), b"\0\1\0"), 0x81),
     "a topic alias": (publish("a", b"x", properties=b"\x23\0\1"), 0x94),
@@ -126,7 +125,9 @@ def test_a_client_is_disconnected(
     assert len(events(shared_mqtt)) == before + 1, "one log event"
 
 
-@pytest.mark.parametrize("case", ["a retained publish", "a publish at QoS 2", "an empty topic", "a second CONNECT"])
+@pytest.mark.parametrize(
+    "case", ["a retained topic with $", "a publish at QoS 2", "an empty topic", "a second CONNECT"]
+)
 def test_3_1_1_is_disconnected_without_a_word(enter: Callable[..., RawMqtt], name: str, case: str) -> None:
     """MQTT 3.1.1 has no DISCONNECT of a broker: it only closes."""
     client = enter(name, 4)

@@ -162,7 +162,7 @@ def test_properties_pass_through_unchanged(enter: Callable[..., RawMqtt], name: 
 def test_keys_that_are_no_topics_are_passed_over(enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
     """A key with a wildcard of MQTT, or one that begins with $, reaches no subscriber, and the next message does."""
     client = enter(name)
-    client.send(subscribe(1, ("#", 1))).expect(SUBACK)
+    client.send(subscribe(1, ("#", 0x21))).expect(SUBACK)  # no retained messages
     persistent = pika.BasicProperties(delivery_mode=2)
     for key in [f"{name}.+", f"$SYS.{name}", f"{name}.#", ""] * 5 + [f"{name}.good"]:  # more than the window
         channel.basic_publish("amq.topic", key, key.encode(), persistent)

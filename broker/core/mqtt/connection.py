@@ -24,6 +24,7 @@ from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -51,7 +52,6 @@ from broker.mqtt.properties import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
-    RETAIN_AVAILABLE,
     SESSION_EXPIRY_S,
     SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
@@ -67,16 +67,18 @@ from broker.mqtt.reason_codes import (
     NO_SUBSCRIPTION,
     PROTOCOL_ERROR,
     QOS_UNSUPPORTED,
-    RETAIN_UNSUPPORTED,
+    SERVER_UNAVAILABLE,
     SUCCESS,
 )
-from broker.mqtt.topics import binding_key
+from broker.mqtt.topics import binding_key, routing_key
 from broker.mqtt.wire import VARINT_MAX
 
 __all__ = ["MqttConnection", "MqttContext"]
 
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
+ALWAYS: Final = 0  # retain handling: send retained messages at each SUBSCRIBE of a filter
+IF_NEW: Final = 1
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
@@ -84,12 +86,22 @@ class MqttContext:
     """What all MQTT connections of a broker share.
 
     Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
+        `retained_max` is how many messages a vhost retains.
     """
 
-    __slots__ = ("clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch", "session_expiry_max_s")
+    __slots__ = ("_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost", "mapping",
+                 "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
 
     def __init__(
-        self, levels_max: int, *, default_vhost: str, packet_max_bytes: int, prefetch: int, session_expiry_max_s: int
+        self,
+        levels_max: int,
+        *,
+        default_vhost: str,
+        packet_max_bytes: int,
+        prefetch: int,
+        session_expiry_max_s: int,
+        retained_max: int,
+        retained_max_bytes: int,
     ) -> None:
         self.clients = MqttClients()
         self.mapping = MessageMapping(levels_max)
@@ -97,6 +109,22 @@ class MqttContext:
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch
         self.session_expiry_max_s = session_expiry_max_s
+        self._retained: dict[str, RetainedMessages] = {}
+        self._retained_max = retained_max
+        self._retained_max_bytes = retained_max_bytes
+
+    def load_retained(self, vhost: Vhost, done: Callable[[], None]) -> None:
+        """Make the index of a vhost's retained messages, and call `done` then."""
+        retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
+        retained.load(done)
+
+    def retained_of(self, vhost: Vhost) -> RetainedMessages:
+        """Return the retained messages of a vhost; those of one that was opened later may be loading."""
+        found = self._retained.get(vhost.name)
+        if found is None or found.vhost is not vhost:
+            self.load_retained(vhost, nothing)
+            found = self._retained[vhost.name]
+        return found
 
 
 class MqttConnection(Connection):
@@ -107,7 +135,18 @@ class MqttConnection(Connection):
     Invariant: feed() raises no protocol error.
     """
 
-    __slots__ = ("_client_id", "_codes", "_connect", "_context", "_reason", "_steps", "_talk", "_vhost", "_will")
+    __slots__ = (
+        "_client_id",
+        "_codes",
+        "_connect",
+        "_context",
+        "_reason",
+        "_steps",
+        "_talk",
+        "_vhost",
+        "_wanted",
+        "_will",
+    )
 
     def __init__(
         self,
@@ -130,6 +169,7 @@ class MqttConnection(Connection):
         self._vhost: Vhost | None = None
         self._will: Will | None = None
         self._codes: list[int] = []  # of the SUBSCRIBE or UNSUBSCRIBE that is carried out
+        self._wanted: list[tuple[str, str]] = []  # queues and binding keys of which it is to get retained messages
         self._reason = ""
 
     @property
@@ -252,8 +292,6 @@ class MqttConnection(Connection):
         """Check a will, so that it can be published at the end. Raises: PacketError."""
         if will.qos > 1:
             raise PacketError(QOS_UNSUPPORTED, "a will at QoS 2 is not supported")
-        if will.retain:
-            raise PacketError(RETAIN_UNSUPPORTED, "retained messages are not supported")
         if will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s:
             raise PacketError(IMPLEMENTATION_ERROR, "a delayed will of a session that lasts is not supported")
         mapping = self._context.mapping
@@ -288,6 +326,8 @@ class MqttConnection(Connection):
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
+        if not context.retained_of(vhost).loaded:
+            raise PacketFault(SERVER_UNAVAILABLE, "the retained messages of the vhost are being read")
         context.clients.enter(vhost.name, self._client_id, self)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
@@ -318,7 +358,6 @@ class MqttConnection(Connection):
             if session.expiry_s != connect.session_expiry_s:
                 properties[SESSION_EXPIRY_S] = session.expiry_s
             properties[MAXIMUM_QOS] = 1
-            properties[RETAIN_AVAILABLE] = 0
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
@@ -335,8 +374,6 @@ class MqttConnection(Connection):
 
     def _publish(self, run: PublishRun) -> None:
         """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
-        if run.retain:
-            raise PacketError(RETAIN_UNSUPPORTED, "retained messages are not supported")
         mapping = self._context.mapping
         properties = mapping.properties(run.properties, run.qos)
         payloads: list[bytes] = []
@@ -355,6 +392,11 @@ class MqttConnection(Connection):
             self._steps.appendleft(partial(throw, fault))
         if payloads:
             headers = [mapping.header(properties, len(body)) for body in bodies]
+            if run.retain:
+                for place in range(len(payloads) - 1, -1, -1):
+                    one = run.topics[place], payloads[place], headers[place], bodies[place]
+                    self._steps.appendleft(partial(self._retain, *one, packet_ids[place], run.qos))
+                return
             self._mqtt.confirms.expect(packet_ids, run.qos)
             self._pass_on(payloads, headers, bodies)
 
@@ -364,6 +406,28 @@ class MqttConnection(Connection):
         taken = self.channels[CHANNEL].accept_run(AmqpRun(0, payloads, headers, bodies, largest_bytes))
         if taken < len(payloads):
             self._steps.appendleft(partial(self._pass_on, payloads[taken:], headers[taken:], bodies[taken:]))
+
+    def _retain(self, topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int) -> None:
+        """Publish a message that is retained. Raises: PacketError 0x97 when that is over a limit."""
+        key = routing_key(topic, self._context.mapping.levels_max)
+        self._retained.check_room(key, len(header), len(body))
+        self._mqtt.confirms.expect([packet_id], qos)
+        self._pass_on_retained(key, payload, header, body)
+
+    def _pass_on_retained(self, key: str, payload: bytes, header: bytes, body: bytes) -> None:
+        """Publish a message and retain it, which its PUBACK waits for; one that has to wait is the next step."""
+        if not self.channels[CHANNEL].accept_run(AmqpRun(0, [payload], [header], [body], len(body))):
+            self._steps.appendleft(partial(self._pass_on_retained, key, payload, header, body))
+            return
+        self._retained.keep(key, header, body)
+        session = self._mqtt
+        if session.vhost.store.needs_sync:
+            session.confirms.wait_for_disk()
+
+    @property
+    def _retained(self) -> RetainedMessages:
+        assert self._vhost is not None
+        return self._context.retained_of(self._vhost)
 
     def _publish_will(self) -> None:
         """Publish the will, if there is one. The client is gone: what goes wrong is logged."""
@@ -376,7 +440,13 @@ class MqttConnection(Connection):
         run = AmqpRun(0, [mapping.payload(will.topic)], [header], [will.body], len(will.body))
         try:
             self._mqtt.confirms.expect([0], 0)
-            self.channels[CHANNEL].accept_run(run)
+            if self.channels[CHANNEL].accept_run(run) and will.retain:
+                key = routing_key(will.topic, mapping.levels_max)
+                self._retained.check_room(key, len(header), len(will.body))
+                self._retained.keep(key, header, will.body)
+        except PacketError as error:
+            if self._on_error is not None:
+                self._on_error(self, CHANNEL, PacketFault(error.reason_code, error.text))
         except ProtocolError as error:
             if self._on_error is not None:
                 self._on_error(self, CHANNEL, error)
@@ -397,8 +467,10 @@ class MqttConnection(Connection):
                 raise PacketError(IMPLEMENTATION_ERROR, "no local is not supported")
             key = binding_key(subscription.topic_filter, self._context.mapping.levels_max)
             qos = min(subscription.qos, 1)
-            self._mqtt.subscribe(key, qos)
+            is_new = self._mqtt.subscribe(key, qos)
             self._codes.append(qos)
+            if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
+                self._wanted.append((self._mqtt.queue_name(qos), key))
         except PacketError as error:
             self._refuse_one(error.reason_code, error.text)
         except ChannelError as error:
@@ -407,6 +479,9 @@ class MqttConnection(Connection):
     def _answer_subscribe(self, packet_id: int) -> None:
         reason = self._reason if self._talk.reasons else ""
         self._answer(encode_suback(self._talk.version, packet_id, self._codes, reason))
+        if self._wanted:
+            self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, self._retained, self._wanted))
+            self._wanted = []
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""
@@ -495,3 +570,7 @@ class MqttConnection(Connection):
 def throw(error: PacketError) -> None:
     """Raise an error. Raises: PacketError."""
     raise error
+
+
+def nothing() -> None:
+    """Do nothing."""

@@ -10,6 +10,7 @@ from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.queue.consumer import LAST_OCTETS_AGAIN, ChannelConsumers, Consumer
+from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.mqtt.packets import V5
 from broker.mqtt.properties import MESSAGE_EXPIRY_S
@@ -41,10 +42,11 @@ class MqttConsumer(Consumer):
     """Takes the messages of a session's queue. Its acks are PUBACK packets; without acks it delivers at QoS 0.
 
     A message is delivered at the lower of its own QoS and its queue's: 1 if it is persistent. One whose key is no topic
-    that a subscription may match, and one that is larger than the client takes, is passed over.
+    that a subscription may match, and one that is larger than the client takes, is passed over. A copy of a retained
+    message has RETAIN set.
     """
 
-    __slots__ = ("_bare", "_envelope", "_form", "_header", "_properties", "_topic")
+    __slots__ = ("_bare", "_envelope", "_form", "_header", "_properties", "_retained", "_topic")
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class MqttConsumer(Consumer):
         self._form = form
         self._envelope: Envelope | None = None
         self._topic = b""
+        self._retained = 0  # the flag RETAIN
         self._header = b""
         self._bare = self._properties = b""
 
@@ -70,6 +73,7 @@ class MqttConsumer(Consumer):
         if message.envelope is not self._envelope:
             self._envelope = message.envelope
             self._topic = form.mapping.topic(message.envelope.key)
+            self._retained = 1 if message.envelope.exchange == RETAINED_NAME else 0
         topic = self._topic
         properties = b""
         if form.version == V5:
@@ -89,12 +93,12 @@ class MqttConsumer(Consumer):
             return 0
         if at_1:
             packet_id = form.packet_ids.give(tag)
-            first = PUBLISH_AGAIN if octets is LAST_OCTETS_AGAIN else PUBLISH_AT_1
+            first = (PUBLISH_AGAIN if octets is LAST_OCTETS_AGAIN else PUBLISH_AT_1) | self._retained
             front = b"".join((bytes((first,)), varint(size), topic, packet_id.to_bytes(2, "big"), properties))
         else:
             if not self.no_ack:
                 form.packet_ids.pass_over(tag)
-            front = b"".join((bytes((PUBLISH,)), varint(size), topic, properties))
+            front = b"".join((bytes((PUBLISH | self._retained,)), varint(size), topic, properties))
         connection = self.connection
         connection.out.append(front)
         large_bytes = 0

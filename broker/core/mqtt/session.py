@@ -92,8 +92,11 @@ class MqttSession(SessionOfChannel):
         if name in self.vhost.queues:
             self.delete_queue(DeleteAny(queue=name))
 
-    def subscribe(self, key: str, qos: int) -> None:
-        """Bind the queue for a QoS, which is made by the first subscription. Raises: ChannelError."""
+    def subscribe(self, key: str, qos: int) -> bool:
+        """Bind the queue for a QoS, which is made by the first subscription, and return whether the filter is new.
+
+        Raises: ChannelError.
+        """
         name = self.queue_name(qos)
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
@@ -101,10 +104,11 @@ class MqttSession(SessionOfChannel):
             if lasts:
                 arguments[EXPIRES] = self.expiry_s * 1000
             self.declare_queue(DeclareAny(queue=name, durable=lasts, exclusive=not lasts, arguments=arguments))
+        is_new = not self._is_bound(name, key)
         self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key))
         if name not in self.basic.consumers:
             self._consume(qos)
-        self._unbind(1 - qos, key)
+        return not self._unbind(1 - qos, key) and is_new
 
     def unsubscribe(self, key: str) -> bool:
         """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
@@ -112,12 +116,15 @@ class MqttSession(SessionOfChannel):
 
     def _unbind(self, qos: int, key: str) -> bool:
         name = self.queue_name(qos)
-        queue = self.vhost.queues.get(name)
-        exchange = self.vhost.exchanges.get(EXCHANGE)
-        if queue is None or exchange is None or not exchange.is_bound(queue, key, {}):
+        if not self._is_bound(name, key):
             return False
         self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key))
         return True
+
+    def _is_bound(self, name: str, key: str) -> bool:
+        queue = self.vhost.queues.get(name)
+        exchange = self.vhost.exchanges.get(EXCHANGE)
+        return queue is not None and exchange is not None and exchange.is_bound(queue, key, {})
 
     def _consume(self, qos: int) -> None:
         name = self.queue_name(qos)

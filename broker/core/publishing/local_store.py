@@ -100,8 +100,9 @@ class LocalStore(MessageStore):
         octets = number + last.octets if number else last.octets
         message_id = last.manager.next_id
         charge_bytes = 0
+        several = len(recorded) > 1
         for offset, message in enumerate(group):
-            if len(recorded) > 1:
+            if several:
                 octets = number + _targets_before(recorded, offset) + last.octets
             recorder.record(message, flags, message.envelope.route, octets, message_id)
             charge_bytes += message.charge

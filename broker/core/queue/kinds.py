@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
-from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
+from broker.core.queue.memory_queue import RETAINED_NAME, HistoryQueue, RetainedQueue, SeenQueue
 from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
@@ -28,6 +28,8 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return HistoryQueue
     if name.startswith(SEEN_PREFIX):
         return SeenQueue
+    if name == RETAINED_NAME:
+        return RetainedQueue
     if is_tap_name(name):
         return TapQueue
     if is_overlay_name(name):

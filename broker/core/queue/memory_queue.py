@@ -1,9 +1,12 @@
 """The memories of exchanges: queues of the broker's own in which an exchange keeps what it has seen.
 
-They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first.
+They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first. That of
+MQTT's retained messages is bounded by whoever fills it.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
 from broker.amqp.header_writer import encode_header
@@ -13,7 +16,9 @@ from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue
 from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
 
-__all__ = ["HistoryQueue", "SeenQueue"]
+__all__ = ["RETAINED_NAME", "HistoryQueue", "RetainedQueue", "SeenQueue"]
+
+RETAINED_NAME: Final = "amq.retained"
 
 
 class HistoryQueue(Queue):
@@ -24,6 +29,21 @@ class HistoryQueue(Queue):
     kept = True
     is_tap = True
     holds = "the history of an exchange"
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return None."""
+        return None
+
+
+class RetainedQueue(Queue):
+    """The last retained message of each topic. Whoever fills it knows when one expires or is replaced."""
+
+    __slots__ = ()
+
+    kept = True
+    is_tap = True
+    persists_all = True
+    holds = "the retained messages of MQTT"
 
     def expires_ms(self, message: Message) -> int | None:
         """Return None."""

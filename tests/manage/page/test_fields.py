@@ -62,6 +62,7 @@ async def test_the_page_reads_what_the_answers_have(tab: Tab, shown: BrokerServe
         facts = " ".join((await tab.text("[role=tabpanel]")).split())
         assert "Policy f Operator policy f.top" in facts and "Persistent messages 2" in facts
         assert "Messages in memory 2" in facts and "max-length 9" in facts
+        await tab.show()  # away from the queue, which the page would ask for again
         await dead.delete(if_empty=False)
         await work.delete(if_unused=False, if_empty=False)
     for path in ("policies/%2F/f", "operator-policies/%2F/f.top", "slotmq/pipeline/taps/%2F/f?drop=true"):

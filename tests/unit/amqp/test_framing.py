@@ -195,6 +195,36 @@ def test_a_run_ends_where_something_else_begins() -> None:
     assert [len(run.bodies) for run in runs_of(cutter) if isinstance(run, PublishRun)] == [RUN_MAX, 1]
 
 
+def test_publishes_that_differ_in_the_body_alone_share_their_method() -> None:
+    """Method and content header of a publish that repeats those of the first are not copied again."""
+    cutter = FrameCutter(4096)
+    cutter.feed(publish(1, b"a") + publish(1, b"b") + publish(1, b"c"))
+    (run,) = runs_of(cutter)
+    assert isinstance(run, PublishRun)
+    assert (run.payloads, run.headers, run.bodies) == ([PUBLISH] * 3, [header_of(1)] * 3, [b"a", b"b", b"c"])
+    assert [payload is run.payloads[0] for payload in run.payloads] == [True] * 3
+
+
+@pytest.mark.parametrize("at", range(len(publish(1, b"body"))))
+def test_a_publish_that_differs_in_one_octet_is_cut_as_by_itself(at: int) -> None:
+    """Whichever octet of a publish differs from those of the publishes before it, its frames and error stay."""
+    same = publish(1, b"body")
+    other = same[:at] + bytes((same[at] ^ 1,)) + same[at + 1 :]
+    for before in range(3):
+        assert outcome(same * before + other + same) == [*outcome(same) * before, *outcome(other + same)]
+
+
+def outcome(octets: bytes) -> list[object]:
+    """Return the frames in octets, and the error that ends them."""
+    cutter, found = FrameCutter(4096), list[object]()
+    frames = list[tuple[int, int, bytes]]()
+    try:
+        cut(cutter, octets, frames)
+    except ConnectionFault as error:
+        found.append(error.args)
+    return [*frames, *found]
+
+
 def test_what_is_no_publish_is_judged_by_itself() -> None:
     """A method with content that is not a publish is given back and then cut as plain frames."""
     consume = b"\x00\x3c\x00\x14" + PUBLISH[4:]

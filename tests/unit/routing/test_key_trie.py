@@ -87,6 +87,34 @@ def test_the_shape_is_that_of_the_keys() -> None:
     assert find(trie, "#") == []
 
 
+def test_a_search_in_steps_finds_what_stays() -> None:
+    """It finds what `find` does; while keys come and go, each that stays is found, and none twice."""
+    rng = random.Random(7)
+    keys = list({".".join(rng.choices(["a", "b", "c", ""], k=rng.randrange(1, 6))) for _ in range(400)})
+    for pattern in ("#", "a.#", "*.b", "*.*.#", "a.b.c", "none.#", "*"):
+        words = AMQP.parse(pattern).words
+        assert sorted(key for key in trie_of(keys).search(words) if key is not None) == sorted(
+            find(trie_of(keys), pattern) or ()
+        )
+        for _ in range(20):
+            trie = trie_of(keys)
+            present, touched, found = set(keys), set[str](), list[str]()
+            for key in trie.search(words):
+                if key is not None:
+                    found.append(key)
+                one = rng.choice(keys)
+                touched.add(one)
+                if one in present:
+                    trie.remove(one)
+                    present.remove(one)
+                else:
+                    trie.add(one)
+                    present.add(one)
+            untouched = set(find(trie_of(keys), pattern) or ()) - touched
+            assert untouched <= set(found)
+            assert [key for key in found if key in untouched and found.count(key) > 1] == []
+
+
 @pytest.mark.parametrize("absent", ["", "a", "a.b", "a.b.c.d", "a.c", "a.b.x", "x"])
 def test_only_what_is_there_is_removed(absent: str) -> None:
     """Removing a key that only shares a path with others, or is a prefix of one, changes nothing."""

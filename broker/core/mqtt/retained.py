@@ -1,0 +1,279 @@
+"""The retained messages of a vhost: the last of each topic, in a queue of the broker's own, and an index over it.
+
+A new message is recorded in one transaction with the settlement of the one that it replaces. The index is made of the
+queue at the start.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from broker.amqp.content_header import facts_of
+from broker.core.message.message import Envelope, Message
+from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.publishing.posting import charge_bytes
+from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
+from broker.event_log import get_logger
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import QUOTA_EXCEEDED
+from broker.routing.dialect import AMQP
+from broker.routing.key_trie import KeyTrie
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
+
+__all__ = ["RetainedMessages"]
+
+_log = get_logger()
+
+NEVER: Final = 0
+MOMENTS_MIN: Final = 64  # moments that are kept whatever became of their messages
+
+
+class Retained:
+    """The place of one retained message. Units: `expires_ms` is 0 for one that stays."""
+
+    __slots__ = ("expires_ms", "message_id", "size_bytes", "slot")
+
+    def __init__(self, slot: Slot, message_id: int, size_bytes: int, expires_ms: int) -> None:
+        self.slot = slot
+        self.message_id = message_id
+        self.size_bytes = size_bytes
+        self.expires_ms = expires_ms
+
+    @property
+    def index(self) -> int:
+        """Its index in the slot."""
+        return self.message_id - self.slot.first
+
+    @property
+    def gone(self) -> bool:
+        """Whether an operator has purged it."""
+        return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
+
+
+class RetainedMessages:
+    """Keeps the retained messages of one vhost.
+
+    Invariant: the queue has one message of each key in `_places`, and no other once all are `loaded`.
+    """
+
+    __slots__ = ("_bytes", "_max", "_max_bytes", "_moments", "_places", "_queue", "_trie", "loaded", "vhost")
+
+    def __init__(self, vhost: Vhost, most: int, max_bytes: int) -> None:
+        self.vhost = vhost
+        self._max = most
+        self._max_bytes = max_bytes
+        self._places: dict[str, Retained] = {}
+        self._trie = KeyTrie(AMQP.words)
+        self._bytes = 0
+        self._moments: list[tuple[int, int, str]] = []  # a heap of expiries, message ids and keys
+        self._queue: Queue | None = vhost.queues.get(RETAINED_NAME)
+        self.loaded = False
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def load(self, done: Callable[[], None]) -> None:
+        """Make the index of what the queue has, a slot at a time, and call `done` then."""
+        slots = () if self._queue is None else tuple(self._queue.level.manager.slots.values())
+        self._load(deque(slots), done)
+
+    def _load(self, slots: deque[Slot], done: Callable[[], None]) -> None:
+        queue = self._queue
+        while slots and queue is not None and not queue.deleted:
+            slot = slots[0]
+            if slot.contents is None and slot.tenure is not Tenure.DELETED:
+                self.vhost.ports.read(queue.level, slot, partial(self._load, slots, done))
+                return
+            slots.popleft()
+            self._index(queue, slot)
+        self.loaded = True
+        self._expire()
+        done()
+
+    def _index(self, queue: Queue, slot: Slot) -> None:
+        contents = slot.contents
+        if contents is None or slot.tenure is Tenure.DELETED:
+            return
+        for index in tuple(slot.ready_indexes()):
+            message: Message | None = contents[index]
+            if message is not None:
+                older = self._take_away(message.envelope.key)
+                if older is not None:
+                    queue.level.lose(older.slot, (older.index,))
+                self._add(message, slot, index)
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
+    def check_room(self, key: str, header_bytes: int, body_bytes: int) -> None:
+        """Check that a message may be retained. Raises: PacketError 0x97 for one over a limit."""
+        if not body_bytes:
+            return
+        older = self._find(key)
+        if older is None and len(self._places) >= self._max:
+            raise PacketError(
+                QUOTA_EXCEEDED, f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
+            )
+        size_bytes = len(key) + header_bytes + body_bytes
+        if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
+            raise PacketError(
+                QUOTA_EXCEEDED,
+                f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more",
+            )
+
+    def keep(self, key: str, header: bytes, body: bytes) -> None:
+        """Retain a message in place of the last one of its key; an empty one only deletes that."""
+        queue, ports = self._queue, self.vhost.ports
+        if queue is None or queue.deleted:
+            if not body:
+                return
+            self._clear()
+            queue = self._queue = self.vhost.queues.add_memory(RETAINED_NAME, {}, durable=True)
+        level = queue.level
+        older = self._find(key)
+        if older is None and not body:
+            return
+        with ports.transaction():
+            if body:
+                charge = charge_bytes(header, body, 1)
+                message = Message(Envelope(EXCHANGE, key), header, body, charge, facts_of(header), ports.clock.now_ms)
+                slot, index = ports.accept(message, level, 0, b"")
+            if older is not None:
+                self._take_away(key)
+                level.lose(older.slot, (older.index,))
+                level.log_settlements()
+        if body:
+            self._add(message, slot, index)
+            if self._moments:
+                self._expire()
+
+    def _add(self, message: Message, slot: Slot, index: int) -> None:
+        key = message.envelope.key
+        left_ms = message.facts.expiration_ms
+        expires_ms = NEVER if left_ms is None else message.timestamp_ms + left_ms
+        message_id = slot.first + index
+        place = Retained(slot, message_id, len(key) + len(message.header) + len(message.body), expires_ms)
+        self._places[key] = place
+        self._trie.add(key)
+        self._bytes += place.size_bytes
+        if expires_ms:
+            heappush(self._moments, (expires_ms, message_id, key))
+
+    def _take_away(self, key: str) -> Retained | None:
+        place = self._places.pop(key, None)
+        if place is not None:
+            self._trie.remove(key)
+            self._bytes -= place.size_bytes
+        return place
+
+    def _find(self, key: str) -> Retained | None:
+        """Return the place of a key's message, None without one."""
+        place = self._places.get(key)
+        if place is not None and place.gone:
+            self._take_away(key)
+            return None
+        return place
+
+    def _clear(self) -> None:
+        self._places.clear()
+        self._trie.clear()
+        self._moments.clear()
+        self._bytes = 0
+
+    # -- expiry -------------------------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        """Drop what has expired, as far as the turn's share goes, and look again when the next one is due."""
+        queue, ports, moments = self._queue, self.vhost.ports, self._moments
+        if queue is None or queue.deleted:
+            return
+        if len(moments) > MOMENTS_MIN + 2 * len(self._places):
+            moments[:] = [moment for moment in moments if self._stands(moment)]
+            heapify(moments)
+        while moments and (moments[0][0] <= ports.clock.now_ms or not self._stands(moments[0])):
+            if ports.deadlines.left <= 0:
+                break
+            ports.deadlines.spend(1)
+            moment = heappop(moments)
+            if self._stands(moment):
+                self._drop(queue, moment[2])
+        if moments:
+            ports.deadlines.set(self, max(moments[0][0], ports.clock.now_ms), self._expire)
+        else:
+            ports.deadlines.cancel(self)
+
+    def _stands(self, moment: tuple[int, int, str]) -> bool:
+        place = self._places.get(moment[2])
+        return place is not None and place.message_id == moment[1]
+
+    def _drop(self, queue: Queue, key: str) -> None:
+        place = self._find(key)
+        if place is not None:
+            self._take_away(key)
+            queue.level.lose(place.slot, (place.index,))
+
+    # -- look-up ------------------------------------------------------------------------------------------------------
+
+    def search(self, binding_key: str) -> Iterator[str | None]:
+        """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
+        return self._trie.search(AMQP.parse(binding_key).words)
+
+    def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
+        """Call `take` with the message that each key has when it is called, and `done` at the end.
+
+        Messages on disk are read: until then one may be replaced, and the newer one is passed on.
+        """
+        queue = self._queue
+        missing: list[str] = []
+        if queue is not None and not queue.deleted:
+            for key in keys:
+                place = self._find(key)
+                if place is None or 0 < place.expires_ms <= self.vhost.ports.clock.now_ms:
+                    continue
+                contents = place.slot.contents
+                if contents is None:
+                    missing.append(key)
+                elif (message := contents[place.index]) is not None:
+                    take(message)
+        if not missing:
+            done()
+            return
+        assert queue is not None
+        wanted = [(self._places[key].message_id, self._places[key].slot) for key in missing]
+        self.vhost.ports.fetch(queue.level, wanted, partial(self._were_read, missing, take, done))
+
+    def _were_read(
+        self,
+        keys: Sequence[str],
+        take: Callable[[Message], None],
+        done: Callable[[], None],
+        found: Mapping[int, Message | None],
+    ) -> None:
+        """Pass on what was read and is still retained; read the rest again."""
+        left: list[str] = []
+        queue = self._queue
+        for key in keys:
+            place = self._find(key)
+            if place is None:
+                continue
+            if place.message_id not in found:
+                left.append(key)
+                continue
+            message = found[place.message_id]
+            if message is not None:
+                take(message)
+            elif queue is not None:
+                _log.error("messages.lost", queue=RETAINED_NAME, slot=place.slot.first, count=1)
+                self._drop(queue, key)
+        if left:
+            self.read(left, take, done)
+        else:
+            done()

@@ -1,0 +1,107 @@
+"""Copies of retained messages for the new subscriptions of one client, a portion at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from broker.core.message.message import Envelope, Message
+from broker.core.mqtt.retained import RetainedMessages
+from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
+
+__all__ = ["RetainedCopies"]
+
+PORTION: Final = 64  # messages that are copied at once
+WAITING_MAX: Final = 512  # messages of the session's queue with which the next portion waits
+WAIT_MS: Final = 1000  # at most, until the queue is looked at again
+VISITS_MAX: Final = 4096  # nodes of the index that are looked at for one portion
+VISITS_PER_UNIT: Final = 16  # ... in a unit of the turn's share
+COPY_SHARE: Final = 4  # units that one copy takes
+
+
+class RetainedCopies:
+    """Puts copies of the retained messages that filters match into the queues of one session.
+
+    A copy is of the exchange `amq.retained`, by which its delivery is marked. It is delivered, acknowledged, stored and
+    expired like all messages of the queue, and follows what was published on its topic before.
+    Cost: the session's queue gets `PORTION` messages at once, when fewer than `WAITING_MAX` wait there.
+    """
+
+    __slots__ = ("_closed", "_reading", "_retained", "_searches", "_vhost")
+
+    def __init__(self, vhost: Vhost, retained: RetainedMessages) -> None:
+        self._vhost = vhost
+        self._retained = retained
+        self._searches: deque[tuple[str, Iterator[str | None]]] = deque()
+        self._reading = False
+        self._closed = False
+
+    def begin(self, queue_name: str, binding_key: str) -> None:
+        """Copy what a binding key matches, after all that was asked for before."""
+        if len(self._retained):
+            self._searches.append((queue_name, self._retained.search(binding_key)))
+            self.go_on()
+
+    def close(self) -> None:
+        """Copy nothing more."""
+        self._closed = True
+        self._searches.clear()
+        self._vhost.ports.deadlines.cancel(self)
+
+    def output_taken(self) -> None:
+        """Go on in the next turn: messages have left the queue."""
+        if self._searches and not self._reading:
+            ports = self._vhost.ports
+            ports.deadlines.set(self, ports.clock.now_ms, self.go_on)
+
+    def go_on(self) -> None:
+        """Copy portions, as far as the turn's share and the queue allow."""
+        ports = self._vhost.ports
+        deadlines = ports.deadlines
+        while self._searches and not self._reading and not self._closed:
+            name, search = self._searches[0]
+            queue = self._vhost.queues.get(name)
+            if queue is None:
+                self._searches.popleft()
+                continue
+            if queue.ready >= WAITING_MAX:
+                deadlines.set(self, ports.clock.now_ms + WAIT_MS, self.go_on)
+                return
+            if deadlines.left <= 0:
+                deadlines.set(self, ports.clock.now_ms, self.go_on)
+                return
+            keys = self._next_keys(search)
+            self._reading = True
+            self._retained.read(keys, partial(self._copy, queue), self._was_read)
+
+    def _next_keys(self, search: Iterator[str | None]) -> list[str]:
+        """Return the next keys of the first search, which ends with the last of them."""
+        keys: list[str] = []
+        visits = 0
+        more = False
+        for key in search:
+            visits += 1
+            if key is not None:
+                keys.append(key)
+            if len(keys) >= PORTION or visits >= VISITS_MAX:
+                more = True
+                break
+        if not more:
+            self._searches.popleft()
+        self._vhost.ports.deadlines.spend(1 + COPY_SHARE * len(keys) + visits // VISITS_PER_UNIT)
+        return keys
+
+    def _copy(self, queue: Queue, message: Message) -> None:
+        if not self._closed and not queue.deleted:
+            envelope = Envelope(RETAINED_NAME, message.envelope.key)
+            facts, timestamp_ms = message.facts, message.timestamp_ms
+            copy = Message(envelope, message.header, message.body, message.charge, facts, timestamp_ms)
+            self._vhost.poster.post(copy, (queue,))
+
+    def _was_read(self) -> None:
+        self._reading = False
+        self.output_taken()
