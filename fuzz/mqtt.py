@@ -27,8 +27,11 @@ def flat(value: Any) -> Any:
     """Return a packet as comparable values."""
     if isinstance(value, list):
         return [flat(one) for one in value]
-    slots = getattr(type(value), "__slots__", None)
-    return value if slots is None else (type(value).__name__, *[flat(getattr(value, name)) for name in slots])
+    if not type(value).__module__.startswith("broker."):
+        return value
+    names = [name for name in dir(value) if not name.startswith("_")]  # compiled classes have no __slots__
+    fields = {name: getattr(value, name) for name in names}
+    return type(value).__name__, {name: flat(one) for name, one in fields.items() if not callable(one)}
 
 
 def publishes(run: PublishRun) -> list[Any]:
@@ -72,8 +75,8 @@ def examine(found: list[Any]) -> None:
                 assert topic_of(key) == one[4]
                 read_publish_properties(one[3])
             elif one[0] == "Subscribe":
-                for subscription in one[3]:
-                    binding_key(subscription[5], LEVELS_MAX)
+                for _kind, subscription in one[1]["subscriptions"]:
+                    binding_key(subscription["topic_filter"], LEVELS_MAX)
         except PacketError:
             continue
 

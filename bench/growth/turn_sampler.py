@@ -104,7 +104,8 @@ def _watched(make: Callable[[], Any], file: Path, *, names: bool) -> Callable[[]
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this file
+    if not sys.flags.safe_path:
+        sys.path.pop(0)  # the folder of this file
     with_names = sys.argv[1] == "names"
     uvloop.new_event_loop = _watched(uvloop.new_event_loop, Path(sys.argv[1 + with_names]), names=with_names)
     sys.argv[:] = sys.argv[3 + with_names :]  # without this file, its arguments and -m

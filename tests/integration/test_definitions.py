@@ -457,7 +457,7 @@ async def test_progress_of_a_long_document_is_told(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await take(broker, document, told=heard.append)
     assert [(one["step"], one["done"], one["total"]) for one in heard] == [
-        (step, done, 250) for step in ("checking", "importing") for done in (0, 100, 200, 250)
+        (step, done, 250) for step in ("checking", "importing") for done in (0, 50, 100, 150, 200, 250)
     ]
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +41,35 @@ def test_the_verdict_names_what_is_not_flat(times: dict[int, float], said: str) 
         run.add("queues", {"cpu_us": 10.0 * ratio, "times": ratio}, title="one by one", size=size)
     ((key, rows),) = curves_of(run).items()
     assert (key, verdict(rows)) == (("queues", "one by one"), said)
+
+
+STUCK = """
+import asyncio, sys, time
+from pathlib import Path
+from bench.growth import turn_sampler
+turn_sampler._PACKAGE = ""  # the functions of all files are named
+file = Path(sys.argv[1])
+
+async def stuck():
+    for _ in range(1000):
+        if "stuck" in file.read_text():
+            break
+        time.sleep(0.05)  # a long turn
+        await asyncio.sleep(0)
+
+with asyncio.Runner(loop_factory=turn_sampler._watched(asyncio.new_event_loop, file, names=True)) as runner:
+    runner.run(stuck())
+"""
+
+
+def test_a_long_turn_is_written_with_its_function(tmp_path: Path) -> None:
+    """The sampler sees which function the loop is in while a turn lasts."""
+    turns = tmp_path / "turns"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", STUCK, str(turns)], check=True, env=environment, capture_output=True)
+    named = [json.loads(line) for line in turns.read_text().splitlines() if "stuck" in line]
+    assert named
+    assert all(seconds >= 0.01 for _at, seconds, _name in named)
 
 
 class PausedOnce:
