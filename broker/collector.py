@@ -30,7 +30,7 @@ class Collector:
     reference cycles, so nothing is ever unfrozen. The cycles of failures and of asyncio are found while they are young.
     Once a second the objects that have become old since are visited once more, and frozen. If they are many, they are
     frozen at once: a topology has grown.
-    Python begins a collection when so many more objects were made than freed. An import frees an old object for each
+    Python begins a collection when the objects made outnumber those freed by a limit. An import frees one for each
     new one, and generation 0 would grow to 100,000 objects. So `look_young` counts those, too.
     Invariant: a collection visits VISITED_MAX objects at most, and what was made since the last two calls of
         `look_young`; `look` begins none that would follow more than REFERENCES_MAX references.

@@ -74,7 +74,7 @@ def test_laravel_retries_through_queues_that_expire(tmp_path: Path) -> None:
 
 
 def pop(channel: Any, attempts: int) -> tuple[int, dict[str, Any]]:
-    """Return the delivery tag and the headers of the job with so many attempts.
+    """Return the delivery tag and the headers of the job with this number of attempts.
 
     A crash may undo the ack of the attempt before: its job comes back, marked as redelivered.
     """

@@ -1,4 +1,4 @@
-"""A broker with the MQTT listener, and clients of both protocols."""
+"""Fixtures: a broker with the MQTT listener, and clients of both protocols."""
 
 from __future__ import annotations
 

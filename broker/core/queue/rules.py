@@ -52,7 +52,7 @@ class DelayedRetry:
         return self.type == RETRY_ALL or (self.type == RETRY_FAILED) is failed
 
     def wait_ms(self, failures: int) -> int:
-        """Return how long a message waits after so many deliveries have failed."""
+        """Return how long a message waits after this number of failed deliveries."""
         return min(self.min_ms * max(1, failures), self.max_ms)
 
 
