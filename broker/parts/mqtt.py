@@ -13,7 +13,8 @@ from broker.parts.part import Part, Shared
 from broker.parts.ports import Ports
 
 if TYPE_CHECKING:
-    from broker.core.mqtt.connection import MqttConnection, MqttContext
+    from broker.core.mqtt.connection import MqttConnection
+    from broker.core.mqtt.context import MqttContext
     from broker.net.transport import Transport
 
 __all__ = ["Mqtt"]
@@ -45,7 +46,8 @@ class Mqtt(Part):
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
-        from broker.core.mqtt.connection import MqttConnection, MqttContext  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.context import MqttContext  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
         context = MqttContext(

@@ -15,16 +15,15 @@ from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection, ConnectionSession
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import CLOSED, RUNNING, STARTING
-from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
-from broker.amqp.framing import PublishRun as AmqpRun
+from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.output import OutputTaker
 from broker.core.auth.logins import EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
-from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.consumer import ClientForm
+from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
-from broker.core.mqtt.mapping import MessageMapping
-from broker.core.mqtt.retained import RetainedMessages
+from broker.core.mqtt.filter_request import FilterRequest
+from broker.core.mqtt.publisher import MqttPublisher
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -38,12 +37,9 @@ from broker.mqtt.packets import (
     Connect,
     Disconnect,
     Subscribe,
-    Subscription,
     Unsubscribe,
     Will,
     encode_connack,
-    encode_suback,
-    encode_unsuback,
 )
 from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
@@ -64,67 +60,18 @@ from broker.mqtt.reason_codes import (
     FAILURE_311,
     IDENTIFIERS_UNSUPPORTED,
     IMPLEMENTATION_ERROR,
-    NO_SUBSCRIPTION,
     PROTOCOL_ERROR,
     QOS_UNSUPPORTED,
     SERVER_UNAVAILABLE,
     SUCCESS,
 )
-from broker.mqtt.topics import binding_key, routing_key
 from broker.mqtt.wire import VARINT_MAX
 
-__all__ = ["MqttConnection", "MqttContext"]
+__all__ = ["MqttConnection"]
 
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
-ALWAYS: Final = 0  # retain handling: send retained messages at each SUBSCRIBE of a filter
-IF_NEW: Final = 1
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
-
-
-class MqttContext:
-    """What all MQTT connections of a broker share.
-
-    Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
-        `retained_max` is how many messages a vhost retains.
-    """
-
-    __slots__ = ("_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost", "mapping",
-                 "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
-
-    def __init__(
-        self,
-        levels_max: int,
-        *,
-        default_vhost: str,
-        packet_max_bytes: int,
-        prefetch: int,
-        session_expiry_max_s: int,
-        retained_max: int,
-        retained_max_bytes: int,
-    ) -> None:
-        self.clients = MqttClients()
-        self.mapping = MessageMapping(levels_max)
-        self.default_vhost = default_vhost
-        self.packet_max_bytes = packet_max_bytes
-        self.prefetch = prefetch
-        self.session_expiry_max_s = session_expiry_max_s
-        self._retained: dict[str, RetainedMessages] = {}
-        self._retained_max = retained_max
-        self._retained_max_bytes = retained_max_bytes
-
-    def load_retained(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the index of a vhost's retained messages, and call `done` then."""
-        retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
-        retained.load(done)
-
-    def retained_of(self, vhost: Vhost) -> RetainedMessages:
-        """Return the retained messages of a vhost; those of one that was opened later may be loading."""
-        found = self._retained.get(vhost.name)
-        if found is None or found.vhost is not vhost:
-            self.load_retained(vhost, nothing)
-            found = self._retained[vhost.name]
-        return found
 
 
 class MqttConnection(Connection):
@@ -137,16 +84,16 @@ class MqttConnection(Connection):
 
     __slots__ = (
         "_client_id",
-        "_codes",
         "_connect",
         "_context",
-        "_reason",
+        "_publisher",
         "_steps",
         "_talk",
         "_vhost",
-        "_wanted",
         "_will",
     )
+
+    _publisher: MqttPublisher  # from the login to the end
 
     def __init__(
         self,
@@ -168,9 +115,6 @@ class MqttConnection(Connection):
         self._connect: Connect | None = None
         self._vhost: Vhost | None = None
         self._will: Will | None = None
-        self._codes: list[int] = []  # of the SUBSCRIBE or UNSUBSCRIBE that is carried out
-        self._wanted: list[tuple[str, str]] = []  # queues and binding keys of which it is to get retained messages
-        self._reason = ""
 
     @property
     def protocol(self) -> str:
@@ -231,7 +175,7 @@ class MqttConnection(Connection):
 
     def _act(self, packet: Any) -> None:
         if isinstance(packet, PublishRun):
-            self._publish(packet)
+            self._publisher.publish(packet)
         elif isinstance(packet, Acks):
             self._mqtt.deliveries.acknowledge(packet.packet_ids)
         elif isinstance(packet, Ping):
@@ -339,6 +283,7 @@ class MqttConnection(Connection):
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
         prefetch = min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch))
+        self._publisher = MqttPublisher(channel, opened, context.mapping, context.retained_of(vhost), self._steps)
         opened.begin(self._client_id, form, expiry_s, prefetch)
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
@@ -370,144 +315,31 @@ class MqttConnection(Connection):
         """Send a packet after the changes that it answers are on disk."""
         self.when_sent(CHANNEL, partial(self.write, packet))
 
-    # -- publishing ---------------------------------------------------------------------------------------------------
-
-    def _publish(self, run: PublishRun) -> None:
-        """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
-        mapping = self._context.mapping
-        properties = mapping.properties(run.properties, run.qos)
-        payloads: list[bytes] = []
-        fault: PacketError | None = None
-        for topic in run.topics:
-            try:
-                payloads.append(mapping.payload(topic))
-            except PacketError as error:
-                fault = error
-                break
-        bodies = run.bodies
-        packet_ids = run.packet_ids
-        if fault is not None:
-            bodies = bodies[: len(payloads)]
-            packet_ids = packet_ids[: len(payloads)]
-            self._steps.appendleft(partial(throw, fault))
-        if payloads:
-            headers = [mapping.header(properties, len(body)) for body in bodies]
-            if run.retain:
-                for place in range(len(payloads) - 1, -1, -1):
-                    one = run.topics[place], payloads[place], headers[place], bodies[place]
-                    self._steps.appendleft(partial(self._retain, *one, packet_ids[place], run.qos))
-                return
-            self._mqtt.confirms.expect(packet_ids, run.qos)
-            self._pass_on(payloads, headers, bodies)
-
-    def _pass_on(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes]) -> None:
-        """Publish messages; those that have to wait are the next step."""
-        largest_bytes = max([len(body) for body in bodies])
-        taken = self.channels[CHANNEL].accept_run(AmqpRun(0, payloads, headers, bodies, largest_bytes))
-        if taken < len(payloads):
-            self._steps.appendleft(partial(self._pass_on, payloads[taken:], headers[taken:], bodies[taken:]))
-
-    def _retain(self, topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int) -> None:
-        """Publish a message that is retained. Raises: PacketError 0x97 when that is over a limit."""
-        key = routing_key(topic, self._context.mapping.levels_max)
-        self._retained.check_room(key, len(header), len(body))
-        self._mqtt.confirms.expect([packet_id], qos)
-        self._pass_on_retained(key, payload, header, body)
-
-    def _pass_on_retained(self, key: str, payload: bytes, header: bytes, body: bytes) -> None:
-        """Publish a message and retain it, which its PUBACK waits for; one that has to wait is the next step."""
-        if not self.channels[CHANNEL].accept_run(AmqpRun(0, [payload], [header], [body], len(body))):
-            self._steps.appendleft(partial(self._pass_on_retained, key, payload, header, body))
-            return
-        self._retained.keep(key, header, body)
-        session = self._mqtt
-        if session.vhost.store.needs_sync:
-            session.confirms.wait_for_disk()
-
-    @property
-    def _retained(self) -> RetainedMessages:
-        assert self._vhost is not None
-        return self._context.retained_of(self._vhost)
-
-    def _publish_will(self) -> None:
-        """Publish the will, if there is one. The client is gone: what goes wrong is logged."""
-        will, self._will = self._will, None
-        if will is None or CHANNEL not in self.channels:
-            return
-        mapping = self._context.mapping
-        properties = mapping.will_properties(will.properties, will.qos)
-        header = mapping.header(properties, len(will.body))
-        run = AmqpRun(0, [mapping.payload(will.topic)], [header], [will.body], len(will.body))
-        try:
-            self._mqtt.confirms.expect([0], 0)
-            if self.channels[CHANNEL].accept_run(run) and will.retain:
-                key = routing_key(will.topic, mapping.levels_max)
-                self._retained.check_room(key, len(header), len(will.body))
-                self._retained.keep(key, header, will.body)
-        except PacketError as error:
-            if self._on_error is not None:
-                self._on_error(self, CHANNEL, PacketFault(error.reason_code, error.text))
-        except ProtocolError as error:
-            if self._on_error is not None:
-                self._on_error(self, CHANNEL, error)
-
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
         """Carry out a SUBSCRIBE, a filter in each step. Raises: PacketError 0xA1."""
         if SUBSCRIPTION_IDENTIFIER in packet.properties:
             raise PacketError(IDENTIFIERS_UNSUPPORTED, "subscription identifiers are not supported")
-        self._begin_answer()
-        self._steps += [partial(self._subscribe_to, one) for one in packet.subscriptions]
-        self._steps.append(partial(self._answer_subscribe, packet.packet_id))
+        request = self._new_request()
+        self._steps += [partial(request.subscribe, one) for one in packet.subscriptions]
+        self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
-    def _subscribe_to(self, subscription: Subscription) -> None:
-        try:
-            if subscription.no_local:
-                raise PacketError(IMPLEMENTATION_ERROR, "no local is not supported")
-            key = binding_key(subscription.topic_filter, self._context.mapping.levels_max)
-            qos = min(subscription.qos, 1)
-            is_new = self._mqtt.subscribe(key, qos)
-            self._codes.append(qos)
-            if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
-                self._wanted.append((self._mqtt.queue_name(qos), key))
-        except PacketError as error:
-            self._refuse_one(error.reason_code, error.text)
-        except ChannelError as error:
-            self._refuse_one(*reason_of(error))
-
-    def _answer_subscribe(self, packet_id: int) -> None:
-        reason = self._reason if self._talk.reasons else ""
-        self._answer(encode_suback(self._talk.version, packet_id, self._codes, reason))
-        if self._wanted:
-            self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, self._retained, self._wanted))
-            self._wanted = []
+    def _answer_subscribe(self, request: FilterRequest, packet_id: int) -> None:
+        self._answer(request.suback(packet_id))
+        if request.wanted:
+            retained = self._context.retained_of(self._mqtt.vhost)
+            self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""
-        self._begin_answer()
-        self._steps += [partial(self._unsubscribe_from, one) for one in packet.filters]
-        self._steps.append(partial(self._answer_unsubscribe, packet.packet_id))
+        request = self._new_request()
+        self._steps += [partial(request.unsubscribe, one) for one in packet.filters]
+        self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
-    def _unsubscribe_from(self, topic_filter: str) -> None:
-        try:
-            key = binding_key(topic_filter, self._context.mapping.levels_max)
-            self._codes.append(SUCCESS if self._mqtt.unsubscribe(key) else NO_SUBSCRIPTION)
-        except PacketError as error:
-            self._refuse_one(error.reason_code, error.text)
-        except ChannelError as error:
-            self._refuse_one(*reason_of(error))
-
-    def _answer_unsubscribe(self, packet_id: int) -> None:
-        self._answer(encode_unsuback(self._talk.version, packet_id, self._codes))
-
-    def _begin_answer(self) -> None:
-        self._codes = []
-        self._reason = ""
-
-    def _refuse_one(self, reason_code: int, text: str) -> None:
-        self._codes.append(reason_code if self._talk.version == V5 else FAILURE_311)
-        self._reason = self._reason or text
+    def _new_request(self) -> FilterRequest:
+        talk = self._talk
+        return FilterRequest(self._mqtt, self._context.mapping.levels_max, talk.version, reasons=talk.reasons)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -553,9 +385,25 @@ class MqttConnection(Connection):
             self._talk.end()
             if self.state is RUNNING:
                 self._publish_will()
+                del self._publisher
             if self._vhost is not None:
                 self._context.clients.leave(self._vhost.name, self._client_id, self)
         super().finish()
+
+    def _publish_will(self) -> None:
+        """Publish the will, if there is one. The client is gone: what goes wrong is logged."""
+        will, self._will = self._will, None
+        if will is None or CHANNEL not in self.channels:
+            return
+        fault: ProtocolError | None = None
+        try:
+            self._publisher.publish_will(will)
+        except PacketError as error:
+            fault = PacketFault(error.reason_code, error.text)
+        except ProtocolError as error:
+            fault = error
+        if fault is not None and self._on_error is not None:
+            self._on_error(self, CHANNEL, fault)
 
     def send_heartbeat(self) -> None:
         """Send nothing: the client keeps the connection alive."""
@@ -565,12 +413,3 @@ class MqttConnection(Connection):
         if self.state is RUNNING and CHANNEL in self.channels:
             self._mqtt.deliveries.serve()
         return super().take_output()
-
-
-def throw(error: PacketError) -> None:
-    """Raise an error. Raises: PacketError."""
-    raise error
-
-
-def nothing() -> None:
-    """Do nothing."""

@@ -1,0 +1,61 @@
+"""What all MQTT connections of a broker share: settings, the mapping of messages, client ids and retained messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core.mqtt.clients import MqttClients
+from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.retained import RetainedMessages
+from broker.core.vhost import Vhost
+
+__all__ = ["MqttContext"]
+
+
+class MqttContext:
+    """What all MQTT connections of a broker share.
+
+    Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
+        `retained_max` is how many messages a vhost retains.
+    """
+
+    __slots__ = ("_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost", "mapping",
+                 "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
+
+    def __init__(
+        self,
+        levels_max: int,
+        *,
+        default_vhost: str,
+        packet_max_bytes: int,
+        prefetch: int,
+        session_expiry_max_s: int,
+        retained_max: int,
+        retained_max_bytes: int,
+    ) -> None:
+        self.clients = MqttClients()
+        self.mapping = MessageMapping(levels_max)
+        self.default_vhost = default_vhost
+        self.packet_max_bytes = packet_max_bytes
+        self.prefetch = prefetch
+        self.session_expiry_max_s = session_expiry_max_s
+        self._retained: dict[str, RetainedMessages] = {}
+        self._retained_max = retained_max
+        self._retained_max_bytes = retained_max_bytes
+
+    def load_retained(self, vhost: Vhost, done: Callable[[], None]) -> None:
+        """Make the index of a vhost's retained messages, and call `done` then."""
+        retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
+        retained.load(done)
+
+    def retained_of(self, vhost: Vhost) -> RetainedMessages:
+        """Return the retained messages of a vhost; those of one that was opened later may be loading."""
+        found = self._retained.get(vhost.name)
+        if found is None or found.vhost is not vhost:
+            self.load_retained(vhost, nothing)
+            found = self._retained[vhost.name]
+        return found
+
+
+def nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,75 @@
+"""The filters of one SUBSCRIBE or UNSUBSCRIBE, and the packet that answers them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.amqp.errors import ChannelError
+from broker.core.mqtt.faults import reason_of
+from broker.core.mqtt.session import MqttSession
+from broker.mqtt.errors import PacketError
+from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
+from broker.mqtt.reason_codes import FAILURE_311, IMPLEMENTATION_ERROR, NO_SUBSCRIPTION, SUCCESS
+from broker.mqtt.topics import binding_key
+
+__all__ = ["FilterRequest"]
+
+ALWAYS: Final = 0  # retain handling: send retained messages at each SUBSCRIBE of a filter
+IF_NEW: Final = 1
+
+
+class FilterRequest:
+    """Carries out the filters of one packet, and has a reason code for each.
+
+    Shapes: `wanted` has the queues and binding keys that are to get retained messages.
+    """
+
+    __slots__ = ("_codes", "_levels_max", "_reason", "_reasons", "_session", "_version", "wanted")
+
+    def __init__(self, session: MqttSession, levels_max: int, version: int, *, reasons: bool) -> None:
+        self._session = session
+        self._levels_max = levels_max
+        self._version = version
+        self._reasons = reasons
+        self._codes: list[int] = []
+        self._reason = ""
+        self.wanted: list[tuple[str, str]] = []
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Subscribe with a filter."""
+        session = self._session
+        try:
+            if subscription.no_local:
+                raise PacketError(IMPLEMENTATION_ERROR, "no local is not supported")
+            key = binding_key(subscription.topic_filter, self._levels_max)
+            qos = min(subscription.qos, 1)
+            is_new = session.subscribe(key, qos)
+            self._codes.append(qos)
+            if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
+                self.wanted.append((session.queue_name(qos), key))
+        except PacketError as error:
+            self._refuse(error.reason_code, error.text)
+        except ChannelError as error:
+            self._refuse(*reason_of(error))
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """End the subscription with a filter."""
+        try:
+            key = binding_key(topic_filter, self._levels_max)
+            self._codes.append(SUCCESS if self._session.unsubscribe(key) else NO_SUBSCRIPTION)
+        except PacketError as error:
+            self._refuse(error.reason_code, error.text)
+        except ChannelError as error:
+            self._refuse(*reason_of(error))
+
+    def _refuse(self, reason_code: int, text: str) -> None:
+        self._codes.append(reason_code if self._version == V5 else FAILURE_311)
+        self._reason = self._reason or text
+
+    def suback(self, packet_id: int) -> bytes:
+        """Return the answer to a SUBSCRIBE."""
+        return encode_suback(self._version, packet_id, self._codes, self._reason if self._reasons else "")
+
+    def unsuback(self, packet_id: int) -> bytes:
+        """Return the answer to an UNSUBSCRIBE."""
+        return encode_unsuback(self._version, packet_id, self._codes)
