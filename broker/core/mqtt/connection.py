@@ -93,6 +93,7 @@ class MqttConnection(Connection):
         "_will",
     )
 
+    __deletable__ = ("_publisher",)
     _publisher: MqttPublisher  # from the login to the end
 
     def __init__(
