@@ -129,8 +129,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory, clients: dict[str, Client])
         for client in clients.values():
             client.run("subscribe", mqtt_port(process))
         with ExitStack() as stack:
-            running = [stack.enter_context(one.start("publish", mqtt_port(process))) for one in clients.values()]
-            stack.callback(lambda: [one.kill() for one in running])
+            for client in clients.values():
+                running = stack.enter_context(client.start("publish", mqtt_port(process)))
+                stack.callback(running.kill)
             for client in clients.values():
                 wait_until(lambda: client.acknowledged() >= ACKNOWLEDGED, f"publishes of {client.name}")  # noqa: B023
             process.kill()

@@ -5,12 +5,13 @@ from itertools import count
 from typing import Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 command, port, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 wanted = set(range(1, int(sys.argv[4]) + 1)) if command == "read" else set()
-client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"{name}-{command == 'publish'}", protocol=paho.MQTTv5)
+client = paho.Client(CallbackAPIVersion.VERSION2, f"{name}-{command == 'publish'}", protocol=paho.MQTTv5)
 client.username_pw_set("guest", "guest")
 
 
@@ -21,8 +22,13 @@ def received(_client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         client.disconnect()
 
 
+def granted(_client: paho.Client, *_: Any) -> None:
+    """End after the answer to a SUBSCRIBE."""
+    client.disconnect()
+
+
 client.on_message = received
-client.on_subscribe = lambda *_: client.disconnect()
+client.on_subscribe = granted
 lasting = Properties(PacketTypes.CONNECT)
 lasting.SessionExpiryInterval = 3600
 client.connect("127.0.0.1", port, clean_start=False, properties=lasting)
