@@ -44,13 +44,13 @@ from broker.mqtt.packets import (
 from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
     AUTHENTICATION_METHOD,
-    IDENTIFIERS_AVAILABLE,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
     SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS_MAXIMUM,
     WILL_DELAY_S,
 )
 from broker.mqtt.reason_codes import (
@@ -58,7 +58,6 @@ from broker.mqtt.reason_codes import (
     BAD_CREDENTIALS,
     CLIENT_ID_INVALID,
     FAILURE_311,
-    IDENTIFIERS_UNSUPPORTED,
     IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
     QOS_UNSUPPORTED,
@@ -71,6 +70,7 @@ __all__ = ["MqttConnection"]
 
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
+ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
@@ -280,12 +280,19 @@ class MqttConnection(Connection):
         self.channels[CHANNEL] = channel
         channel.start(opened)
         asked = connect.properties.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5)
-        form = ClientForm(connect.version, asked, context.mapping, vhost.ports.clock)
+        form = ClientForm(
+            self._client_id,
+            connect.version,
+            context.mapping,
+            vhost.ports.clock,
+            packet_max_bytes=asked,
+            window=min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch)),
+            aliases_max=min(ALIASES_MAX, connect.properties.get(TOPIC_ALIAS_MAXIMUM, 0)),
+        )
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        prefetch = min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch))
         self._publisher = MqttPublisher(channel, opened, context.mapping, context.retained_of(vhost), self._steps)
-        opened.begin(self._client_id, form, expiry_s, prefetch)
+        opened.begin(form, expiry_s)
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
         self.state = RUNNING
@@ -307,7 +314,6 @@ class MqttConnection(Connection):
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
-            properties[IDENTIFIERS_AVAILABLE] = 0
             properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
         session.resume()
@@ -319,10 +325,8 @@ class MqttConnection(Connection):
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        """Carry out a SUBSCRIBE, a filter in each step. Raises: PacketError 0xA1."""
-        if SUBSCRIPTION_IDENTIFIER in packet.properties:
-            raise PacketError(IDENTIFIERS_UNSUPPORTED, "subscription identifiers are not supported")
-        request = self._new_request()
+        """Carry out a SUBSCRIBE, a filter in each step."""
+        request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
         self._steps += [partial(request.subscribe, one) for one in packet.subscriptions]
         self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
@@ -338,9 +342,9 @@ class MqttConnection(Connection):
         self._steps += [partial(request.unsubscribe, one) for one in packet.filters]
         self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
-    def _new_request(self) -> FilterRequest:
-        talk = self._talk
-        return FilterRequest(self._mqtt, self._context.mapping.levels_max, talk.version, reasons=talk.reasons)
+    def _new_request(self, identifier: int = 0) -> FilterRequest:
+        talk, levels_max = self._talk, self._context.mapping.levels_max
+        return FilterRequest(self._mqtt, levels_max, talk.version, reasons=talk.reasons, identifier=identifier)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

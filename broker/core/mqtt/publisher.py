@@ -25,7 +25,7 @@ class MqttPublisher:
     Shapes: `steps` is the connection's: what has to wait becomes its next step.
     """
 
-    __slots__ = ("_channel", "_confirms", "_mapping", "_retained", "_steps")
+    __slots__ = ("_channel", "_confirms", "_mapping", "_retained", "_session", "_steps")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class MqttPublisher:
         steps: deque[Callable[[], None]],
     ) -> None:
         self._channel = channel
+        self._session = session
         self._confirms = session.confirms
         self._mapping = mapping
         self._retained = retained
@@ -44,7 +45,7 @@ class MqttPublisher:
     def publish(self, run: PublishRun) -> None:
         """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
         mapping = self._mapping
-        properties = mapping.properties(run.properties, run.qos)
+        properties = mapping.properties(run.properties, run.qos, run.retain, self._session.local_client_id)
         payloads: list[bytes] = []
         fault: PacketError | None = None
         for topic in run.topics:
@@ -95,7 +96,10 @@ class MqttPublisher:
     def publish_will(self, will: Will) -> None:
         """Publish a will. Raises: ProtocolError or PacketError for one that cannot be published."""
         mapping = self._mapping
-        header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
+        client_id = self._session.local_client_id
+        header = mapping.header(
+            mapping.will_properties(will.properties, will.qos, will.retain, client_id), len(will.body)
+        )
         run = AmqpRun(0, [mapping.payload(will.topic)], [header], [will.body], len(will.body))
         self._confirms.expect([0], 0)
         if self._channel.accept_run(run) and will.retain:
