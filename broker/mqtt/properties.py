@@ -32,6 +32,7 @@ __all__ = [
     "SHARED_AVAILABLE",
     "SUBSCRIPTION_IDENTIFIER",
     "TOPIC_ALIAS",
+    "TOPIC_ALIAS_MAXIMUM",
     "USER_PROPERTY",
     "WILL",
     "WILL_DELAY_S",
@@ -62,6 +63,7 @@ REQUEST_PROBLEM: Final = 0x17
 WILL_DELAY_S: Final = 0x18
 REASON_STRING: Final = 0x1F
 RECEIVE_MAXIMUM: Final = 0x21
+TOPIC_ALIAS_MAXIMUM: Final = 0x22
 TOPIC_ALIAS: Final = 0x23
 MAXIMUM_QOS: Final = 0x24
 RETAIN_AVAILABLE: Final = 0x25
@@ -110,7 +112,7 @@ PROPERTIES: Final[dict[int, Property]] = {
     0x1C: Property(TEXT, NOBODY),  # Server Reference
     REASON_STRING: Property(TEXT, ACKS | {DISCONNECT, AUTH}),
     RECEIVE_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
-    0x22: Property(TWO, frozenset((CONNECT,))),  # Topic Alias Maximum
+    TOPIC_ALIAS_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS: Property(TWO, frozenset((PUBLISH,))),
     MAXIMUM_QOS: Property(FLAG, NOBODY),
     RETAIN_AVAILABLE: Property(FLAG, NOBODY),
