@@ -96,6 +96,7 @@ class MqttConnection(Connection):
         "_will",
     )
 
+    __deletable__ = ("_publisher",)
     _publisher: MqttPublisher  # from the login to the end
 
     def __init__(
