@@ -16,7 +16,7 @@ from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.amqp.header_writer import encode_header
 from broker.core.auth.users import User
-from broker.core.message.carbon_copies import further_keys
+from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.moving.walk import Walk

@@ -15,9 +15,8 @@ from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import ProducerMark
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.auth.users import User
-from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import HeaderFields
+from broker.core.message.fields import HeaderFields, further_keys
 from broker.core.message.message import Envelope
 from broker.core.publishing.producers import Producer, Producers
 from broker.core.publishing.publish_entry import PublishEntry
