@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
 from broker.amqp.table_writer import encode_table
-from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
-from broker.core.message.message import Message
+from broker.core.message.message import EnvelopeCache, Message
 from broker.core.names import INTEREST
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.queue import Queue
