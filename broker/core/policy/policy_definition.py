@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.core.message.due_header import DUE_FORMATS, due_headers
+from broker.core.message.delay import DUE_FORMATS, due_headers
 from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RETRY_TYPES
 

@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from broker.core.arguments import queue_type
-from broker.core.message.delay import HeldMessage
-from broker.core.message.due_header import Unreadable, moment_of
+from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.declaration import QueueDeclaration

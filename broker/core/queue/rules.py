@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.core.message.due_header import DueHeader, due_headers
+from broker.core.message.delay import DueHeader, due_headers
 
 __all__ = [
     "DROP_HEAD",
