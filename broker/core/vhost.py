@@ -20,8 +20,7 @@ from broker.core.publishing.dead_letter import DeadLetters
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
-from broker.core.publishing.publish_entry import PublishEntry
-from broker.core.publishing.publish_target import PublishTarget
+from broker.core.publishing.publish_entry import PublishEntry, PublishTarget
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.queue.consumer import ChannelConsumers

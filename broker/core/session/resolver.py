@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message.message import Envelope
-from broker.core.publishing.publish_entry import PublishEntry
-from broker.core.publishing.publish_target import PublishTarget
+from broker.core.publishing.publish_entry import PublishEntry, PublishTarget
 from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
