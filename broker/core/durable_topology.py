@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.core.names import is_predeclared
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.topology.change_fold import ChangeFold
 from broker.core.topology.changes import Change, arguments_from_json, bound, exchange_declared, queue_declared
 from broker.core.vhost import Vhost

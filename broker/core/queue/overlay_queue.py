@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.core.message.message import Message
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import QueueDeclaration
 
 __all__ = ["OverlayQueue", "is_overlay_name", "overlay_arguments", "overlay_queue_name"]
 

@@ -6,6 +6,7 @@ Unknown arguments are kept and have no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from broker.core.resource import Resource
 
-__all__ = ["CLASSIC", "STREAM", "SUPPORTED_TYPES", "check_queue_arguments", "compared_arguments"]
+__all__ = ["CLASSIC", "STREAM", "SUPPORTED_TYPES", "QueueDeclaration", "check_queue_arguments", "compared_arguments"]
 
 CLASSIC: Final = "classic"
 STREAM: Final = "stream"
@@ -26,6 +27,23 @@ PRIORITY_MAX: Final = 255
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
 """Takes a value and all arguments; returns the reason why the value cannot be, as RabbitMQ prints it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """The properties with which a queue is created.
+
+    ``number`` names its messages in the log, and no other queue ever had it. ``exclusive_owner`` is the connection of
+    an exclusive queue. ``recovered`` says that the client's declaration was lost.
+    """
+
+    name: str
+    number: int
+    durable: bool = field(default=True, kw_only=True)
+    exclusive_owner: object | None = field(default=None, kw_only=True)
+    auto_delete: bool = field(default=False, kw_only=True)
+    arguments: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    recovered: bool = field(default=False, kw_only=True)
 
 
 def _choice(reason: str, choices: tuple[str, ...], value: Any, _arguments: Mapping[str, Any]) -> str | None:

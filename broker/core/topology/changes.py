@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.core.arguments import from_json, to_json
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import queue_rules
 from broker.routing.exchange import Exchange
 
