@@ -6,17 +6,53 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.core.message.message import Message
-from broker.core.queue.expiry import expired_first
 from broker.core.queue.level import BATCH_MESSAGES, Level
 from broker.core.queue.ports import LevelPorts
 from broker.core.queue.return_lane import ReturnLane
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 
-__all__ = ["QueueHead"]
+__all__ = ["QueueHead", "expired_among"]
 
 WHOLE: Final = -2  # a place: the head of all levels together
 RETURNED: Final = -1  # that of the lane; the others are those of the levels
+
+
+def expired_first(
+    contents: Sequence[Message | None],
+    indexes: Sequence[int],
+    expires_ms: Callable[[Message], int | None],
+    now_ms: int,
+) -> int:
+    """Return how many messages have expired before the first that has not."""
+    for count, index in enumerate(indexes):
+        message = contents[index]
+        at_ms = None if message is None else expires_ms(message)
+        if at_ms is None or at_ms > now_ms:
+            return count
+    return len(indexes)
+
+
+def expired_among(
+    contents: Sequence[Message | None],
+    indexes: Sequence[int],
+    ttl_ms: int | None,
+    expires_ms: Callable[[Message], int | None],
+    now_ms: int,
+) -> list[int]:
+    """Return the indexes of a slot's messages that expired before `now_ms`. HOT.
+
+    Shapes: ``expires_ms`` is called for messages that have an expiration, and for all messages of a queue with a
+        `ttl_ms`.
+    """
+    expired: list[int] = []
+    for index in indexes:
+        message = contents[index]
+        if message is not None and (ttl_ms is not None or message.facts.expiration_ms is not None):
+            at_ms = expires_ms(message)
+            if at_ms is not None and at_ms < now_ms:
+                expired.append(index)
+    return expired
 
 
 def _nobody() -> None:

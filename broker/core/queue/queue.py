@@ -14,8 +14,7 @@ from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.duplicates import Duplicates, digest_of
-from broker.core.queue.expiry import expired_among
-from broker.core.queue.head import QueueHead
+from broker.core.queue.head import QueueHead, expired_among
 from broker.core.queue.holding import Holding
 from broker.core.queue.level import BATCH_MESSAGES, HOLDING_PRIORITY, Level
 from broker.core.queue.level_owner import LevelOwner, QueueWorker
