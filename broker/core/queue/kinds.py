@@ -1,15 +1,95 @@
-"""The kinds of queues of a standalone broker."""
+"""The kinds of queues of a standalone broker.
+
+A tap listens; it is not bound. So clients see no difference, and an exchange that is deleted and declared again gets
+its taps back.
+"""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+from broker.core.message.message import Message
 from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
 from broker.core.queue.memory_queue import RETAINED_NAME, HistoryQueue, RetainedQueue, SeenQueue
 from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue, is_tap_name
 from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
+from broker.slot_files.seal_log import TAP_PREFIX
 
-__all__ = ["kind_of"]
+__all__ = ["TapQueue", "kind_of", "tap_arguments"]
+
+_EXCHANGE: Final = "x-tap-exchange"
+_PATTERN: Final = "x-tap-pattern"
+_MAX_BYTES: Final = "x-tap-max-bytes"
+_MAX_AGE: Final = "x-tap-max-age"
+_FIRST_ID: Final = "x-tap-first-id"
+
+
+def is_tap_name(name: str) -> bool:
+    """Return whether a queue of that name belongs to a tap; no client can declare such a name."""
+    return name.startswith(TAP_PREFIX)
+
+
+def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
+    """Return the arguments that describe a tap; its queue keeps them."""
+    return {
+        _EXCHANGE: exchange,
+        _PATTERN: pattern,
+        _MAX_BYTES: max_bytes,
+        _MAX_AGE: max_age_ms,
+        _FIRST_ID: first_id,
+    }
+
+
+class TapQueue(Queue):
+    """The queue of one tap. No client can use it, no policy holds for it, and nothing expires in it."""
+
+    __slots__ = ()
+
+    kept = True
+    is_tap = True
+
+    @property
+    def tap(self) -> str:
+        """The tap's name."""
+        return self.name.removeprefix(TAP_PREFIX)
+
+    @property
+    def exchange(self) -> str:
+        """The name of the exchange that the tap listens to."""
+        return str(self.arguments.get(_EXCHANGE, ""))
+
+    @property
+    def pattern(self) -> str:
+        """The topic pattern of the routing keys that the tap copies."""
+        return str(self.arguments.get(_PATTERN, "#"))
+
+    @property
+    def max_bytes(self) -> int:
+        """The total size that its slot files may have."""
+        return int(self.arguments[_MAX_BYTES])
+
+    @property
+    def max_age_ms(self) -> int:
+        """The age that its slot files may have."""
+        return int(self.arguments[_MAX_AGE])
+
+    @property
+    def first_id(self) -> int:
+        """The id of its first message: a removed tap of the same name had the ids below."""
+        return int(self.arguments.get(_FIRST_ID, 0))
+
+    def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
+        """Return whether this tap matches a request; a cap that is left out matches any."""
+        return (self.exchange, self.pattern, self.max_bytes, self.max_age_ms) == (
+            exchange,
+            pattern,
+            self.max_bytes if max_bytes is None else max_bytes,
+            self.max_age_ms if max_age_ms is None else max_age_ms,
+        )
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""
 
 
 class RecoveredQueue(Queue):

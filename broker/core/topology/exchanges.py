@@ -23,8 +23,8 @@ from broker.core.names import (
 )
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
 from broker.core.topology.equivalence import check_same_exchange
