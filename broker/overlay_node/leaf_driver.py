@@ -25,7 +25,7 @@ from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.core.queue.overlay_queue import OverlayQueue
+    from broker.core.queue.kinds import OverlayQueue
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.engine import Engine
     from broker.settings.overlay import Overlay

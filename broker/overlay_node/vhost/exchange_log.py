@@ -23,7 +23,7 @@ from broker.overlay.packets import Data, Element, Vector, VectorChange
 from broker.slots.slot import Slot, dense
 
 if TYPE_CHECKING:
-    from broker.core.queue.overlay_queue import OverlayQueue
+    from broker.core.queue.kinds import OverlayQueue
     from broker.core.vhost import Vhost
 
 __all__ = ["ExchangeLog", "Stretch"]
