@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from broker.core.arguments import queue_type
 from broker.core.names import is_predeclared
-from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.kinds import holding_name
 from broker.core.queue.queue import Queue, numbers_of
 from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import QUORUM, queue_rules

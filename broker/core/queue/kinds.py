@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.core.message.message import Message
-from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.memory_queue import RETAINED_NAME, HistoryQueue, RetainedQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
@@ -21,7 +20,20 @@ from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
 from broker.slot_files.seal_log import TAP_PREFIX
 
-__all__ = ["OverlayQueue", "TapQueue", "kind_of", "overlay_arguments", "overlay_queue_name", "tap_arguments"]
+__all__ = [
+    "HOLDING_PREFIX",
+    "OverlayQueue",
+    "TapQueue",
+    "holding_name",
+    "is_holding_name",
+    "kind_of",
+    "overlay_arguments",
+    "overlay_queue_name",
+    "tap_arguments",
+]
+
+HOLDING_PREFIX: Final = "amq.delayed."
+
 
 STREAM_PREFIX: Final = "amq.overlay."
 _FIRST_NUMBER: Final = "x-overlay-first-number"
@@ -32,6 +44,34 @@ _PATTERN: Final = "x-tap-pattern"
 _MAX_BYTES: Final = "x-tap-max-bytes"
 _MAX_AGE: Final = "x-tap-max-age"
 _FIRST_ID: Final = "x-tap-first-id"
+
+
+def holding_name(exchange: str) -> str:
+    """Return the name of the holding queue of an exchange."""
+    return HOLDING_PREFIX + exchange
+
+
+def is_holding_name(name: str) -> bool:
+    """Return whether a queue of that name holds delayed messages; no client can declare such a name."""
+    return name.startswith(HOLDING_PREFIX)
+
+
+class HoldingQueue(Queue):
+    """The queue in which the messages of one exchange wait. Their time to live begins when they leave it.
+
+    The queues that a message goes to are known only when it is due. One of them may persist everything that it accepts,
+    so the holding queue of a durable exchange does too.
+    """
+
+    __slots__ = ()
+
+    kept = True
+    is_holding = True
+    persists_all = True
+    holds = "delayed messages"
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""
 
 
 def overlay_queue_name(exchange: str) -> str:

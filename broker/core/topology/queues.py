@@ -13,8 +13,7 @@ from broker.amqp.errors import ChannelError
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.postponed import carry_out
-from broker.core.queue.holding_queue import holding_name
-from broker.core.queue.kinds import OverlayQueue, TapQueue, overlay_arguments, overlay_queue_name
+from broker.core.queue.kinds import OverlayQueue, TapQueue, holding_name, overlay_arguments, overlay_queue_name
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
