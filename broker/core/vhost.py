@@ -13,6 +13,7 @@ from broker.core.delay.delayed import Delay, Delays
 from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope
+from broker.core.names import Resource
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.accepted_link import LinkAcceptor
@@ -27,7 +28,6 @@ from broker.core.queue.consumer import ChannelConsumers
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.header_facts import NO_PRIORITY
 from broker.core.message.message import Envelope
+from broker.core.names import Resource
 from broker.core.publishing.message_store import Targets
-from broker.core.resource import Resource
 from broker.routing.cache import ResolvedPublish
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_tally import ExchangeTally

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.core.names import Resource
 from broker.core.postponed import Postponed
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.output_window import OutputWindow
-from broker.core.resource import Resource
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:

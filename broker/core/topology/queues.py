@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from broker.amqp.errors import ChannelError
+from broker.core.names import Resource
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.postponed import carry_out
@@ -18,7 +19,6 @@ from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration, check_queue_arguments
-from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology import changes
 from broker.core.topology.equivalence import check_same_queue
