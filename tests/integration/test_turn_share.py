@@ -17,7 +17,6 @@ from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import Message
 from broker.core.policy.policy import Policy
 from broker.core.queue.level import RETURN_UNITS
-from broker.core.session import method_budget
 from broker.core.session.basic import DELIVERIES_AT_ONCE
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
