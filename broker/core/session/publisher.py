@@ -14,8 +14,7 @@ from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
 from broker.core.session.detailed_publisher import DetailedPublisher
-from broker.core.session.publication import Publication
-from broker.core.session.publish_later import republish
+from broker.core.session.publication import Publication, republish
 from broker.core.session.resolver import Resolver
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
