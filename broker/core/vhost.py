@@ -30,8 +30,8 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
+from broker.core.topology.changes import Journal
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits

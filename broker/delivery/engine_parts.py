@@ -16,7 +16,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.journal import Journal, LocalJournal
+from broker.core.topology.changes import Journal, LocalJournal
 from broker.core.vhost import Vhost
 from broker.delivery.committer import Committer, EngineCommitter
 from broker.delivery.queue_messages import LocalMessages, QueueMessages

@@ -13,7 +13,7 @@ from broker.core.queue.consumer import ChannelConsumers
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.journal import Journal
+from broker.core.topology.changes import Journal
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits

@@ -14,8 +14,8 @@ from broker.core.names import Resource, refuse_default
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.exchanges import Exchanges
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits

@@ -27,8 +27,8 @@ from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.queue.kinds import TapQueue
 from broker.core.queue.queue import Queue
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_exchange
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits

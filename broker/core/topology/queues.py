@@ -21,9 +21,9 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration, check_queue_arguments
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_queue
 from broker.core.topology.exchanges import Exchanges
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.store.record import QUEUE_NUMBERS

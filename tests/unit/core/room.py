@@ -33,8 +33,7 @@ from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
-from broker.core.topology.changes import subject_of
-from broker.core.topology.journal import Journal, LocalJournal
+from broker.core.topology.changes import Journal, LocalJournal, subject_of
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.states import Owner
