@@ -1,4 +1,4 @@
-"""Readings of queues that are kept until the next look: counters, for rates, and when the head message arrived."""
+"""Readings of queues: counters and the head, kept until the next look, and the bytes of messages, counted on request."""
 
 from __future__ import annotations
 

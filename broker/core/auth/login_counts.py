@@ -1,4 +1,4 @@
-"""Counts of logins that succeeded and failed, by protocol and by network."""
+"""Logins counted by protocol, network and user, and the refusal of too many."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ __all__ = ["Attempts", "LoginCount", "LoginCounts"]
 AT_ONCE: Final = 10  # logins of one name and network that wait for nothing; one is forgotten each second
 WAIT_MAX_S: Final = 5.0  # a login that would wait for longer is refused; handshakes take ten seconds at most
 COUNTED_MAX: Final = 16_384  # networks and names
-
-
 SOURCES_MAX: Final = 4096
 
 

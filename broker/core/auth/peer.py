@@ -1,4 +1,4 @@
-"""The other end of a connection, as the network sees it."""
+"""The other end of a connection, as the network sees it, and the user name in its certificate."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ SPECIAL: Final = frozenset(',+"\\<>;')
 ALTERNATIVES: Final = {"dns": "DNS", "email": "email", "uri": "URI", "ip": "IP Address", "other_name": "othername"}
 
 Names = Iterable[Iterable[tuple[str, str]]]  # relative distinguished names, each of one attribute or more
-
-
 ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts connect again and again
 
 

@@ -1,4 +1,4 @@
-"""The limits of a user: connections and channels that may be open."""
+"""The limits of a user: connections and channels that may be open. Limits in the form of RabbitMQ's definitions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, Final
 __all__ = ["CHANNELS", "CONNECTIONS", "UserLimits", "checked_limits", "limit_in", "user_limits_of"]
 
 BITS_MAX: Final = 53  # many JSON readers have no larger exact integers
-
-
 CONNECTIONS: Final = "max-connections"
 CHANNELS: Final = "max-channels"
 

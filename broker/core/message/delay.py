@@ -1,4 +1,4 @@
-"""When a message is due: by its header x-delay, or by the moment that the broker gave it.
+"""When a message is due: by its header x-delay, by a due header of its queue, or by the moment that the broker chose.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
@@ -33,8 +33,6 @@ ISO: Final = "iso8601"
 MOMENT_MAX_MS: Final = (1 << 48) - 1  # as a queue log has it
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-
-
 RECEIVED: Final = "x-slotmq-received"  # while a message waits: another broker of the overlay published it
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 

@@ -1,4 +1,4 @@
-"""The fields of a message that an exchange may read besides the routing key, decoded on demand."""
+"""The fields of a message that routing reads besides its key: headers, decoded on demand, and those of CC and BCC."""
 
 from __future__ import annotations
 

@@ -16,8 +16,6 @@ from broker.store.recorded import Recorded
 __all__ = ["OVERHEAD_BYTES", "Envelope", "EnvelopeCache", "Message", "charge_of"]
 
 ENVELOPES_MAX: Final = 1024
-
-
 OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
 
 

@@ -36,8 +36,6 @@ WITH_UNIT: Final = {
     "ms": "a number of milliseconds, or a time such as 30s or 7d",
     "bytes": "a number of bytes, or a size such as 512MiB or 10GB",
 }
-
-
 Check = Callable[[Any], bool]
 
 

@@ -1,4 +1,4 @@
-"""The resolved route of one basic.publish payload."""
+"""The exchange and the resolved route of a basic.publish payload."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The kinds of queues of a standalone broker.
+"""The kinds of queues that a standalone broker makes, and its own ones: of delayed messages, overlays and taps.
 
 A tap listens; it is not bound. So clients see no difference, and an exchange that is deleted and declared again gets
-its taps back.
-
-It is the outlet of its exchange, not bound to it: a message is numbered, recorded and confirmed as in any other queue.
+its taps back. A stream queue is the outlet of its exchange: a message is numbered, recorded and confirmed as elsewhere.
 """
 
 from __future__ import annotations
@@ -33,17 +31,13 @@ __all__ = [
 ]
 
 HOLDING_PREFIX: Final = "amq.delayed."
-
-
 STREAM_PREFIX: Final = "amq.overlay."
 _FIRST_NUMBER: Final = "x-overlay-first-number"
-
-
-_EXCHANGE: Final = "x-tap-exchange"
-_PATTERN: Final = "x-tap-pattern"
-_MAX_BYTES: Final = "x-tap-max-bytes"
-_MAX_AGE: Final = "x-tap-max-age"
-_FIRST_ID: Final = "x-tap-first-id"
+_TAP_EXCHANGE: Final = "x-tap-exchange"
+_TAP_PATTERN: Final = "x-tap-pattern"
+_TAP_MAX_BYTES: Final = "x-tap-max-bytes"
+_TAP_MAX_AGE: Final = "x-tap-max-age"
+_TAP_FIRST_ID: Final = "x-tap-first-id"
 
 
 def holding_name(exchange: str) -> str:
@@ -145,11 +139,11 @@ def is_tap_name(name: str) -> bool:
 def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
     """Return the arguments that describe a tap; its queue keeps them."""
     return {
-        _EXCHANGE: exchange,
-        _PATTERN: pattern,
-        _MAX_BYTES: max_bytes,
-        _MAX_AGE: max_age_ms,
-        _FIRST_ID: first_id,
+        _TAP_EXCHANGE: exchange,
+        _TAP_PATTERN: pattern,
+        _TAP_MAX_BYTES: max_bytes,
+        _TAP_MAX_AGE: max_age_ms,
+        _TAP_FIRST_ID: first_id,
     }
 
 
@@ -169,27 +163,27 @@ class TapQueue(Queue):
     @property
     def exchange(self) -> str:
         """The name of the exchange that the tap listens to."""
-        return str(self.arguments.get(_EXCHANGE, ""))
+        return str(self.arguments.get(_TAP_EXCHANGE, ""))
 
     @property
     def pattern(self) -> str:
         """The topic pattern of the routing keys that the tap copies."""
-        return str(self.arguments.get(_PATTERN, "#"))
+        return str(self.arguments.get(_TAP_PATTERN, "#"))
 
     @property
     def max_bytes(self) -> int:
         """The total size that its slot files may have."""
-        return int(self.arguments[_MAX_BYTES])
+        return int(self.arguments[_TAP_MAX_BYTES])
 
     @property
     def max_age_ms(self) -> int:
         """The age that its slot files may have."""
-        return int(self.arguments[_MAX_AGE])
+        return int(self.arguments[_TAP_MAX_AGE])
 
     @property
     def first_id(self) -> int:
         """The id of its first message: a removed tap of the same name had the ids below."""
-        return int(self.arguments.get(_FIRST_ID, 0))
+        return int(self.arguments.get(_TAP_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
         """Return whether this tap matches a request; a cap that is left out matches any."""

@@ -1,4 +1,4 @@
-"""The arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3, rabbit_amqqueue.
+"""The arguments of a queue that is about to be created, its type too. Order of checks and texts: RabbitMQ 4.3.
 
 Unknown arguments are kept and have no effect.
 """
@@ -30,15 +30,13 @@ __all__ = [
     "with_default_type",
 ]
 
-FACT: Final = "default_queue_type"
-NONE: Final = "undefined"  # RabbitMQ's export for a vhost without one
-TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
-
-
 CLASSIC: Final = "classic"
 STREAM: Final = "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 PRIORITY_MAX: Final = 255
+DEFAULT_TYPE_FACT: Final = "default_queue_type"
+NO_TYPE: Final = "undefined"  # RabbitMQ's export for a vhost without one
+TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
 """Takes a value and all arguments; returns the reason why the value cannot be, as RabbitMQ prints it."""
@@ -55,15 +53,15 @@ def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
     said = _said(facts)
     if said is None or default_type(facts) is not None:
         return None
-    return f"{FACT} {said!r} has no effect: {_reason(said)}"
+    return f"{DEFAULT_TYPE_FACT} {said!r} has no effect: {_reason(said)}"
 
 
 def check_default_type(name: str | None) -> str | None:
     """Return the default type that an operator asked for. Raises: ValueError."""
-    if name is None or name == NONE:
+    if name is None or name == NO_TYPE:
         return None
     if name not in TYPES:
-        raise ValueError(f"{FACT} cannot be {name!r}: {_reason(name)}")
+        raise ValueError(f"{DEFAULT_TYPE_FACT} cannot be {name!r}: {_reason(name)}")
     return TYPES[name]
 
 
@@ -85,8 +83,8 @@ def _said(facts: Mapping[str, Any]) -> Any:
     """Return the default type as the facts have it: RabbitMQ writes it next to the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
-        said = found.get(FACT)
-        if said is not None and said != NONE:
+        said = found.get(DEFAULT_TYPE_FACT)
+        if said is not None and said != NO_TYPE:
             return said
     return None
 

@@ -31,8 +31,6 @@ from broker.routing.exchange import Exchange
 __all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely", "publish_later", "republish"]
 
 BASIC_PUBLISH: Final = (60, 40)
-
-
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
 
 

@@ -28,8 +28,6 @@ __all__ = ["MakeConfirms", "Publisher"]
 
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
-
-
 MakeConfirms = Callable[["Channel", "Connection", Vhost, ChannelPublishes], ChannelConfirms]
 
 QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget

@@ -1,4 +1,4 @@
-"""Changes of a vhost's durable topology as JSON, the way the log and the checkpoints keep them.
+"""The journal of a vhost's durable topology, and its changes as JSON, the way the log and the checkpoints keep them.
 
 A change is a plain dictionary with the key `change`. Changes that are applied in order make the same exchanges, queues
 and bindings. Applying a change twice has no further effect: a checkpoint and the log after it may overlap.
