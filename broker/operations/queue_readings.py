@@ -1,4 +1,4 @@
-"""Readings of queues: counters and the head, kept until the next look, and the bytes of messages, counted on request."""
+"""Readings of queues: counters and the head, kept until the next look, and the bytes of messages."""
 
 from __future__ import annotations
 
