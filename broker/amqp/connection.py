@@ -16,7 +16,6 @@ from broker.amqp.channel import Channel
 from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
 from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import decode_method, encode_method
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import (
     ANSWER,
     AUTHENTICATE,
@@ -39,6 +38,7 @@ from broker.amqp.framing import FRAME_METHOD, NO_FRAME, RUN_OF_PUBLISHES, FrameC
 from broker.amqp.handshake import (
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
+    ConnectionLimits,
     check_tune_ok,
     login_response,
     new_secret,

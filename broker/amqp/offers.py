@@ -9,7 +9,7 @@ from typing import Any, Final
 from pamqp import commands
 
 from broker.amqp.codec import encode_method
-from broker.amqp.connection_limits import ConnectionLimits
+from broker.amqp.handshake import ConnectionLimits
 
 __all__ = ["CAPABILITIES", "MECHANISMS", "start", "tune"]
 

@@ -12,9 +12,9 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_METHOD
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.answers import Answers
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
