@@ -36,6 +36,7 @@ from broker.amqp.control import (
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import FRAME_METHOD, NO_FRAME, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.handshake import (
+    MECHANISMS,
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
     ConnectionLimits,
@@ -43,8 +44,9 @@ from broker.amqp.handshake import (
     login_response,
     new_secret,
     serves,
+    start,
+    tune,
 )
-from broker.amqp.offers import MECHANISMS, start, tune
 from broker.amqp.output import ConnectionOutput, OutputTaker
 
 __all__ = ["Connection"]

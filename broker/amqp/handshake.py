@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import commands
 
+from broker.amqp.codec import encode_method
 from broker.amqp.errors import ConnectionFault
 
-__all__ = ["ConnectionLimits"]
+__all__ = ["CAPABILITIES", "MECHANISMS", "ConnectionLimits", "start", "tune"]
 
+MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
+LOCALES: Final = "en_US"
+OFFERS_MAX: Final = 8  # distinct offers that are kept encoded; a broker makes one per kind of listener
+
+# Extensions of the specification that this broker has. Clients depend on these, so each is true.
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 # AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ serves them as 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
+
+
+def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> bytes:
+    """Return the frame of the connection.start with the server properties and mechanisms.
+
+    Shapes: the values of `server_properties` are hashable.
+    """
+    return start_with(tuple(server_properties.items()), tuple(mechanisms))
+
+
+@lru_cache(OFFERS_MAX)
+def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> bytes:
+    """Return the frame of the connection.start with these properties."""
+    properties = {**dict(server_properties), "capabilities": CAPABILITIES}
+    method = commands.Connection.Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
+    return encode_method(0, method)
+
+
+@lru_cache(OFFERS_MAX)
+def tune(limits: ConnectionLimits) -> bytes:
+    """Return the frame of the connection.tune that proposes our limits."""
+    return encode_method(0, commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object for many connections: hashed by its identity
