@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.amqp.expiration import EXPIRATION_MAX_MS
+from broker.amqp.header_facts import EXPIRATION_MAX_MS
 from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
 from broker.core.arguments import amqp_type, named_exchange, queue_type, text
 from broker.core.names import Resource, is_short_text
