@@ -126,7 +126,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the properties of each message. Raises: BadUsage for properties that the broker would refuse."""
     from broker.amqp.content_header import facts_of  # imported here: no other command should pay for them
-    from broker.amqp.header_writer import encode_header
+    from broker.amqp.header_edit import encode_header
 
     properties = {"delivery_mode": 2, **table_of(arguments.property, "--property")}
     if arguments.header:

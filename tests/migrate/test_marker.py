@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.amqp.content_header import decode_properties
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.migrate.drain import DOUBTFUL, forwarded_header
 from broker.migrate.faults import MigrationFault
 from broker.migrate.link import SourceMessage

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.lenient_methods import DeclareAny
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer
