@@ -10,7 +10,7 @@ import pytest
 
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
 from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.footprint import footprint_bytes
+from broker.routing.index import footprint_bytes
 from broker.routing.pattern import Pattern
 from broker.routing.topic_engine import TopicEngine
 from tests.property.topic_reference import matches
