@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from broker.routing.binding import freeze_value
 from broker.routing.cache import CacheLimits
-from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.hash_buckets import HashBuckets
 from broker.routing.headers import BindingArgumentError
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 

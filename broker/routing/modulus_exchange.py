@@ -7,9 +7,8 @@ from typing import Any
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.hash_buckets import digest
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
 
