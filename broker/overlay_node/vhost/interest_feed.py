@@ -20,7 +20,7 @@ from broker.core.names import INTEREST
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.queue import Queue
 from broker.routing.dialect import AMQP
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:

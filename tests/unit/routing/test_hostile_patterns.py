@@ -12,7 +12,7 @@ import pytest
 
 from broker.routing.dialect import AMQP
 from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.index import TopicEngine
 from broker.routing.pattern import Pattern, PatternLimits
 from tests.unit.routing.run_lines import TooMuchWork, run_lines
