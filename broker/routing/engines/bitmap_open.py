@@ -8,9 +8,9 @@ from typing import TypeVar
 from bitarray import bitarray
 
 from broker.routing.dialect import TopicDialect
+from broker.routing.engines.bitmap_places import Suspects
 from broker.routing.engines.bitmap_section import Section
 from broker.routing.engines.bitmap_side import Side
-from broker.routing.engines.bitmap_suspects import Suspects
 from broker.routing.engines.bitmap_table import fit_row
 from broker.routing.pattern import HASH
 
