@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from broker.routing.binding import Binding, binding_identity
-from broker.routing.bundle import Bundle, Destination
+from broker.routing.bundle import Binding, Bundle, Destination, binding_identity
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.exchange_tally import ExchangeTally

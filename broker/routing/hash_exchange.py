@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.routing.binding import freeze_value
+from broker.routing.bundle import freeze_value
 from broker.routing.cache import CacheLimits
 from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.hash_buckets import HashBuckets
