@@ -13,14 +13,19 @@
     vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
 
 Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name, when the folder's name does not contain it.
+
+The name of a vhost is any UTF-8. Every byte except letters, digits, - and _ is written as %xx, and the empty name as %.
+A name too long for a file system is written as %% and the SHA-256 of its bytes; a file in the folder has the name.
 """
 
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, unquote
 
 from broker.event_log import get_logger
 from broker.store.backup import REMOVED, STAGING, UNFINISHED
@@ -34,12 +39,14 @@ from broker.store.damage import (
     StoreFailed,
 )
 from broker.store.files import LINK, File, Files
-from broker.store.folder_name import folder_name, is_digest, vhost_name
 from broker.store.reserve import Reserve
 from broker.store.whole_file import replace_file
 
-__all__ = ["OPEN_TO_OTHERS", "WRITABLE", "DataFolder", "check_links"]
+__all__ = ["OPEN_TO_OTHERS", "WRITABLE", "DataFolder", "check_links", "folder_name"]
 
+ESCAPED_MAX: Final = 200  # most file systems take 255 bytes
+EMPTY: Final = "%"  # no escape, because two digits follow the % of an escape
+DIGEST: Final = "%%"
 _log = get_logger()
 
 FORMAT: Final = 3  # formats 1 and 2 are those of versions that were never released
@@ -49,6 +56,23 @@ WRITABLE: Final = 0o022  # by the group or by all
 OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files by their own"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
+
+
+def folder_name(vhost: str) -> str:
+    """Return the folder name of a vhost; it is unique and contains no path."""
+    escaped = quote(vhost, safe="").replace(".", "%2E").replace("~", "%7E") or EMPTY
+    return escaped if len(escaped) <= ESCAPED_MAX else DIGEST + sha256(vhost.encode()).hexdigest()
+
+
+def vhost_name(folder: str) -> str | None:
+    """Return the vhost of a folder name, None for a digest and for other names."""
+    vhost = "" if folder == EMPTY else unquote(folder)
+    return vhost if folder_name(vhost) == folder else None
+
+
+def is_digest(folder: str) -> bool:
+    """Return whether a folder name does not contain the vhost's name."""
+    return folder.startswith(DIGEST)
 
 
 class DataFolder:
