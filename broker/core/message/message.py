@@ -10,8 +10,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import HeaderFacts
-from broker.store.record import encode_route
-from broker.store.recorded import Recorded
+from broker.store.record import Recorded, encode_route
 
 __all__ = ["OVERHEAD_BYTES", "Envelope", "EnvelopeCache", "Message", "charge_of"]
 
