@@ -21,8 +21,8 @@ from broker.event_log import get_logger
 from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
 from broker.slot_files.seal_log_file import SealLog
 from broker.slot_files.seal_view import SealView
-from broker.slot_files.slot_draft import SlotDraft
 from broker.slot_files.slot_file import BadSlotFile, SlotMeta
+from broker.slot_files.slot_file_writer import SlotDraft
 from broker.slot_files.slot_view import open_slot
 from broker.slot_files.snapshot_folder import SnapshotFolder
 from broker.store.files import Files

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.slot_files.slot_draft import SlotDraft
 from broker.slot_files.slot_file import SlotMeta
+from broker.slot_files.slot_file_writer import SlotDraft
 from broker.store.files import Files
 
 __all__ = ["SnapshotFolder", "SnapshotSlot"]
