@@ -16,7 +16,7 @@ from broker.core.definitions.export import operator_policy, policy_row
 from broker.core.policy.policy import Policies, Policy
 
 if TYPE_CHECKING:
-    from broker.vhosts.offline import OfflineVhost
+    from broker.vhosts.vhosts import OfflineVhost
 
 __all__ = [
     "IDENTITIES",
