@@ -24,9 +24,8 @@ from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
-from broker.delivery.engine_parts import EngineParts
+from broker.delivery.engine_parts import EngineParts, limits_of, new_vhost
 from broker.delivery.message_loader import MessageLoader
-from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
 from broker.delivery.queue_messages import QueueMessages
 from broker.delivery.reader import SlotReader
