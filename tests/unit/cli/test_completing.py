@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli import completing
-from broker.cli.completing import FILES, FOLDERS, completions
-from broker.cli.completion import SCRIPTS
+from broker.cli import completion
+from broker.cli.completion import FILES, FOLDERS, SCRIPTS, completions
 from broker.cli.control_client import Unanswered
 from broker.cli.main import build_parser, main
 from broker.testing import Broker
@@ -107,7 +106,7 @@ def test_every_command_can_be_completed(parser: argparse.ArgumentParser, asked: 
     seen = 0
     while groups:
         path = groups.pop()
-        place = completing.CompletionPlace(parser)
+        place = completion.CompletionPlace(parser)
         for word in path:
             place.pass_word(word)
         assert list(place.candidates("-")) or path[:1] == ["health"]
