@@ -12,8 +12,16 @@ from typing import IO, Any, Final
 from broker.cli.control_client import ask_for, first_interrupt
 from broker.cli.exit_codes import INTERRUPTED_CODE
 from broker.cli.moving import destination_text
-from broker.cli.name_values import name_and_text, name_and_value, table_of
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value, finish
+from broker.cli.parser import (
+    BadUsage,
+    add_command,
+    add_switch,
+    add_value,
+    finish,
+    name_and_text,
+    name_and_value,
+    table_of,
+)
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
 
