@@ -17,12 +17,12 @@ from broker.administration.definitions import (
     PAUSED_QUEUE,
     VHOST_LIMITS,
     Definitions,
+    DefinitionsStore,
     Draft,
     Key,
     keying_rows,
     same_row,
 )
-from broker.administration.definitions_store import DefinitionsStore
 from broker.administration.slices import finished
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users, user_of

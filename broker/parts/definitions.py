@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.administration.administration import Administration
-from broker.administration.definitions_store import local_definitions
+from broker.administration.definitions import local_definitions
 from broker.administration.opening import open_all
 from broker.administration.rehearsal import Rehearsal
 from broker.core.alarms import DATABASE, Alarms
