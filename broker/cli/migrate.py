@@ -68,7 +68,7 @@ def add_migrate(commands: Any) -> None:
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
-    from broker.migrate.faults import MigrationFault
+    from broker.migrate.link import MigrationFault
     from broker.migrate.migration import QueuePlace, places_of
 
     if not 1 <= arguments.jobs <= JOBS_MAX:
@@ -126,7 +126,7 @@ def _run(
     """Return the migration after its end, and why it ended early."""
     import asyncio
 
-    from broker.migrate.faults import MigrationFault
+    from broker.migrate.link import MigrationFault
     from broker.migrate.migration import Migration
 
     with ProgressLine(quiet=arguments.quiet) as line:

@@ -22,8 +22,7 @@ from broker.amqp.errors import ProtocolError
 from broker.amqp.header_edit import cut_properties, edit_header, encode_header, read_headers, read_text
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny
 from broker.client.address import AmqpAddress
-from broker.migrate.faults import MethodRefused, MigrationFault
-from broker.migrate.link import MigrationLink
+from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numbering
 
 __all__ = ["DOUBTFUL", "Drain", "DrainTally", "forwarded_header", "own_name"]

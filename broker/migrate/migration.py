@@ -15,8 +15,7 @@ from broker.amqp.lenient_methods import DeclareAny
 from broker.client.address import AmqpAddress
 from broker.core.definitions.json_text import read_json
 from broker.migrate.drain import Drain, DrainTally, own_name
-from broker.migrate.faults import MethodRefused, MigrationFault
-from broker.migrate.link import MigrationLink
+from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 
 __all__ = ["Migration", "MigrationOutcome", "QueuePlace", "fetch_definitions", "places_of"]
 

@@ -14,7 +14,7 @@ import pika
 import pytest
 
 from broker.cli.main import main
-from broker.migrate.faults import MigrationFault
+from broker.migrate.link import MigrationFault
 from broker.migrate.migration import QueuePlace, fetch_definitions, places_of
 from broker.testing import Broker
 from tests.broker_process import BrokerProcess
