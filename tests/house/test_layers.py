@@ -35,7 +35,7 @@ MAY_CALL_FILES = {
     "net/control_address.py",  # opens the folder of a socket whose path is too long
     "testing/process.py",  # keeps the output of its broker
     "net/tls.py",  # checks that the certificates are readable; OpenSSL reads them
-    "net/certificate.py",  # reads the certificates, when asked when they end
+    "net/tls.py",  # reads the certificates, when asked when they end
 }
 OS_CALLS = set(
     "open fdopen read write pread pwrite preadv pwritev readv writev fsync fdatasync sync truncate ftruncate "

@@ -13,7 +13,7 @@ from broker.manage.answers import Response, json_answer
 from broker.manage.api.nodes import listeners_of
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
-from broker.net.certificate import expiries
+from broker.net.tls import expiries
 
 __all__ = ["ROUTES"]
 
