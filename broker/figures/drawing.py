@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.figures.markup import escaped
-from broker.figures.style import CHART_STYLE
+from broker.figures.markup import CHART_STYLE, escaped
 
 __all__ = ["Drawing", "sheet"]
 
