@@ -6,8 +6,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.message_limit import NO_LIMIT
-from broker.overlay.packets import Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
+from broker.overlay.packets import NO_LIMIT, Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 from broker.overlay.timing import Timing
 

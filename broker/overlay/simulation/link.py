@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.overlay.message_limit import exceeds
-from broker.overlay.packets import Packet, StreamRun
+from broker.overlay.packets import Packet, StreamRun, exceeds
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.scheduler import Scheduler
