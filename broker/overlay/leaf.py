@@ -12,8 +12,8 @@ from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, Stream
 from broker.overlay.peers import Outgoing, OverlayPeer
 from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import StreamSource
-from broker.overlay.start_points import StartPoints
 from broker.overlay.stream_log import LeafState, StreamLog
+from broker.overlay.subscriptions import StartPoints
 
 EVERYTHING = frozenset({"#"})
 GIVEN_UP_ATTEMPTS = 4
