@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.overlay.packets import Packet, StreamRun, exceeds
-from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.scheduler import Dice, Scheduler
 
 __all__ = ["NO_FAULTS", "LinkFaults", "SimulatedLink", "Statistics"]
 
