@@ -104,7 +104,7 @@ async def _serve_until_stopped(
     heap.close()
     if broker.failure is None:
         systemd.stopping()
-        broker.parts.part.listen(systemd.waiting)
+        broker.stopping.listen(systemd.waiting)
         await first_ended(broker.stop(), broker.wait_failed())
     return 0 if broker.failure is None else await _failed(broker, broker.failure)
 

@@ -24,9 +24,8 @@ PLUGIN: Final = "pytest_slotmq.py"
 PACKAGES: Final = ("amqp", "core", "delivery", "mqtt", "overlay", "routing", "slots", "store")
 """The packages of the broker that are compiled, with the packages in them, less `EXCEPTIONS`."""
 EXCEPTIONS: Final = {
-    "amqp/lenient_methods.py": "pamqp reads the types of its fields from class attributes",
     "amqp/errors.py": "exceptions: an `except ... as error` of each would give the name its type in the whole function",
-    "amqp/lenient_methods.py": "pamqp's classes have slots",
+    "amqp/lenient_methods.py": "pamqp's classes have slots, and it reads the types of fields from class attributes",
     "core/definitions": "acts on an operator's document",
     "core/delay": "acts on delayed messages, one by one",
     "core/mqtt/faults.py": "exceptions, as amqp/errors.py",

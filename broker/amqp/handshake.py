@@ -1,4 +1,4 @@
-"""The handshake: checks what a client sends, from the protocol header to the negotiated limits."""
+"""The handshake: what the broker offers, its limits of a connection, and the checks of what a client answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content headers, edited without loss: entries that are not named keep their octets.
+"""Content headers, encoded from values or edited without loss: entries that are not named keep their octets.
 
 Dead letters, delayed messages and direct replies differ from the published message in a few entries. The rest belongs
 to the publisher, and a codec would give its numbers other widths and its texts other octets.

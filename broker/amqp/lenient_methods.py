@@ -1,4 +1,4 @@
-"""Methods that accept any name.
+"""Methods that accept any name, and the class access, which pamqp lacks.
 
 pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
 accepts any short string. A broker returns the names that a client chose, and a client leaves the check to the broker.

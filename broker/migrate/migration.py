@@ -1,4 +1,4 @@
-"""Drains many queues, several at a time, until all of them are empty."""
+"""Drains many queues, several at a time, until all of them are empty; the queues are those that the source defines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port to the storage of a publishing leaf's own streams."""
+"""The port to the storage of a publishing leaf's streams, and the state of the leaf that outlives a crash."""
 
 from __future__ import annotations
 

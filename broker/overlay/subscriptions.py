@@ -1,4 +1,4 @@
-"""The subscriptions of a leaf broker, each with the virtual time from which on it gets messages."""
+"""The subscriptions of a leaf broker, and the virtual times from which on they get messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bindings that lead from one exchange to one destination."""
+"""Bindings, and all those that lead from one exchange to one destination."""
 
 from __future__ import annotations
 

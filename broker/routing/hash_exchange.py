@@ -1,4 +1,4 @@
-"""The consistent hash exchange."""
+"""The consistent hash exchange and the modulus hash exchange."""
 
 from __future__ import annotations
 

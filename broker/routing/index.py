@@ -1,4 +1,4 @@
-"""The topic index: literal binding keys in a dict, wildcard patterns in an engine behind it."""
+"""The topic index: literal binding keys in a dict, wildcard patterns in an engine, and the interface of engines."""
 
 from __future__ import annotations
 

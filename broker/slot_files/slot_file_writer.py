@@ -1,4 +1,4 @@
-"""The writer of one slot file."""
+"""The writer of one slot file, and its draft, which nobody reads yet."""
 
 from __future__ import annotations
 

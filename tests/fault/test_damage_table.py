@@ -239,7 +239,7 @@ async def test_an_unreadable_sector_in_the_last_batch_is_no_torn_tail(tmp_path: 
     files.bad[path] = {(held_in(path)[last] + 20_000) // SECTOR_BYTES}
     async with mortal_broker(tmp_path, sections(policy), files=files) as broker:
         if policy == "refuse":
-            assert "Input/output error" in broker.vhosts.vhosts["crm"].reason
+            assert "Input/output error" in broker.vhosts.offline["crm"].reason
         else:
             assert broker.vhosts["crm"].queues["q"].ready == last
 
@@ -468,7 +468,7 @@ async def test_a_vhost_that_is_down_is_deleted_with_its_slot_files(tmp_path: Pat
         assert broker.taps.view.seals
     bad_checksum(tmp_path, SickFiles())
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
-        assert list(broker.vhosts.vhosts) == ["crm"]
+        assert list(broker.vhosts.offline) == ["crm"]
         assert broker.taps.view.seals
         assert broker.taps.view.cursors
         await broker.administration.change(lambda draft: draft.drop_vhost("crm"))

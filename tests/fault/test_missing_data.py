@@ -328,7 +328,7 @@ async def starts_whole(disk: FaultyFiles, *, sync: bool = True) -> set[str]:
         broker = server(files, sync=sync)
         await broker.start()
         vhosts, users = set(broker.vhosts), list(broker.administration.users)
-        offline = dict(broker.vhosts.vhosts)
+        offline = dict(broker.vhosts.offline)
         await end(broker, files)
     assert offline == {}
     assert users == ["guest"]

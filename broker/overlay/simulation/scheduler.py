@@ -1,4 +1,4 @@
-"""Simulated time: events in their order."""
+"""Simulated time, events in their order, and the randomness that is passed in."""
 
 from __future__ import annotations
 

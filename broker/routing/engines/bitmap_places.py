@@ -1,4 +1,4 @@
-"""The patterns with several `#`, all of them walked at once along a key."""
+"""The patterns with several `#`, all of them walked at once along a key, or only suspected to match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the words that patterns want at one side of a key."""
+"""The tables of the words that patterns want at one side of a key, and those of patterns with a `#` for long keys."""
 
 from __future__ import annotations
 

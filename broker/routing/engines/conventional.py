@@ -1,4 +1,4 @@
-"""Conventional topic matching."""
+"""Conventional topic matching: one pattern after the other against a routing key."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str, Any]]:
         seen.append((broker, verb, fields.get("vhost")))
         return [{"name": name} for name in ("beta", "alpha", "al\npha")]
 
-    monkeypatch.setattr(completing, "ask", ask)
+    monkeypatch.setattr(completion, "ask", ask)
     return seen
 
 
@@ -96,7 +96,7 @@ def test_a_broker_that_does_not_answer_offers_nothing(
     def ask(*_words: Any, **_fields: Any) -> None:
         raise Unanswered("no broker runs")
 
-    monkeypatch.setattr(completing, "ask", ask)
+    monkeypatch.setattr(completion, "ask", ask)
     assert offered(parser, "purge", "") == []
 
 
