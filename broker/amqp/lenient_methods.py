@@ -3,7 +3,7 @@
 pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
 accepts any short string. A broker returns the names that a client chose, and a client leaves the check to the broker.
 
-Class access is neither in AMQP 0-9-1 nor in pamqp. RabbitMQ still grants every request, with a ticket that has no meaning.
+Class access is not in AMQP 0-9-1 and not in pamqp. RabbitMQ grants every request, with a ticket that has no meaning.
 Source: AMQP 0-8, class access (30).
 """
 
