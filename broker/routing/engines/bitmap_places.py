@@ -8,8 +8,7 @@ from typing import Final, TypeVar
 from bitarray import bitarray
 
 from broker.routing.dialect import TopicDialect
-from broker.routing.engines.bitmap_section import COLUMNS_STEP, Section
-from broker.routing.engines.bitmap_table import Table, fit_row, narrow_few
+from broker.routing.engines.bitmap_table import COLUMNS_STEP, Section, Table, fit_row, narrow_few
 from broker.routing.pattern import HASH
 
 T = TypeVar("T")

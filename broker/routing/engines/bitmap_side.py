@@ -9,8 +9,7 @@ from bitarray import bitarray
 
 from broker.routing.dialect import TopicDialect
 from broker.routing.engines.bitmap_places import Suspects
-from broker.routing.engines.bitmap_section import Section
-from broker.routing.engines.bitmap_table import Table, fit_row, narrow_few
+from broker.routing.engines.bitmap_table import Section, Table, fit_row, narrow_few
 from broker.routing.pattern import HASH
 
 T = TypeVar("T")
