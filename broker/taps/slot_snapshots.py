@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from broker.delivery.engine import Engine
     from broker.settings.storage import TapSettings
-    from broker.slot_files.slot_folder import SlotFolder
-    from broker.slot_files.snapshot_folder import SnapshotSlot
+    from broker.slot_files.slot_folder import SlotFolder, SnapshotSlot
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 
