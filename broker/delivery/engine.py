@@ -17,9 +17,9 @@ from broker.core.message.message import Message
 from broker.core.postponed import carry_out
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
-from broker.core.queue.poisoned import POISONED_ARGUMENTS
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import POISONED_ARGUMENTS
 from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer

@@ -22,8 +22,8 @@ from broker.core.publishing.posting import Poster, charge_bytes
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
 from broker.core.queue.level import POISON
 from broker.core.queue.level_owner import LevelOwner
-from broker.core.queue.poisoned import poisoned_name
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import poisoned_name
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.exchanges import Exchanges
 from broker.event_log import get_logger

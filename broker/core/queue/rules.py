@@ -1,4 +1,8 @@
-"""The rules of one queue, combined from its arguments and the policies that match it."""
+"""The rules of one queue, combined from its arguments and the policies that match it.
+
+It is made with the first one, as a durable quorum queue, so that it keeps transient messages too. No limit holds for
+deliveries from it.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.message.delay import DueHeader, due_headers
 
 __all__ = [
     "DROP_HEAD",
     "NUMBER_MAX",
     "PLAIN",
+    "POISONED_ARGUMENTS",
     "QUORUM",
     "REJECT_PUBLISH",
     "REJECT_PUBLISH_DLX",
     "RETRY_TYPES",
     "DelayedRetry",
     "QueueRules",
+    "can_keep_poisoned",
+    "is_poisoned_name",
     "merged_definitions",
+    "poisoned_name",
     "queue_rules",
 ]
 
+SUFFIX: Final = ".poisoned"
+POISONED_ARGUMENTS: Final[dict[str, Any]] = {"x-queue-type": QUORUM, "x-delivery-limit": -1}
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
@@ -31,6 +42,21 @@ RETRY_ALL: Final = "all"
 RETRY_FAILED: Final = "failed"
 RETRY_RETURNED: Final = "returned"
 RETRY_TYPES: Final = (RETRY_ALL, RETRY_FAILED, RETRY_RETURNED)
+
+
+def poisoned_name(queue: str) -> str:
+    """Return the name of the queue for the poisoned messages of a queue."""
+    return queue + SUFFIX
+
+
+def can_keep_poisoned(queue: str) -> bool:
+    """Return whether the name of a queue is short enough for another one with the suffix."""
+    return len(queue.encode()) + len(SUFFIX) <= SHORT_STRING_MAX_BYTES
+
+
+def is_poisoned_name(queue: str) -> bool:
+    """Return whether a queue is one for poisoned messages."""
+    return queue.endswith(SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
