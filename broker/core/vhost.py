@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
-from broker.core.delay.delayed import Delay, Delays
+from broker.core.delayed import Delay, Delays
 from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.core.delay.delayed import Delay
+from broker.core.delayed import Delay
 from broker.core.publishing.local_store import LocalStore
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.producers import ProducerLimits, Producers

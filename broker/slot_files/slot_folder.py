@@ -2,15 +2,11 @@
 
     seals.log                 see `seal_log`
     <seal, 20 digits>.slot    see `slot_file`; with .damaged appended, a damaged one for the operator
-    snapshots/                see `snapshot_folder`
+    snapshots/<id>/<n>.slot   n from 0 on, seal 0; a start removes them, so they are not synced
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
 every listed file exists, and the next start removes files that are not listed. Only a whole file after the last seal
 is listed instead of removed: a reader may have seen its line before a crash tore it, and no seal may name two files.
-
-    <id>/<n>.slot    n from 0 on; seal 0
-
-A start removes them, so they are not synced.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     clock                 see `clock_file`
     definitions           see `definitions_file`
     begun                 exists from the end of the first start on: see `DataFolder.has_begun`
-    reserve               see `reserve`
+    reserve               see `Reserve`
     slots/                slot files; see `slot_folder`
     cluster/<name>/       what a cluster node has no memory for; nothing in it outlives the process
     vhosts/<name>/        one store; see `folder_name` for the name
@@ -16,10 +16,6 @@ Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name, when 
 
 The name of a vhost is any UTF-8. Every byte except letters, digits, - and _ is written as %xx, and the empty name as %.
 A name too long for a file system is written as %% and the SHA-256 of its bytes; a file in the folder has the name.
-
-A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as much
-free space next to it. Until then the missing part does not count as free, and the disk alarm is raised: publishers
-cannot use the space that acks and checkpoints need. The files of other programs can.
 """
 
 from __future__ import annotations
@@ -66,7 +62,12 @@ _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
 
 class Reserve:
-    """The reserve of one data folder. All methods are *blocking*, about as long as a `statvfs`.
+    """The reserve: disk space that a folder holds back, so that a broker can start on a full disk and be drained.
+
+    A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as
+    much free space next to it. Until then the missing part does not count as free, and the disk alarm is raised:
+    publishers cannot use the space that acks and checkpoints need. The files of other programs can.
+    All methods are *blocking*, about as long as a `statvfs`.
 
     Units: ``size_bytes`` is the configured reserve, ``missing_bytes`` the part of it that is not allocated.
     """

@@ -11,7 +11,7 @@ import pytest
 from pamqp import commands
 
 from broker.core.deadlines import Deadlines
-from broker.core.delay.delayed import Delay
+from broker.core.delayed import Delay
 from broker.core.message.delay import due_ms_of
 from broker.core.queue.due_moments import NEAR_MAX
 from broker.core.queue.kinds import holding_name

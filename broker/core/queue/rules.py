@@ -1,8 +1,4 @@
-"""The rules of one queue, combined from its arguments and the policies that match it.
-
-It is made with the first one, as a durable quorum queue, so that it keeps transient messages too. No limit holds for
-deliveries from it.
-"""
+"""The rules of one queue, combined from its arguments and the policies that match it."""
 
 from __future__ import annotations
 
@@ -31,12 +27,13 @@ __all__ = [
     "queue_rules",
 ]
 
-SUFFIX: Final = ".poisoned"
-POISONED_ARGUMENTS: Final[dict[str, Any]] = {"x-queue-type": QUORUM, "x-delivery-limit": -1}
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 QUORUM: Final = "quorum"
+POISONED_SUFFIX: Final = ".poisoned"
+POISONED_ARGUMENTS: Final[dict[str, Any]] = {"x-queue-type": QUORUM, "x-delivery-limit": -1}
+"""Of the queue of another one's poisoned messages: it keeps transient messages too, and delivers without a limit."""
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
 RETRY_ALL: Final = "all"
 RETRY_FAILED: Final = "failed"
@@ -46,17 +43,17 @@ RETRY_TYPES: Final = (RETRY_ALL, RETRY_FAILED, RETRY_RETURNED)
 
 def poisoned_name(queue: str) -> str:
     """Return the name of the queue for the poisoned messages of a queue."""
-    return queue + SUFFIX
+    return queue + POISONED_SUFFIX
 
 
 def can_keep_poisoned(queue: str) -> bool:
     """Return whether the name of a queue is short enough for another one with the suffix."""
-    return len(queue.encode()) + len(SUFFIX) <= SHORT_STRING_MAX_BYTES
+    return len(queue.encode()) + len(POISONED_SUFFIX) <= SHORT_STRING_MAX_BYTES
 
 
 def is_poisoned_name(queue: str) -> bool:
     """Return whether a queue is one for poisoned messages."""
-    return queue.endswith(SUFFIX)
+    return queue.endswith(POISONED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,4 @@
-"""The overlay's side of one vhost: its streams, what it receives, and what its bindings want.
-
-Each message of the exchange `amq.slotmq.interest` has a body of 1 or 0 (one octet) and a topic pattern: somebody wants
-what it matches, or nobody does any more. The routing key is the name of the exchange.
-Source: ZeroMQ's XPUB, which reads subscriptions as messages in the same form.
-"""
+"""The overlay's side of one vhost: its streams, what it receives, and what its bindings want."""
 
 from __future__ import annotations
 
@@ -43,6 +38,10 @@ Asked = tuple[str, str]
 
 class InterestFeed:
     """Publishes which patterns of each overlay exchange have bindings, at this broker and at others.
+
+    Each message of the exchange `amq.slotmq.interest` has a body of 1 or 0 (one octet) and a topic pattern: somebody
+    wants what it matches, or nobody does any more. The routing key is the name of the exchange.
+    Source: ZeroMQ's XPUB, which reads subscriptions as messages in the same form.
 
     A pattern is told when the first one asks for it and when the last one does not any more. A new binding gets all
     that is wanted then, in several turns if it is much.
