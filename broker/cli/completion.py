@@ -200,7 +200,7 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def _words(arguments: argparse.Namespace) -> int:
-    from broker.cli.completing import completions
+    from broker.cli.completion import completions
 
     for line in completions(arguments.all_commands(), arguments.words or [""]):
         print(line)

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from broker.core.message.message import Message
 from broker.core.queue.level import Level
-from broker.core.queue.memory_queue import RETAINED_NAME, HistoryQueue, RetainedQueue, SeenQueue
+from broker.core.queue.memory_queue import (
+    HANDSHAKES_NAME,
+    RETAINED_NAME,
+    HandshakesQueue,
+    HistoryQueue,
+    RetainedQueue,
+    SeenQueue,
+)
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import QueueDeclaration
@@ -216,6 +223,8 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return SeenQueue
     if name == RETAINED_NAME:
         return RetainedQueue
+    if name == HANDSHAKES_NAME:
+        return HandshakesQueue
     if is_tap_name(name):
         return TapQueue
     if is_overlay_name(name):
