@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.cli.running import documented
+from broker.cli.config import documented
 from broker.settings import Settings, limits, sections
 from broker.settings.change import changes, merged
 from broker.settings.fields import AT_ONCE, NEXT_CONNECTION, reload_of

@@ -19,8 +19,8 @@ import pytest
 
 import broker
 from broker.amqp.errors import NotNow
+from broker.cli.config import documented
 from broker.cli.main import main
-from broker.cli.running import documented
 from broker.cli.table import print_json
 from broker.compiled import listed
 from broker.core.definitions.reading import BadDefinitions
