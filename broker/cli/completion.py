@@ -200,8 +200,6 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def _words(arguments: argparse.Namespace) -> int:
-    from broker.cli.completion import completions
-
     for line in completions(arguments.all_commands(), arguments.words or [""]):
         print(line)
     return 0
