@@ -68,9 +68,8 @@ def add_migrate(commands: Any) -> None:
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
-    from broker.migrate.definitions import places_of
-    from broker.migrate.faults import MigrationFault
-    from broker.migrate.migration import QueuePlace
+    from broker.migrate.link import MigrationFault
+    from broker.migrate.migration import QueuePlace, places_of
 
     if not 1 <= arguments.jobs <= JOBS_MAX:
         raise BadUsage(f"--jobs should be from 1 to {JOBS_MAX}")
@@ -109,7 +108,7 @@ def _address(url: str, flag: str, variable: str) -> tuple[AmqpAddress, str | Non
 
 
 def _definitions(arguments: argparse.Namespace, source: AmqpAddress) -> Mapping[str, Any] | None:
-    from broker.migrate.definitions import fetch_definitions
+    from broker.migrate.migration import fetch_definitions
 
     if arguments.definitions and arguments.from_api:
         raise BadUsage("give either --definitions or --from-api")
@@ -127,7 +126,7 @@ def _run(
     """Return the migration after its end, and why it ended early."""
     import asyncio
 
-    from broker.migrate.faults import MigrationFault
+    from broker.migrate.link import MigrationFault
     from broker.migrate.migration import Migration
 
     with ProgressLine(quiet=arguments.quiet) as line:

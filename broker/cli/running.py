@@ -1,4 +1,4 @@
-"""`slotmq serve`, `health`, `config` and `version`: commands that start a broker or need none."""
+"""`slotmq serve`, `health`, `config` and `version`: start a broker, check settings, or need none."""
 
 from __future__ import annotations
 

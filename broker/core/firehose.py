@@ -17,8 +17,7 @@ from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.message.carbon_copies import further_keys
-from broker.core.message.fields import HeaderFields
+from broker.core.message.fields import HeaderFields, further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
 from broker.core.publishing.posting import Poster, charge_bytes

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, cast
 
 from broker import __version__
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from broker.amqp.errors import ChannelError
 from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
+from broker.core.names import Resource
 from broker.core.queue.queue import Queue
-from broker.core.resource import Resource
 from broker.core.vhost import Vhost
 from broker.operations.destination import destination_of
 from broker.operations.request import OfQueue

@@ -8,10 +8,9 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.definitions import Draft, event_fields
-from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS, checked_limits
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import UserEntry
-from broker.core.limit_table import checked_limits
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
 

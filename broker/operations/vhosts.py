@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
 from broker.core.definitions.reading import OPERATOR_POLICY, check_depth
-from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
-from broker.core.queue.default_type import check_default_type
+from broker.core.policy.policy_definition import plain_definition
+from broker.core.queue.queue_arguments import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 from broker.operations.operation import Operation

@@ -7,15 +7,13 @@ from functools import partial
 
 from broker.overlay.acknowledgements import LagWatch
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.leaf_state import LeafState
-from broker.overlay.logical_broker import LogicalBroker
+from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer
 from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import StreamSource
-from broker.overlay.start_points import StartPoints
-from broker.overlay.stream_log import StreamLog
-from broker.overlay.timing import Timing
+from broker.overlay.stream_log import LeafState, StreamLog
+from broker.overlay.subscriptions import StartPoints
 
 EVERYTHING = frozenset({"#"})
 GIVEN_UP_ATTEMPTS = 4

@@ -10,8 +10,17 @@ from typing import Final
 
 from broker.overlay.catch_up import Behind
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.message_limit import NO_LIMIT, exceeds, within_limit
-from broker.overlay.packets import Packet, Space, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.packets import (
+    NO_LIMIT,
+    Packet,
+    Space,
+    StreamName,
+    StreamRun,
+    Vector,
+    VectorChange,
+    exceeds,
+    within_limit,
+)
 
 Outgoing = tuple[str, str, Packet]
 """A packet with the tree node and the name of the broker that it is for."""

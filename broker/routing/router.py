@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.routing.cache import CacheLimits, CompositeCache
-from broker.routing.exchange import Exchange
-from broker.routing.message_fields import MessageFields
+from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.route import Route
 
 

@@ -15,12 +15,12 @@ from broker.store.record import (
     FRONT,
     MESSAGE,
     PREFIX_BYTES,
+    Recorded,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
     encode_topology,
 )
-from broker.store.recorded import Recorded
 from broker.store.segment import OFFSET_BITS
 
 __all__ = ["Recorder"]

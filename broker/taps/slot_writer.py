@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from broker.core.deadlines import Clock
 from broker.core.message.message import OVERHEAD_BYTES
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
-from broker.core.queue.tap_queue import TapQueue
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.settings.storage import TapSettings

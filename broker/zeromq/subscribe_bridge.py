@@ -9,7 +9,7 @@ from pamqp import commands
 
 from broker.amqp.codec import encode_method
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.lenient_methods import PublishAny
 from broker.client.link import ClientLink
 from broker.core.definitions.json_text import read_json

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection, ConnectionSession
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
 from broker.core.auth.logins import EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel

@@ -15,6 +15,7 @@ from broker.core.arguments import named_exchange
 from broker.core.names import (
     PREDECLARED,
     TRACE,
+    Resource,
     check_exchange_type,
     is_predeclared,
     refuse_default,
@@ -23,12 +24,11 @@ from broker.core.names import (
 )
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue
-from broker.core.resource import Resource
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_exchange
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits

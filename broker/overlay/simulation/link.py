@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.overlay.message_limit import exceeds
-from broker.overlay.packets import Packet, StreamRun
-from broker.overlay.simulation.dice import Dice
+from broker.overlay.packets import Packet, StreamRun, exceeds
 from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.scheduler import Dice, Scheduler
 
 __all__ = ["NO_FAULTS", "LinkFaults", "SimulatedLink", "Statistics"]
 

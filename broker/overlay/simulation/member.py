@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
-from broker.overlay.message_limit import NO_LIMIT
-from broker.overlay.packets import Packet
+from broker.overlay.packets import NO_LIMIT, Packet
 from broker.overlay.simulation.scheduler import Scheduler
 
 

@@ -11,11 +11,10 @@ from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Space
-from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember
 from broker.overlay.simulation.link import SimulatedLink, Statistics
 from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.scheduler import Dice, Scheduler
 from broker.overlay.simulation.topology import SimulatedTree
 
 TICK_MS = 50

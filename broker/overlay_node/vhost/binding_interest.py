@@ -13,8 +13,7 @@ from broker.core.topology.changes import arguments_to_json
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Conjunction, Space
 from broker.routing.bundle import Bundle
-from broker.routing.exchange import Exchange
-from broker.routing.message_fields import MessageFields
+from broker.routing.exchange import Exchange, MessageFields
 
 __all__ = ["BindingInterest", "StartPoint"]
 

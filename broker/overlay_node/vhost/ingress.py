@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.core.message.delay import RECEIVED, delay_of
-from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
-from broker.core.message.message import Message
+from broker.core.message.message import EnvelopeCache, Message
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue

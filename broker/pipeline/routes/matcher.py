@@ -10,9 +10,8 @@ from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.faults import restated
 from broker.pipeline.routes.topology import PREDECLARED, Topology
-from broker.routing.exchange import Exchange
+from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import make_exchange
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
 LIMITS: Final = PatternLimits(

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.bitmap_open import OpenTables, size_of
-from broker.routing.engines.bitmap_places import PlaceTable, stride_of
-from broker.routing.engines.bitmap_section import Section
-from broker.routing.engines.bitmap_side import Side
-from broker.routing.engines.bitmap_suspects import Suspects
+from broker.routing.engines.bitmap_places import PlaceTable, Suspects, stride_of
+from broker.routing.engines.bitmap_side import OpenTables, Side, size_of
+from broker.routing.engines.bitmap_table import Section
 from broker.routing.pattern import HASH, STAR, Pattern
 
 T = TypeVar("T")

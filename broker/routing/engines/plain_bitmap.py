@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from bitarray import bitarray
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.pattern import Pattern
 
 T = TypeVar("T")

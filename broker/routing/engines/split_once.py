@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.pattern import Pattern
 
 T = TypeVar("T")

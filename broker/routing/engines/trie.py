@@ -7,8 +7,7 @@ from sys import intern
 from typing import Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.trie_node import Node
-from broker.routing.engines.trie_walk import match_floating, walk
+from broker.routing.engines.trie_walk import Node, match_floating, walk
 from broker.routing.pattern import HASH, Pattern
 
 T = TypeVar("T")

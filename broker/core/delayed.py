@@ -19,7 +19,7 @@ from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
 from broker.core.publishing.posting import Poster, charge_bytes
 from broker.core.queue.holding import Holding
-from broker.core.queue.holding_queue import HOLDING_PREFIX, is_holding_name
+from broker.core.queue.kinds import HOLDING_PREFIX, is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
