@@ -13,6 +13,7 @@ from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
 from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
+from broker.core.mqtt.wills import Wills
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import PUBREC, V5, Will
@@ -173,11 +174,18 @@ class MqttPublisher:
         """Publish a will. Raises: ProtocolError or PacketError for one that cannot be published."""
         mapping = self._mapping
         header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
-        payload = mapping.payload(will.topic)
-        if self._accept([payload], [header], [will.body], [0], 0) and will.retain:
+        if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
             key = routing_key(will.topic, mapping.levels_max)
             self._retained.check_room(key, len(header), len(will.body))
             self._retained.keep(key, header, will.body)
+
+    def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
+        """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""
+        mapping = self._mapping
+        header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
+        self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
+        key = routing_key(will.topic, mapping.levels_max)
+        wills.hold(client_id, key, header, will.body, delay_s * 1000, retain=will.retain)
 
 
 def throw(error: PacketError) -> None:

@@ -69,10 +69,11 @@ class MqttSession(SessionOfChannel):
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
-    def learn_expiry(self) -> None:
-        """Keep the expiry of the session that an earlier connection left."""
+    def renew_expiry(self) -> None:
+        """Let the session that an earlier connection left expire as this one asks."""
         for queue in self.kept_queues():
-            self.expiry_s = int(queue.arguments.get(EXPIRES, 0)) // 1000 or self.expiry_s
+            if self.expiry_s:
+                self.vhost.queues.change_expiry(queue, self.expiry_s * 1000)
 
     def resume(self) -> None:
         """Go on with the session that an earlier connection left. Raises: ChannelError 403."""
