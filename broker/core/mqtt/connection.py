@@ -313,7 +313,7 @@ class MqttConnection(Connection):
         """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
-        session.renew_expiry()
+        session.renew_expiry(session.expiry_s)
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
@@ -367,8 +367,7 @@ class MqttConnection(Connection):
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
-            session.expiry_s = min(expiry_s, self._context.session_expiry_max_s)
-            session.renew_expiry()
+            session.renew_expiry(min(expiry_s, self._context.session_expiry_max_s))
         if packet.reason_code != WITH_WILL:
             self._will = None
         self.orderly = self.drained = True

@@ -69,11 +69,12 @@ class MqttSession(SessionOfChannel):
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
-    def renew_expiry(self) -> None:
-        """Let the session that an earlier connection left expire as this one asks."""
-        for queue in self.kept_queues():
-            if self.expiry_s:
-                self.vhost.queues.change_expiry(queue, self.expiry_s * 1000)
+    def renew_expiry(self, expiry_s: int) -> None:
+        """Let the session expire as the client asks now; one that is to end with the connection is deleted then."""
+        self.expiry_s = expiry_s
+        if expiry_s:
+            for queue in self.kept_queues():
+                self.vhost.queues.change_expiry(queue, expiry_s * 1000)
 
     def resume(self) -> None:
         """Go on with the session that an earlier connection left. Raises: ChannelError 403."""
