@@ -23,7 +23,10 @@ from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
-from broker.core.mqtt.publisher import MqttPublisher
+from broker.core.mqtt.handshakes import Handshakes
+from broker.core.mqtt.publisher import RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
+from broker.core.mqtt.receipts import Receipts
+from broker.core.mqtt.releases import Releases
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -31,6 +34,9 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import (
     PINGRESP,
+    PUBACK,
+    PUBREC,
+    PUBREL,
     V5,
     V311,
     Ack,
@@ -45,7 +51,6 @@ from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
-    MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
     SHARED_AVAILABLE,
@@ -60,7 +65,6 @@ from broker.mqtt.reason_codes import (
     FAILURE_311,
     IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
-    QOS_UNSUPPORTED,
     SERVER_UNAVAILABLE,
     SUCCESS,
 )
@@ -87,13 +91,16 @@ class MqttConnection(Connection):
         "_connect",
         "_context",
         "_publisher",
+        "_releases",
         "_steps",
         "_talk",
         "_vhost",
         "_will",
     )
 
+    __deletable__ = ("_publisher", "_releases")
     _publisher: MqttPublisher  # from the login to the end
+    _releases: Releases  # as above
 
     def __init__(
         self,
@@ -177,7 +184,7 @@ class MqttConnection(Connection):
         if isinstance(packet, PublishRun):
             self._publisher.publish(packet)
         elif isinstance(packet, Acks):
-            self._mqtt.deliveries.acknowledge(packet.packet_ids)
+            self._acknowledge(packet.octet, packet.packet_ids)
         elif isinstance(packet, Ping):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
@@ -185,14 +192,25 @@ class MqttConnection(Connection):
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(packet)
         elif isinstance(packet, Ack):
-            if packet.reason_code < FAILURE_311:
-                self._mqtt.deliveries.acknowledge([packet.packet_id])
-            else:
+            if packet.octet in (PUBACK, PUBREC) and packet.reason_code >= FAILURE_311:
                 self._mqtt.deliveries.refuse(packet.packet_id)
+            else:
+                self._acknowledge(packet.octet, [packet.packet_id])
         elif isinstance(packet, Disconnect):
             self._disconnect(packet)
         else:
             self._log_in(packet)
+
+    def _acknowledge(self, octet: int, packet_ids: list[int]) -> None:
+        """Take acknowledgements of one type."""
+        if octet == PUBACK:
+            self._mqtt.deliveries.acknowledge(packet_ids)
+        elif octet == PUBREL:
+            self._publisher.receipts.release(packet_ids)
+        elif octet == PUBREC:
+            self._releases.take(packet_ids)
+        else:
+            self._releases.complete(packet_ids)
 
     @property
     def _mqtt(self) -> MqttSession:
@@ -234,8 +252,6 @@ class MqttConnection(Connection):
 
     def _check_will(self, connect: Connect, will: Will) -> None:
         """Check a will, so that it can be published at the end. Raises: PacketError."""
-        if will.qos > 1:
-            raise PacketError(QOS_UNSUPPORTED, "a will at QoS 2 is not supported")
         if will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s:
             raise PacketError(IMPLEMENTATION_ERROR, "a delayed will of a session that lasts is not supported")
         mapping = self._context.mapping
@@ -270,7 +286,8 @@ class MqttConnection(Connection):
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
-        if not context.handshakes_of(vhost).loaded:
+        handshakes = context.handshakes_of(vhost)
+        if not handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         context.clients.enter(vhost.name, self._client_id, self)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
@@ -290,31 +307,41 @@ class MqttConnection(Connection):
         )
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        self._publisher = MqttPublisher(channel, opened, context.mapping, context.retained_of(vhost), self._steps)
         opened.begin(form, expiry_s)
+        receipts = Receipts(handshakes, self._client_id, opened)
+        self._releases = Releases(handshakes, self._client_id, opened)
+        retained = context.retained_of(vhost)
+        self._publisher = MqttPublisher(
+            channel, opened, connect.version, context.mapping, retained, receipts, self._steps
+        )
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
         self.state = RUNNING
         if connect.clean_start:
+            handshakes.drop(self._client_id)
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
-        self._steps.append(partial(self._welcome, connect, opened))
+        self._steps.append(partial(self._welcome, connect, opened, handshakes))
         self.touch()
 
-    def _welcome(self, connect: Connect, session: MqttSession) -> None:
+    def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
         """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
         self._talk.accept()
-        present = bool(session.kept_queues())
+        present = handshakes.enter(self._client_id) or bool(session.kept_queues())
         session.learn_expiry()
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
                 properties[SESSION_EXPIRY_S] = session.expiry_s
-            properties[MAXIMUM_QOS] = 1
+            properties[RECEIVE_MAXIMUM] = RECEIVE_MAX
+            properties[TOPIC_ALIAS_MAXIMUM] = TOPIC_ALIAS_MAX
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
             properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
+        releases = self._releases.resume()
+        if releases:
+            self._answer(releases)
         session.resume()
 
     def _answer(self, packet: bytes) -> None:
@@ -362,6 +389,7 @@ class MqttConnection(Connection):
         if expiry_s == 0 and session.expiry_s:
             session.delete(0)
             session.delete(1)
+            session.expiry_s = 0
         self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
@@ -389,7 +417,8 @@ class MqttConnection(Connection):
             self._talk.end()
             if self.state is RUNNING:
                 self._publish_will()
-                del self._publisher
+                self._publisher.receipts.leave()
+                del self._publisher, self._releases
             if self._vhost is not None:
                 self._context.clients.leave(self._vhost.name, self._client_id, self)
         super().finish()

@@ -26,24 +26,25 @@ from broker.mqtt.properties import (
     USER_PROPERTY,
     encode_properties,
 )
-from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR, TOPIC_ALIAS_INVALID
+from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR
 from broker.mqtt.topics import routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 
-__all__ = ["EXCHANGE", "MessageMapping", "SentHeader"]
+__all__ = ["EXCHANGE", "NO_ALIAS", "MessageMapping", "SentHeader"]
 
 EXCHANGE: Final = "amq.topic"
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
 BASIC: Final = 60
 KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
 KNOWN_MAX_BYTES: Final = 512
+NO_ALIAS: Final = -1
 TRANSIENT: Final = 1
 PERSISTENT: Final = 2
 FORMAT_HEADER: Final = "x-payload-format-indicator"
 CORRELATION_HEADER: Final = "x-correlation-id"
 REPLY_HEADER: Final = "x-reply-to-topic"
 RETAIN_HEADER: Final = "x-mqtt-retain"
-QOS_HEADER: Final = "x-mqtt-publish-qos"
+QOS_HEADER: Final = "x-mqtt-publish-qos"  # 2; QoS 0 and 1 are delivery modes
 CLIENT_HEADER: Final = "x-mqtt-client-id"
 RETAIN_BYTES: Final = RETAIN_HEADER.encode()
 QOS_BYTES: Final = QOS_HEADER.encode()
@@ -89,7 +90,7 @@ class MessageMapping:
         self.levels_max = levels_max
         self._payloads: dict[bytes, bytes] = {}
         self._headers: dict[tuple[bytes, int], bytes] = {}
-        self._properties: dict[tuple[bytes, int, bool, str], bytes] = {}
+        self._properties: dict[tuple[bytes, int, bool, str], tuple[bytes, int]] = {}
         self._topics: dict[str, bytes] = {}
         self._sent: dict[bytes, SentHeader] = {}
 
@@ -110,8 +111,10 @@ class MessageMapping:
             self._payloads[topic] = found
         return found
 
-    def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> bytes:
-        """Return the properties of a content header, encoded, for the encoded properties of a publish.
+    def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
+        """Return the properties of a content header, encoded, for those of a publish, and its topic alias.
+
+        The topic alias is `NO_ALIAS` without one.
 
         Shapes: `client_id` is empty unless deliveries need it.
         Raises: PacketError for those that are malformed, and for what no content header can hold.
@@ -120,7 +123,7 @@ class MessageMapping:
         found = self._properties.get(key)
         if found is None:
             read = read_publish_properties(octets) if octets else NOTHING
-            found = content_properties(read, qos, retain, client_id)
+            found = content_properties(read, qos, retain, client_id), read.get(TOPIC_ALIAS, NO_ALIAS)
             if len(octets) <= KNOWN_MAX_BYTES:
                 if len(self._properties) >= KNOWN_MAX:
                     self._properties.clear()
@@ -173,10 +176,8 @@ def content_properties(properties: dict[int, Any], qos: int, retain: bool = Fals
     """Return the flags and properties of a content header.
 
     User properties become text headers in their order, one that occurs twice too.
-    Raises: PacketError 0x83 for a property that no content header can hold, 0x94 for a topic alias.
+    Raises: PacketError 0x83 for a property that no content header can hold.
     """
-    if TOPIC_ALIAS in properties:
-        raise PacketError(TOPIC_ALIAS_INVALID, "topic aliases are not supported")
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
     if CONTENT_TYPE in properties:
@@ -194,6 +195,8 @@ def content_properties(properties: dict[int, Any], qos: int, retain: bool = Fals
         entries.append((REPLY_HEADER, routing_key(topic.encode(), TEXT_MAX_BYTES)))
     if properties.get(PAYLOAD_FORMAT) == 1:
         entries.append((FORMAT_HEADER, 1))
+    if qos > 1:
+        entries.append((QOS_HEADER, qos))
     if retain:
         entries.append((RETAIN_HEADER, True))
     if client_id:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
 from broker.core.mqtt.basic import MqttBasic
-from broker.core.mqtt.confirms import PubackConfirms
+from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.mapping import EXCHANGE
 from broker.core.queue.queue import Queue
@@ -36,21 +36,19 @@ class MqttSession(SessionOfChannel):
     __slots__ = ("_client_id", "_confirms", "_mqtt_basic", "expiry_s")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        super().__init__(channel, session, vhost, basic=MqttBasic, confirms=PubackConfirms)
+        super().__init__(channel, session, vhost, basic=MqttBasic, confirms=MqttConfirms)
         basic, confirms = self.basic, self.publisher.confirms
-        assert isinstance(basic, MqttBasic) and isinstance(confirms, PubackConfirms)
+        assert isinstance(basic, MqttBasic) and isinstance(confirms, MqttConfirms)
         self._mqtt_basic = basic
         self._confirms = confirms
         self._client_id = ""
         self.expiry_s = 0
 
     def begin(self, form: ClientForm, expiry_s: int) -> None:
-        """Take the client that connects, and confirm what it publishes."""
+        """Take the client that connects."""
         self._client_id = form.client_id
         self.expiry_s = expiry_s
         self._mqtt_basic.take_form(form)
-        self._confirms.speak(form.version)
-        self._confirms.start()
 
     @property
     def deliveries(self) -> MqttBasic:
@@ -58,13 +56,13 @@ class MqttSession(SessionOfChannel):
         return self._mqtt_basic
 
     @property
-    def confirms(self) -> PubackConfirms:
-        """The PUBACK packets to the client."""
+    def confirms(self) -> MqttConfirms:
+        """The answers to what the client publishes."""
         return self._confirms
 
     def queue_name(self, qos: int) -> str:
         """Return the name of the queue for a QoS."""
-        return f"{PREFIX}{self._client_id}{SUFFIXES[qos]}"
+        return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
         """Return the queues that an earlier connection left."""
