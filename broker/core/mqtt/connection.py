@@ -26,6 +26,7 @@ from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.publisher import RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
 from broker.core.mqtt.receipts import Receipts
+from broker.core.mqtt.releases import Releases
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -34,6 +35,7 @@ from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import (
     PINGRESP,
     PUBACK,
+    PUBREC,
     PUBREL,
     V5,
     V311,
@@ -49,7 +51,6 @@ from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
-    IDENTIFIERS_AVAILABLE,
     MAXIMUM_PACKET_SIZE,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
@@ -63,7 +64,6 @@ from broker.mqtt.reason_codes import (
     BAD_CREDENTIALS,
     CLIENT_ID_INVALID,
     FAILURE_311,
-    IDENTIFIERS_UNSUPPORTED,
     PROTOCOL_ERROR,
     SERVER_UNAVAILABLE,
     SUCCESS,
@@ -74,6 +74,7 @@ __all__ = ["MqttConnection"]
 
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
+ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
@@ -90,14 +91,16 @@ class MqttConnection(Connection):
         "_connect",
         "_context",
         "_publisher",
+        "_releases",
         "_steps",
         "_talk",
         "_vhost",
         "_will",
     )
 
-    __deletable__ = ("_publisher",)
+    __deletable__ = ("_publisher", "_releases")
     _publisher: MqttPublisher  # from the login to the end
+    _releases: Releases  # as above
 
     def __init__(
         self,
@@ -189,7 +192,7 @@ class MqttConnection(Connection):
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(packet)
         elif isinstance(packet, Ack):
-            if packet.octet == PUBACK and packet.reason_code >= FAILURE_311:
+            if packet.octet in (PUBACK, PUBREC) and packet.reason_code >= FAILURE_311:
                 self._mqtt.deliveries.refuse(packet.packet_id)
             else:
                 self._acknowledge(packet.octet, [packet.packet_id])
@@ -204,6 +207,10 @@ class MqttConnection(Connection):
             self._mqtt.deliveries.acknowledge(packet_ids)
         elif octet == PUBREL:
             self._publisher.receipts.release(packet_ids)
+        elif octet == PUBREC:
+            self._releases.take(packet_ids)
+        else:
+            self._releases.complete(packet_ids)
 
     @property
     def _mqtt(self) -> MqttSession:
@@ -290,12 +297,20 @@ class MqttConnection(Connection):
         self.channels[CHANNEL] = channel
         channel.start(opened)
         asked = connect.properties.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5)
-        form = ClientForm(connect.version, asked, context.mapping, vhost.ports.clock)
+        form = ClientForm(
+            self._client_id,
+            connect.version,
+            context.mapping,
+            vhost.ports.clock,
+            packet_max_bytes=asked,
+            window=min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch)),
+            aliases_max=min(ALIASES_MAX, connect.properties.get(TOPIC_ALIAS_MAXIMUM, 0)),
+        )
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        prefetch = min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch))
-        opened.begin(self._client_id, form, expiry_s, prefetch)
+        opened.begin(form, expiry_s)
         receipts = Receipts(handshakes, self._client_id, opened)
+        self._releases = Releases(handshakes, self._client_id, opened)
         retained = context.retained_of(vhost)
         self._publisher = MqttPublisher(
             channel, opened, connect.version, context.mapping, retained, receipts, self._steps
@@ -323,9 +338,11 @@ class MqttConnection(Connection):
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
-            properties[IDENTIFIERS_AVAILABLE] = 0
             properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
+        releases = self._releases.resume()
+        if releases:
+            self._answer(releases)
         session.resume()
 
     def _answer(self, packet: bytes) -> None:
@@ -335,10 +352,8 @@ class MqttConnection(Connection):
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        """Carry out a SUBSCRIBE, a filter in each step. Raises: PacketError 0xA1."""
-        if SUBSCRIPTION_IDENTIFIER in packet.properties:
-            raise PacketError(IDENTIFIERS_UNSUPPORTED, "subscription identifiers are not supported")
-        request = self._new_request()
+        """Carry out a SUBSCRIBE, a filter in each step."""
+        request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
         self._steps += [partial(request.subscribe, one) for one in packet.subscriptions]
         self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
@@ -354,9 +369,9 @@ class MqttConnection(Connection):
         self._steps += [partial(request.unsubscribe, one) for one in packet.filters]
         self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
-    def _new_request(self) -> FilterRequest:
-        talk = self._talk
-        return FilterRequest(self._mqtt, self._context.mapping.levels_max, talk.version, reasons=talk.reasons)
+    def _new_request(self, identifier: int = 0) -> FilterRequest:
+        talk, levels_max = self._talk, self._context.mapping.levels_max
+        return FilterRequest(self._mqtt, levels_max, talk.version, reasons=talk.reasons, identifier=identifier)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -400,7 +415,7 @@ class MqttConnection(Connection):
                 self._publish_will()
                 self._end_session()
                 self._publisher.receipts.leave()
-                del self._publisher
+                del self._publisher, self._releases
             if self._vhost is not None:
                 self._context.clients.leave(self._vhost.name, self._client_id, self)
         super().finish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.amqp.channel import Channel
@@ -44,11 +44,11 @@ class MqttSession(SessionOfChannel):
         self._client_id = ""
         self.expiry_s = 0
 
-    def begin(self, client_id: str, form: ClientForm, expiry_s: int, prefetch: int) -> None:
+    def begin(self, form: ClientForm, expiry_s: int) -> None:
         """Take the client that connects."""
-        self._client_id = client_id
+        self._client_id = form.client_id
         self.expiry_s = expiry_s
-        self._mqtt_basic.take_form(form, prefetch)
+        self._mqtt_basic.take_form(form)
 
     @property
     def deliveries(self) -> MqttBasic:
@@ -62,7 +62,7 @@ class MqttSession(SessionOfChannel):
 
     def queue_name(self, qos: int) -> str:
         """Return the name of the queue for a QoS."""
-        return f"{PREFIX}{self._client_id}{SUFFIXES[qos]}"
+        return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
         """Return the queues that an earlier connection left."""
@@ -79,8 +79,9 @@ class MqttSession(SessionOfChannel):
     def resume(self) -> None:
         """Go on with the session that an earlier connection left. Raises: ChannelError 403."""
         for qos in (0, 1):
-            queue = self.vhost.queues.get(self.queue_name(qos))
-            if queue is not None:
+            name = self.queue_name(qos)
+            if name in self.vhost.queues:
+                self._mqtt_basic.subscriptions[qos].load(self._bindings(name))
                 self._consume(qos)
 
     def delete(self, qos: int) -> None:
@@ -92,39 +93,72 @@ class MqttSession(SessionOfChannel):
         if name in self.vhost.queues:
             self.delete_queue(DeleteAny(queue=name))
 
-    def subscribe(self, key: str, qos: int) -> bool:
+    @property
+    def local_client_id(self) -> str:
+        """The client id if a subscription leaves out what the client publishes, else empty."""
+        zero, one = self._mqtt_basic.subscriptions
+        return self._client_id if zero.no_local or one.no_local else ""
+
+    def subscribe(self, key: str, qos: int, options: Mapping[str, Any]) -> bool:
         """Bind the queue for a QoS, which is made by the first subscription, and return whether the filter is new.
 
-        Raises: ChannelError.
+        The binding with earlier options ends after the new one is made. Raises: ChannelError.
         """
-        name = self.queue_name(qos)
+        place = min(qos, 1)
+        name = self.queue_name(place)
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
             arguments: dict[str, Any] = {"x-queue-type": "classic"}
             if lasts:
                 arguments[EXPIRES] = self.expiry_s * 1000
             self.declare_queue(DeclareAny(queue=name, durable=lasts, exclusive=not lasts, arguments=arguments))
-        is_new = not self._is_bound(name, key)
-        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key))
+        subscriptions = self._mqtt_basic.subscriptions[place]
+        earlier = subscriptions.arguments_of(key)
+        is_new = not self._is_bound(name, key, earlier)
+        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
+        if subscriptions.matching:
+            subscriptions.put(key, options)
+        elif options:
+            subscriptions.load(self._bindings(name))
+        if not is_new and earlier != options:
+            self._unbind(name, key, earlier)
         if name not in self.basic.consumers:
-            self._consume(qos)
-        return not self._unbind(1 - qos, key) and is_new
+            self._consume(place)
+        is_new &= not self._end(1 - place, key)
+        self._mqtt_basic.forget_matches()
+        return is_new
 
     def unsubscribe(self, key: str) -> bool:
         """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
-        return self._unbind(0, key) | self._unbind(1, key)
+        ended = self._end(0, key) | self._end(1, key)
+        self._mqtt_basic.forget_matches()
+        return ended
 
-    def _unbind(self, qos: int, key: str) -> bool:
-        name = self.queue_name(qos)
-        if not self._is_bound(name, key):
+    def _end(self, place: int, key: str) -> bool:
+        """End a subscription with one of the queues, and return whether there was one."""
+        name = self.queue_name(place)
+        subscriptions = self._mqtt_basic.subscriptions[place]
+        arguments = subscriptions.arguments_of(key)
+        if not self._is_bound(name, key, arguments):
             return False
-        self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key))
+        self._unbind(name, key, arguments)
+        subscriptions.remove(key)
         return True
 
-    def _is_bound(self, name: str, key: str) -> bool:
+    def _unbind(self, name: str, key: str, arguments: Mapping[str, Any]) -> None:
+        self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
+
+    def _is_bound(self, name: str, key: str, arguments: Mapping[str, Any]) -> bool:
         queue = self.vhost.queues.get(name)
         exchange = self.vhost.exchanges.get(EXCHANGE)
-        return queue is not None and exchange is not None and exchange.is_bound(queue, key, {})
+        return queue is not None and exchange is not None and exchange.is_bound(queue, key, arguments)
+
+    def _bindings(self, name: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Return the binding keys and arguments of a queue."""
+        queue = self.vhost.queues.get(name)
+        exchange = self.vhost.exchanges.get(EXCHANGE)
+        bundle = None if queue is None or exchange is None else queue.incoming.get(exchange)
+        return () if bundle is None else tuple(bundle.items())
 
     def _consume(self, qos: int) -> None:
         name = self.queue_name(qos)
