@@ -35,6 +35,7 @@ BEFORE_LOGIN: dict[str, tuple[bytes, int | None]] = {
     "no such vhost": (connect("a", user="missing:guest"), 0x87),
     "no such vhost in 3.1.1": (connect("a", 4, user="missing:guest"), 0x05),
     "enhanced authentication": (connect("a", properties=b"\x15" + text("SCRAM")), 0x8C),
+    "authentication data without a method": (connect("a", properties=b"\x16\0\1x"), 0x82),
     "a will with a wildcard": (connect("a", will=b"\0" + text("w/#") + text("x"), will_flags=0x04), 0x90),
     "an empty client id that lasts": (connect("", 4, clean=False), 0x02),
     "a long client id": (connect("x" * 300), 0x85),
@@ -150,8 +151,8 @@ FILTERS = {
     "a/*/b": 0x8F,
     "x" * 256: 0x8F,
     "/" * 64: 0x8F,
-    "a/+/#": 0x01,
-    "/": 0x01,
+    "a/+/#": 0x02,
+    "/": 0x02,
 }
 
 

@@ -189,10 +189,10 @@ def test_a_packet_id_in_use_holds_back_the_next_message(enter: Callable[..., Raw
     client, writer = enter(name, properties=HOUR + b"\x21\0\2"), enter(f"{name}-w")
     client.send(subscribe(1, (name, 1))).expect(SUBACK)
     bodies = (b"first", b"second", *[b""] * 32_765, b"last")
-    for begin in range(0, len(bodies) - 1, 1000):
-        run = bodies[begin : min(begin + 1000, len(bodies) - 1)]
-        writer.send(*[publish(name, body, 1 + place) for place, body in enumerate(run)])
-        for _ in run:
+    for start in range(0, 32_767, 3_000):
+        portion = bodies[start : min(start + 3_000, 32_767)]
+        writer.send(*[publish(name, body, 1 + place) for place, body in enumerate(portion)])
+        for _ in portion:
             writer.expect(PUBACK)
     first, second = client.receive(), client.receive()
     channel.queue_purge(f"mqtt-subscription-{name}qos1")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.core.mqtt.consumer import ClientForm, MqttConsumer
 from broker.core.mqtt.faults import PacketFault
+from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.retained_copies import RetainedCopies
 from broker.core.mqtt.subscriptions import Match, Subscriptions
@@ -117,6 +119,34 @@ class MqttBasic(BasicSession):
         if tag:
             self.nack(tag, multiple=False, requeue=False, failed=True)
         self._serve_others(full)
+
+    @property
+    def packet_ids(self) -> PacketIds:
+        """The packet ids in use."""
+        return self._form.packet_ids
+
+    def settle_received(self, packet_ids: Sequence[int]) -> list[int]:
+        """Settle deliveries, record that, and return their packet ids, which stay in use until `complete`."""
+        ids = self._form.packet_ids
+        received: list[int] = []
+        for packet_id in packet_ids:
+            tag = ids.take(packet_id)
+            if tag:
+                deliveries = self.unacked.take(tag, multiple=False)
+                ids.release(packet_id)
+                self.settle(deliveries)
+                for delivery in deliveries:
+                    delivery.level.log_settlements()
+                received.append(packet_id)
+        return received
+
+    def complete(self, packet_ids: Sequence[int]) -> None:
+        """Free packet ids of deliveries that were received."""
+        full = self._is_full
+        for packet_id in packet_ids:
+            self._form.packet_ids.complete(packet_id)
+        if full and not self._is_full:
+            self.wake()
 
     @property
     def _is_full(self) -> bool:

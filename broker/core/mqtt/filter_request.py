@@ -44,7 +44,7 @@ class FilterRequest:
         session = self._session
         try:
             key = binding_key(subscription.topic_filter, self._levels_max)
-            qos = min(subscription.qos, 1)
+            qos = subscription.qos
             is_new = session.subscribe(key, qos, options_of(subscription, qos, self._identifier))
             self._codes.append(qos)
             if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):

@@ -62,17 +62,19 @@ class MqttSession(SessionOfChannel):
 
     def queue_name(self, qos: int) -> str:
         """Return the name of the queue for a QoS."""
-        return f"{PREFIX}{self._client_id}{SUFFIXES[qos]}"
+        return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
         """Return the queues that an earlier connection left."""
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
-    def learn_expiry(self) -> None:
-        """Keep the expiry of the session that an earlier connection left."""
-        for queue in self.kept_queues():
-            self.expiry_s = int(queue.arguments.get(EXPIRES, 0)) // 1000 or self.expiry_s
+    def renew_expiry(self, expiry_s: int) -> None:
+        """Let the session expire as the client asks now; one that is to end with the connection is deleted then."""
+        self.expiry_s = expiry_s
+        if expiry_s:
+            for queue in self.kept_queues():
+                self.vhost.queues.change_expiry(queue, expiry_s * 1000)
 
     def resume(self) -> None:
         """Go on with the session that an earlier connection left. Raises: ChannelError 403."""
