@@ -54,7 +54,6 @@ from broker.mqtt.properties import (
     MAXIMUM_PACKET_SIZE,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
-    SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS_MAXIMUM,
     WILL_DELAY_S,
@@ -308,7 +307,7 @@ class MqttConnection(Connection):
         )
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        opened.begin(form, expiry_s)
+        opened.begin(form, expiry_s, longest_s)
         receipts = Receipts(handshakes, self._client_id, opened)
         self._releases = Releases(handshakes, self._client_id, opened)
         retained = context.retained_of(vhost)
@@ -338,7 +337,6 @@ class MqttConnection(Connection):
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
-            properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
         releases = self._releases.resume()
         if releases:
