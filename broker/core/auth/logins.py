@@ -179,21 +179,26 @@ class Logins:
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
         """Refuse a user who may come from a loopback address only. Raises: Refused.
 
-        `guest_anywhere` does not hold over HTTP, where guest could change users and settings.
+        `guest_anywhere` does not hold over HTTP, where guest could change users and settings, nor for another site's
+        page in a browser: everybody knows the password.
         """
-        if user.name not in self._loopback_only or is_loopback(peer.address):
+        if user.name not in self._loopback_only or (is_loopback(peer.address) and not peer.origin):
             return
-        if mechanism == BASIC or user.name in self.loopback_only:
+        if mechanism == BASIC or peer.origin or user.name in self.loopback_only:
             reason = f"{mechanism} login refused: user '{user.name}' can only connect via localhost"
             raise Refused(reason, shown=ONLY_LOCALHOST)
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate."""
+        """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate.
+
+        A browser shows its certificate for another site's page too, which must know a password.
+        """
         if peer.inside:
             return (EXTERNAL,)
         if EXTERNAL not in self._mechanisms:
             return self._mechanisms
-        return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
+        asked = peer.tls is not None and peer.verified and not peer.origin
+        return [name for name in self._mechanisms if name != EXTERNAL or asked]
 
     def decide(
         self,

@@ -29,11 +29,12 @@ class TlsFacts:
 class Peer:
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
-    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name.
+    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
+    is that of another site's page in the client's browser, which has no right because of where that browser is.
     Cost: one per connection; to make a dataclass takes ten times as long.
     """
 
-    __slots__ = ("address", "inside", "port", "server_address", "server_port", "tls", "verified")
+    __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Peer:
         tls: TlsFacts | None = None,
         verified: bool = False,
         inside: str = "",
+        origin: str = "",
     ) -> None:
         self.address = address
         self.port = port
@@ -52,6 +54,7 @@ class Peer:
         self.tls = tls
         self.verified = verified
         self.inside = inside
+        self.origin = origin
 
     @property
     def name(self) -> str:
