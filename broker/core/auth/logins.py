@@ -18,6 +18,7 @@ from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
 __all__ = [
+    "ANONYMOUS",
     "BASIC",
     "LOOPBACK_ONLY",
     "ONLY_LOCALHOST",
@@ -40,6 +41,7 @@ ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
+ANONYMOUS: Final = "ANONYMOUS"  # MQTT alone
 
 
 def split_plain(response: bytes) -> tuple[str, bytes]:
@@ -224,6 +226,20 @@ class Logins:
                 self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, gone)
             else:
                 raise Refused(f"{mechanism[:64]} login refused: unknown authentication mechanism", told=False)
+        except Refused as refused:
+            then(refused)
+
+    def decide_anonymous(self, name: str, peer: Peer, then: Callable[[Verdict], None]) -> None:
+        """Call `then` with the user that a client without a name is, or with the refusal.
+
+        A page of another site is refused: it could reach what only its browser can.
+        """
+        then = self._counting(AMQP, peer, then)
+        try:
+            user = self.users.get(name)
+            if user is None or peer.origin:
+                raise Refused(f"{ANONYMOUS} login refused: {'not for other sites' if user else f'no user {name!r}'}")
+            then(self._welcome(ANONYMOUS, user, peer))
         except Refused as refused:
             then(refused)
 

@@ -65,6 +65,11 @@ class Peer:
         return f"{client} -> {bracketed(self.server_address)}:{self.server_port}"
 
     @property
+    def certified(self) -> bool:
+        """Whether a verified certificate of the client's may name its user."""
+        return self.tls is not None and bool(self.tls.certificate) and not self.origin
+
+    @property
     def network(self) -> str:
         """The address, or for IPv6 the network of one host, which may use all of its addresses."""
         return network_of(self.address)
