@@ -17,7 +17,7 @@ from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.auth.logins import EXTERNAL, PLAIN
+from broker.core.auth.logins import ANONYMOUS, EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
@@ -237,17 +237,22 @@ class MqttConnection(Connection):
         if connect.will is not None:
             self._check_will(connect.will)
         mechanism, response = PLAIN, b""
+        session = self.session
+        assert isinstance(session, MqttSessionOfConnection)
+        named, anonymous_user = connect.user is not None, self._context.anonymous_user
         if connect.user is not None and connect.password is not None:
-            name = connect.user.rpartition(":")[2]
+            name = self._context.vhost_and_user(connect.user, session.peer)[1]
             response = b"\0" + name.encode() + b"\0" + connect.password
-        elif connect.password is None and EXTERNAL in self.mechanisms:
+        elif named or connect.password is not None or not (EXTERNAL in self.mechanisms or anonymous_user):
+            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+        elif session.peer.certified or not anonymous_user:
             mechanism = EXTERNAL
         else:
-            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+            mechanism, response = ANONYMOUS, anonymous_user.encode()
         self._connect = connect
         self.state = STARTING
         try:
-            self.session.authenticate(mechanism, response)
+            session.log_in(mechanism, response)
         except Refused as error:
             self.refuse(error, mechanism)
 
@@ -280,8 +285,7 @@ class MqttConnection(Connection):
         """Open the vhost, take over the client id, and begin the session. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
-        named, colon, _ = (connect.user or "").rpartition(":")
-        session.open(named if colon else context.default_vhost)
+        session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
