@@ -47,7 +47,7 @@ class Mqtt(Part):
         if not settings.mqtt.enabled:
             return
         from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without is shorter
-        from broker.core.mqtt.context import MqttContext  # noqa: PLC0415 - as above
+        from broker.core.mqtt.context import MqttContext, nothing  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
         context = MqttContext(
@@ -60,6 +60,7 @@ class Mqtt(Part):
             retained_max_bytes=settings.mqtt.retained_max_bytes,
         )
         await self._load_retained(context)
+        self._data.vhosts.follow(lambda engine: context.load_retained(engine.vhost, nothing))
         listener = self._clients.listener
 
         def machine(transport: Transport) -> MqttConnection:

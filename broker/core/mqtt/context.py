@@ -46,6 +46,7 @@ class MqttContext:
     def load_retained(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Make the index of a vhost's retained messages, and call `done` then."""
         retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
+        vhost.retain_with(retained)
         retained.load(done)
 
     def retained_of(self, vhost: Vhost) -> RetainedMessages:
