@@ -187,10 +187,11 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             queues = [queue for queue in landing.queues if not queue.is_overlay or queue in shown.queues]
             landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
         outcome = land(vhost, landing, body)
-        if outcome is not None:
-            count[outcome] += 1
         if retained and retainer is not None:
             retainer.keep(envelope.key, header, body)
+            outcome = Outcome.TAKEN if outcome is Outcome.UNROUTABLE else outcome
+        if outcome is not None:
+            count[outcome] += 1
         if number % PUBLISH_AT_ONCE == 0:
             await asyncio.sleep(0)
     await committer.drain()
