@@ -9,8 +9,6 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
-__all__ = ["BRISK_MESSAGES", "PATIENCE_MS", "AwaitedQueues"]
-
 BRISK_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
 PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-__all__ = ["SteadyClock"]
-
 # Linux has a monotonic clock that counts while the machine sleeps, so waking up is no correction.
 ELAPSED: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from broker.overlay.packets import Space
 
-__all__ = ["Acknowledgements", "LagWatch"]
-
 
 class Acknowledgements:
     """The positions of leaves in one stream: each has all numbers up to its position.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["Behind", "CatchUp"]
-
 PATIENCE_ACKS: Final = 10
 
 

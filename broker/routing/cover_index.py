@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from broker.routing.covering import CoverAutomaton
 from broker.routing.pattern import HASH, STAR, Pattern
 
-__all__ = []
-
 
 class Place:
     """One node of the trie: the pattern that ends here, and its children.

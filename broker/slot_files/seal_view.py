@@ -21,8 +21,6 @@ from broker.slot_files.seal_log import (
     encode_line,
 )
 
-__all__ = ["GAPS_MAX", "Lag", "LagTable", "SealStarts", "SealView"]
-
 STARTS_MAX: Final = 10_000  # the newest
 GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still known as released
 

@@ -21,8 +21,6 @@ from broker.slot_files.slot_file import (
 )
 from broker.store.files import File, Files
 
-__all__ = ["SlotDraft", "SlotFileWriter"]
-
 FILE_MAX_BYTES: Final = (1 << 31) - 1  # an offset has to fit 31 bits: readers use signed numbers
 BLOCK_BYTES: Final = 1 << 20
 

@@ -24,9 +24,6 @@ from broker.slot_files.slot_file import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["STEP_BYTES", "SlotRow", "SlotView", "open_slot"]
-
-
 STEP_BYTES: Final = 16 << 20
 
 

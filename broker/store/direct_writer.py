@@ -12,8 +12,6 @@ from typing import Final
 
 from broker.store.files import PAGE_BYTES, File, aligned_memory
 
-__all__ = ["DirectWriter"]
-
 BUFFER_BYTES: Final = 1 << 20
 DIRECT_MIN_BYTES: Final = 512 << 10  # the smallest run that a direct write is worth
 

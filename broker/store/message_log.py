@@ -32,8 +32,6 @@ from broker.store.segment import (
 )
 from broker.store.transaction import encode_inner, encode_transaction_head
 
-__all__ = ["Batch", "MessageLog", "SegmentRun", "encode_mark"]
-
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
 SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system

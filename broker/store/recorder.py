@@ -23,8 +23,6 @@ from broker.store.record import (
 )
 from broker.store.segment import OFFSET_BITS
 
-__all__ = ["Recorder"]
-
 ID_BYTES: Final = 8
 LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: the copy would be held until written
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]

@@ -17,8 +17,6 @@ from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
 
-__all__ = ["QueueReplay", "Window"]
-
 _NOT_OPEN: Final = -1
 
 

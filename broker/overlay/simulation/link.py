@@ -10,8 +10,6 @@ from broker.overlay.packets import Packet, StreamRun, exceeds
 from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.scheduler import Dice, Scheduler
 
-__all__ = ["NO_FAULTS", "LinkFaults", "SimulatedLink", "Statistics"]
-
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:

@@ -11,8 +11,6 @@ from broker.routing.engines.conventional import words_match
 from broker.routing.engines.trie import Trie
 from broker.routing.pattern import HASH, STAR, Pattern
 
-__all__ = []
-
 T = TypeVar("T")
 
 TAME_WORDS: Final = 8
