@@ -49,8 +49,6 @@ class AwaitedQueues:
     Shapes: ``_courses`` has the queues whose consumers take much; ``left`` has the lagging ones.
     """
 
-    __slots__ = ("_clock", "_courses", "_deadlines", "_schedule", "left")
-
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
         """Call `schedule` when a queue is no longer awaited: a turn of the workers has to follow."""
         self._deadlines = deadlines

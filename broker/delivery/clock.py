@@ -21,8 +21,6 @@ ELAPSED: Final[Callable[[], float]] = (
 class SteadyClock:
     """A clock in seconds since 1970 that never goes back."""
 
-    __slots__ = ("_elapsed_s", "_offset_s", "_system_s")
-
     def __init__(self, system_s: Callable[[], float] = time.time, elapsed_s: Callable[[], float] = ELAPSED) -> None:
         """`system_s` returns the time of day; `elapsed_s` counts seconds and is never set."""
         self._system_s = system_s

@@ -24,8 +24,6 @@ class MessageLoader(Maker[Message]):
     Invariant: each cache stays correct when threads interleave; an entry may be made twice.
     """
 
-    __slots__ = ("_envelopes", "_headers", "_last")
-
     def __init__(self) -> None:
         self._envelopes: dict[bytes, Envelope] = {}  # by route
         self._headers: dict[bytes, _Known] = {}

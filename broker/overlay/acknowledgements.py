@@ -14,8 +14,6 @@ class Acknowledgements:
     nothing of the stream is dropped before it has acknowledged something.
     """
 
-    __slots__ = ("_positions",)
-
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
 
@@ -46,8 +44,6 @@ class Acknowledgements:
 
 class LagWatch:
     """Reports streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
-
-    __slots__ = ("_due", "_stall_ms", "_tip_ms")
 
     def __init__(self, stall_ms: int, tip_ms: int) -> None:
         self._stall_ms = stall_ms

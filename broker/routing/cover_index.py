@@ -86,8 +86,6 @@ class CoverIndex:
     patterns compared.
     """
 
-    __slots__ = ("_count", "_naming", "_root", "visited")
-
     def __init__(self) -> None:
         self.visited = 0
         self._count = 0

@@ -31,8 +31,6 @@ class SealStarts:
     Shapes: the incarnation is empty for seals of versions that did not write it.
     """
 
-    __slots__ = ("_starts",)
-
     def __init__(self) -> None:
         self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
 

@@ -46,8 +46,6 @@ class SlotView:
         ``crc`` is the checksum that the seal log has of it.
     """
 
-    __slots__ = ("_rows_crc", "buffer", "crc", "index_at", "meta", "rows")
-
     def __init__(self, meta: SlotMeta, buffer: memoryview, index_at: int, rows: int, rows_crc: int, crc: int) -> None:
         self.meta = meta
         self.buffer = buffer

@@ -22,8 +22,6 @@ class DirectWriter:
     Invariant: the buffer, which the first direct write allocates, begins at a page boundary of the file.
     """
 
-    __slots__ = ("_buffer",)
-
     def __init__(self) -> None:
         self._buffer: memoryview | None = None
 

@@ -50,8 +50,6 @@ class EntryBuffer:
     Change it only with the lock of the queue logs held; any thread may read a chunk meanwhile.
     """
 
-    __slots__ = ("_queues",)
-
     def __init__(self) -> None:
         self._queues: dict[int, dict[int, _Chunk]] = {}  # by queue number and chunk
 

@@ -44,8 +44,6 @@ class SegmentRun:
     Shapes: ``bodies`` are the places of large bodies among the pieces, ascending.
     """
 
-    __slots__ = ("bodies", "offset", "pieces", "previous_end", "segment", "token")
-
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
         self.segment = segment
         self.offset = offset
@@ -57,8 +55,6 @@ class SegmentRun:
 
 class Batch:
     """The records of one write and one sync. Shapes: ``end`` is the position after them."""
-
-    __slots__ = ("end", "runs", "size_bytes")
 
     def __init__(self, end: int, runs: list[SegmentRun], size_bytes: int) -> None:
         self.end = end

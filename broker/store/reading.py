@@ -67,8 +67,6 @@ class Maker(Generic[T]):
 class StoredMessages(Maker[StoredMessage]):
     """The maker of messages as the log has them; neighbouring messages share the names of their routes."""
 
-    __slots__ = ("_routes",)
-
     def __init__(self) -> None:
         self._routes: dict[bytes, tuple[str, str]] = {}
 

@@ -36,21 +36,6 @@ class Recorder:
     that comes between two syncs of the log is appended at once and written later.
     """
 
-    __slots__ = (
-        "_block",
-        "_checksum_of",
-        "_flags",
-        "_front",
-        "_fronts",
-        "_head",
-        "_header_bytes",
-        "_log",
-        "_route_bytes",
-        "_synced",
-        "_targets",
-        "_timestamp_ms",
-    )
-
     def __init__(self, log: MessageLog) -> None:
         self._log = log
         self._checksum_of = crc32c  # compiled code looks a function of another package up at each call

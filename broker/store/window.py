@@ -27,8 +27,6 @@ class Window:
         messages and ``end`` is not known yet.
     """
 
-    __slots__ = ("_returns", "bits", "doubtful", "end", "first", "redelivered", "segments", "size_bytes")
-
     def __init__(self, first: int, bits: bitarray) -> None:
         self.first = first
         self.end = first + len(bits)
@@ -119,22 +117,6 @@ class QueueReplay:
     Shapes: ``expected`` is the id that follows the open window, -1 when no window is open.
     Invariant: windows ascend and do not overlap; ``firsts`` are their first ids.
     """
-
-    __slots__ = (
-        "_logs",
-        "_messages",
-        "_room_bytes",
-        "due_ms",
-        "expected",
-        "firsts",
-        "full",
-        "left_bytes",
-        "next_id",
-        "number",
-        "positions",
-        "sizes",
-        "windows",
-    )
 
     def __init__(self, state: QueueState, logs: QueueLogs, window_messages: int, window_bytes: int) -> None:
         self._logs = logs

@@ -30,8 +30,6 @@ NO_FAULTS = LinkFaults()
 class Lane:
     """One direction of a link."""
 
-    __slots__ = ("arrives_ms", "full", "receiver", "sender", "under_way")
-
     def __init__(self, sender: SimulatedBroker, receiver: SimulatedBroker) -> None:
         self.sender = sender
         self.receiver = receiver
@@ -64,8 +62,6 @@ class Lane:
 
 class SimulatedLink:
     """A link between two brokers. Packets of an earlier session never arrive in a later one."""
-
-    __slots__ = ("_dice", "_lanes", "_scheduler", "_session", "_statistics", "faults", "held", "is_up", "one_way")
 
     def __init__(
         self, one: SimulatedBroker, other: SimulatedBroker, scheduler: Scheduler, dice: Dice, statistics: Statistics
