@@ -38,8 +38,6 @@ from broker.store.damage import StoreFailed
 from broker.tasks import Tasks
 from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Administration", "Tell"]
-
 TELL_S: Final = 1.0  # between two reports of progress
 
 Tell = Callable[[Mapping[str, Any]], None]

@@ -17,8 +17,6 @@ from broker.store.data_folder import DataFolder, folder_name
 from broker.taps.taps import Taps
 from broker.tasks import Tasks, uncancelled
 
-__all__ = ["Backups"]
-
 _log = get_logger()
 REPEAT_S: Final = 5.0
 T = TypeVar("T")

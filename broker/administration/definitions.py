@@ -23,24 +23,6 @@ from broker.store.files import Files
 if TYPE_CHECKING:
     from broker.vhosts.vhosts import OfflineVhost
 
-__all__ = [
-    "IDENTITIES",
-    "IMPORTING",
-    "PAUSED_QUEUE",
-    "VHOST_LIMITS",
-    "Definitions",
-    "DefinitionsStore",
-    "Draft",
-    "Key",
-    "LocalDefinitions",
-    "event_fields",
-    "keying_rows",
-    "limits_key",
-    "local_definitions",
-    "policy_of",
-    "same_row",
-]
-
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues
 IMPORTING: Final = "importing"  # the key of an import that the next start has to finish

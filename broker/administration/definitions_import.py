@@ -50,8 +50,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.administration.administration import Administration, Tell
 
-__all__ = ["MADE", "DefinitionsImport"]
-
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies

@@ -24,8 +24,6 @@ from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import NAME as DEFINITIONS
 from broker.vhosts.recovery_watch import RecoveryWatch
 
-__all__ = ["configured_users", "open_all"]
-
 _log = get_logger()
 
 ADMINISTRATOR: Final = ("administrator",)

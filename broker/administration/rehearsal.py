@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
     from broker.settings import Settings
 
-__all__ = ["Rehearsal", "Touched"]
-
 
 @dataclass(slots=True)
 class Touched:

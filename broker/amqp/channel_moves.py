@@ -12,8 +12,6 @@ from broker.amqp.errors import ConnectionFault
 from broker.amqp.framing import PUBLISH
 from broker.amqp.lenient_methods import AccessRequest
 
-__all__ = ["MOVES", "NO_METHOD", "OPEN_METHOD", "ChannelState", "ChannelVerdict", "check_open"]
-
 
 class ChannelState(Enum):
     """The state of a channel; a channel number without a Channel is not open."""

@@ -49,8 +49,6 @@ from broker.amqp.handshake import (
 )
 from broker.amqp.output import ConnectionOutput, OutputTaker
 
-__all__ = ["Connection"]
-
 CHANNEL_OPEN: Final = ChannelState.OPEN  # members of an Enum are slow to access
 # Equal for all clients.
 OPEN_OK: Final = commands.Connection.OpenOk()

@@ -12,8 +12,6 @@ from pamqp import commands
 from broker.amqp.codec import encode_method
 from broker.amqp.errors import ConnectionFault
 
-__all__ = ["CAPABILITIES", "MECHANISMS", "ConnectionLimits", "start", "tune"]
-
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
 OFFERS_MAX: Final = 8  # distinct offers that are kept encoded; a broker makes one per kind of listener

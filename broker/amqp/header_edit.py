@@ -16,8 +16,6 @@ from broker.amqp.table_writer import counted, encode_entry, encode_short_text, e
 from broker.amqp.tables import TableReader
 from broker.amqp.wire import FLAGS, LENGTH, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 
-__all__ = ["encode_header"]
-
 FRONT: Final = Struct(">HHQ")  # class, weight, body size
 BASIC: Final = 60
 TIMESTAMP_MAX: Final = (1 << 64) - 1

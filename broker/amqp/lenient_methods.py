@@ -13,28 +13,6 @@ from typing import ClassVar, Final, TypeVar, cast
 
 from pamqp import base, commands
 
-__all__ = [
-    "ACCESS_METHODS",
-    "AccessRequest",
-    "AccessRequestOk",
-    "BasicDeliver",
-    "BasicGetOk",
-    "BasicReturn",
-    "BindAny",
-    "BindExchangeAny",
-    "ConsumeAny",
-    "DeclareAny",
-    "DeclareExchangeAny",
-    "DeleteAny",
-    "DeleteExchangeAny",
-    "GetAny",
-    "OpenAny",
-    "PublishAny",
-    "QueueDeclareOk",
-    "UnbindAny",
-    "UnbindExchangeAny",
-]
-
 TICKET: Final = 1
 M = TypeVar("M", bound=base.Frame)
 

@@ -14,8 +14,6 @@ from broker.amqp.control import CLOSED, GREETING
 from broker.amqp.framing import HEARTBEAT, Octets
 from broker.amqp.handshake import ConnectionLimits
 
-__all__ = ["UNDECIDED", "ConnectionOutput", "OutputTaker", "Withheld"]
-
 UNDECIDED: Final = 1 << 62
 
 

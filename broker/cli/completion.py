@@ -15,8 +15,6 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_group
 from broker.cli.table import cell
 
-__all__ = ["SCRIPTS", "add_completion", "completions"]
-
 NAMES_MAX: Final = 200
 SILENCE_S: Final = 2.0
 FILES, FOLDERS = ":files", ":folders"

@@ -25,8 +25,6 @@ from broker.cli.parser import (
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
 
-__all__ = ["GET_MAX", "add_messages", "body_lines", "message_count", "print_messages"]
-
 PROPERTIES: Final = (
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
     "message_id", "timestamp", "type", "user_id", "app_id",

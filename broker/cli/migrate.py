@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker.client.address import AmqpAddress
     from broker.migrate.migration import Migration, QueuePlace
 
-__all__ = ["add_migrate"]
-
 JOBS: Final = 4
 JOBS_MAX: Final = 64
 SHOW_S: Final = 0.1

@@ -13,26 +13,6 @@ from broker.cli.table import cell
 from broker.core.definitions.json_text import read_json
 from broker.quantities import duration_ms, size_bytes
 
-__all__ = [
-    "BadUsage",
-    "LazyParser",
-    "OneLineParser",
-    "Run",
-    "add_any_vhost",
-    "add_arguments_option",
-    "add_broker",
-    "add_command",
-    "add_folder",
-    "add_group",
-    "add_json",
-    "add_switch",
-    "add_value",
-    "finish",
-    "name_and_text",
-    "name_and_value",
-    "table_of",
-]
-
 Run = Callable[[argparse.Namespace], int]
 
 DEFAULT_VHOST = "/"

@@ -10,8 +10,6 @@ from typing import Any
 
 from broker.cli.parser import Run, add_command, add_folder, add_group, add_switch, add_value, finish, version_line
 
-__all__ = ["add_running", "with_settings"]
-
 
 def add_running(commands: Any) -> None:
     """Add the commands."""

@@ -9,8 +9,6 @@ from broker.cli.control_client import ask_for
 from broker.cli.parser import add_arguments_option, add_command, add_group, add_switch, add_value, finish, table_of
 from broker.cli.table import cell
 
-__all__ = ["add_topology"]
-
 
 def add_topology(commands: Any) -> None:
     """Add the commands."""

@@ -39,8 +39,6 @@ RECEIVED_OCTETS: Final = RECEIVED.encode()
 class Delay(Holding):
     """Holds the messages of one exchange in a queue of their own, and routes those that are due."""
 
-    __slots__ = ("_poster", "_router", "exchange", "queue")
-
     def __init__(
         self, ports: QueuePorts[Level, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
     ) -> None:
@@ -74,8 +72,6 @@ class Delay(Holding):
 class QueueDelay(Holding):
     """Holds messages of one queue in a level of the queue, and lets it deliver those that are due next."""
 
-    __slots__ = ("_queue",)
-
     def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
         super().__init__(ports, level)
         self._queue = queue
@@ -94,8 +90,6 @@ class QueueDelay(Holding):
 
 class Delays:
     """Holds the delays of the exchanges of a vhost by their names, and makes those of queues."""
-
-    __slots__ = ("_by_name", "_exchanges", "_kind", "_ports", "_poster", "_queues")
 
     def __init__(
         self,

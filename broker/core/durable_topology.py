@@ -121,8 +121,6 @@ class TopologySnapshot:
     Cost: O(n) references at once.
     """
 
-    __slots__ = ("_exchanges", "_led_to", "_producers", "queues")
-
     def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
         """Without `at_once`, `copy_bindings` is to copy the bindings, which may have changed then.
 

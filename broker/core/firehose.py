@@ -93,21 +93,6 @@ class Firehose:
     Cost: nothing while it is not active; then each publish takes the slow path, and each copy is one more message.
     """
 
-    __slots__ = (
-        "_clock",
-        "_deadlines",
-        "_due",
-        "_exchanges",
-        "_poster",
-        "_resolve_again",
-        "_vhost_name",
-        "_watchers",
-        "active",
-        "node",
-        "publishing",
-        "switched",
-    )
-
     def __init__(
         self,
         vhost_name: str,

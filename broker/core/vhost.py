@@ -56,8 +56,6 @@ HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a re
 class PublishCaches:
     """Holds one publish cache per user."""
 
-    __slots__ = ("_by_user", "_limits", "nothing")
-
     def __init__(self, limits: CacheLimits | None, nothing: PublishEntry) -> None:
         """Shapes: `nothing` is an entry whose route is not live."""
         self._limits = limits
@@ -100,39 +98,6 @@ class Vhost:
     Units: ``connections`` is how many connections have opened the vhost.
     Shapes: ``refusal`` tells a client why its publish is refused; it is empty while the vhost takes publishes.
     """
-
-    __slots__ = (
-        "_alarm",
-        "_generate",
-        "accept_link",
-        "answers",
-        "bindings",
-        "committer",
-        "connections",
-        "dead_letters",
-        "default_queue_type",
-        "delays",
-        "exchanges",
-        "firehose",
-        "limits",
-        "memories",
-        "name",
-        "policies",
-        "ports",
-        "poster",
-        "producers",
-        "publish_caches",
-        "queues",
-        "refusal",
-        "replies",
-        "retainer",
-        "router",
-        "share",
-        "store",
-        "sweep",
-        "tally",
-        "wide",
-    )
 
     def __init__(
         self,

@@ -41,8 +41,6 @@ from broker.store.segment import OFFSET_BITS
 from broker.store.store import VhostStore
 from broker.tasks import Tasks
 
-__all__ = ["Engine"]
-
 _log = get_logger()
 
 NODE: Final = "local"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
     from broker.settings import Settings
 
-__all__ = ["EngineParts", "LocalParts", "limits_of", "new_vhost"]
-
 CACHE_ROUNDS: Final = 4  # a route cache decides whether it pays after this many times its size in misses
 
 

@@ -14,8 +14,6 @@ from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.net.tls import TlsUnusable, build, expiries
 from broker.settings import Settings
 
-__all__ = ["certificate_findings", "guest_finding", "port_findings"]
-
 SOON: Final = timedelta(days=30)
 GUEST: Final = "guest"
 

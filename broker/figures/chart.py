@@ -10,20 +10,6 @@ from typing import Final
 from broker.figures.axis import Axis
 from broker.figures.markup import CHART_STYLE, escaped
 
-__all__ = [
-    "COLOURS",
-    "WIDE",
-    "Columns",
-    "Drawing",
-    "HeatRow",
-    "Line",
-    "column_chart",
-    "heat_chart",
-    "line_chart",
-    "line_drawing",
-    "sheet",
-]
-
 GAP: Final = 14
 PAD: Final = 12
 HEAD: Final = 24  # a chart's title

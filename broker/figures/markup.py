@@ -6,8 +6,6 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["ROWS_MAX", "Amount", "document", "escaped", "plain", "table", "tiles"]
-
 CHART_STYLE: Final = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c2430; --soft: #5b6675; --rule: #e3e7ec; --card: #fafbfc;
   --good: #0a7f4f; --bad: #b3261e; --goodback: #eaf7f0; --badback: #fdeeec; --bar: #dbe7fb;

@@ -25,8 +25,6 @@ from broker.client.address import AmqpAddress
 from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numbering
 
-__all__ = ["DOUBTFUL", "Drain", "DrainTally", "forwarded_header", "own_name"]
-
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 16 << 20
 PERSISTENT: Final = {"delivery_mode": 2}

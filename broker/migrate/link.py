@@ -16,8 +16,6 @@ from broker.amqp.lenient_methods import PublishAny
 from broker.client.address import AmqpAddress
 from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
 
-__all__ = ["MethodRefused", "MigrationFault", "MigrationLink", "SourceMessage"]
-
 CHANNEL: Final = 1
 HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0

@@ -20,8 +20,6 @@ from broker.amqp.header_edit import cut_properties, edit_table
 from broker.core.definitions.json_text import read_json
 from broker.migrate.link import MigrationFault, SourceMessage
 
-__all__ = ["COUNTED", "Fingerprint", "Marker", "Numbered", "Numbering", "fingerprint"]
-
 Fingerprint = str
 
 FINGERPRINT_BYTES: Final = 12

@@ -17,8 +17,6 @@ from broker.core.definitions.json_text import read_json
 from broker.migrate.drain import Drain, DrainTally, own_name
 from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 
-__all__ = ["Migration", "MigrationOutcome", "QueuePlace", "fetch_definitions", "places_of"]
-
 LIMIT_S: Final = 60.0
 PORTS: Final = {"http": 15672, "https": 15671}
 OWN: Final = "slotmq-migrate."

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["LISTINGS", "count_bytes"]
-
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),
     *("operator_policy", "durable", "auto_delete", "exclusive", "arguments", "single_active_consumer_tag", "slots"),

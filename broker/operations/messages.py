@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["MESSAGE_OPERATIONS", "drop"]
-
 _log = get_logger()
 
 FETCH_MAX: Final = 1000

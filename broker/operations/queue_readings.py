@@ -13,8 +13,6 @@ from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.slots.slot import Slot
 
-__all__ = ["HeadTimes", "QueueBytes", "QueueCounters", "QueueRates", "Rates"]
-
 Key = tuple[str, int]  # vhost, and the queue's number in its store
 
 WINDOW_MIN_S: Final = 0.5

@@ -28,8 +28,6 @@ from broker.slots.slot import Slot
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["QUEUE_OPERATIONS", "check_arguments", "check_declare", "check_name"]
-
 _log = get_logger()
 
 PEEK_MAX: Final = 1000

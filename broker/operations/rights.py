@@ -19,17 +19,6 @@ from broker.slot_files.seal_log import TAP_PREFIX
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = [
-    "check_cursor",
-    "check_destination",
-    "check_new_tap",
-    "check_publish",
-    "check_seal",
-    "check_tap",
-    "may_read_tap",
-    "of_queue",
-]
-
 
 def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:
     """Return the right to one queue."""

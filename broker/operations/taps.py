@@ -15,8 +15,6 @@ from broker.taps.tap_listing import cursor_rows
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TAP_OPERATIONS"]
-
 
 @parameters
 class AddTap:

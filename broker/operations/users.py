@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["USER_OPERATIONS", "ClearLimits", "Named", "SetLimits", "delete_users", "put_user"]
-
 
 @parameters
 class Named:

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration, Tell
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = [
-    "PROTECTED",
-    "VHOST_OPERATIONS",
-    "VhostProtected",
-    "clear_global_parameter",
-    "clear_parameter",
-    "delete_vhost",
-    "put_policy",
-    "put_vhost",
-    "set_global_parameter",
-    "set_parameter",
-]
-
 PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
 POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ keeps policies
 OWN: Final = "slotmq-"  # the prefix of components that only this broker has

@@ -17,8 +17,6 @@ from broker.overlay.sink import WHOLE_STREAM
 class Inner(LogicalBroker):
     """One logical inner broker. It keeps its state in memory only; after a restart its neighbours send it again."""
 
-    __slots__ = ("_dirty", "_forget_ms", "_silent", "counts", "forwardings")
-
     def __init__(self, interest: InterestScheme, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)
         self.forwardings: dict[StreamName, Forwarding] = {}

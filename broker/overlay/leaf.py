@@ -36,42 +36,6 @@ class Leaf(LogicalBroker):
     No other process of the leaf has had the `incarnation`.
     """
 
-    __slots__ = (
-        "_bound",
-        "_changed_ms",
-        "_deferred",
-        "_deliveries",
-        "_foreign",
-        "_forgets_vectors",
-        "_incarnation",
-        "_incarnations",
-        "_lags",
-        "_lags_ms",
-        "_leave_ms",
-        "_leave_pause_ms",
-        "_left",
-        "_log",
-        "_make_sink",
-        "_name",
-        "_node",
-        "_now_ms",
-        "_open_nacks",
-        "_replaced",
-        "_retired",
-        "_reviewed",
-        "_rolled_back",
-        "_seen",
-        "_stale_ms",
-        "_start_points",
-        "_tip_ms",
-        "_waiting",
-        "_wanted_bindings",
-        "gaps",
-        "has_more",
-        "sinks",
-        "sources",
-    )
-
     def __init__(
         self,
         name: str,

@@ -55,8 +55,6 @@ class LogicalBroker:
     Call `take_output` after each event and each tick, and send what it returns in order on each link.
     """
 
-    __slots__ = ("_ack_ms", "_output", "_timing", "_untold", "interest", "peers")
-
     def __init__(self, interest: InterestScheme, neighbours: Sequence[str], timing: Timing | None) -> None:
         self.interest = interest
         self.peers = Peers(neighbours, interest)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-__all__ = ["NO_LIMIT", "exceeds", "within_limit"]
-
 Vector = Mapping[str, int]
 """Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
 NO_LIMIT = 1 << 62

@@ -77,8 +77,6 @@ class OverlayPeer:
     `limit_bytes`; `refused` has the numbers of those.
     """
 
-    __slots__ = ("behind", "broker", "full", "limit_bytes", "node", "refused", "skipped", "vectors")
-
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
         self.node = node
         self.broker = broker
@@ -144,8 +142,6 @@ class OverlayPeer:
 
 class Peers:
     """All link sessions of one logical broker."""
-
-    __slots__ = ("_avoided", "_choices", "_interest", "_nodes", "_turn", "_version")
 
     def __init__(self, nodes: Sequence[str], interest: InterestScheme) -> None:
         self._interest = interest

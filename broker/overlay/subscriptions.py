@@ -39,8 +39,6 @@ class BindingBatch:
 class SpaceSubscriptions:
     """The conjunctions of one space at a leaf broker, with the bindings that hold each, and the roots among them."""
 
-    __slots__ = ("_holders", "_roots", "_starts")
-
     def __init__(self, aggregation: Aggregation) -> None:
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
         self._starts: dict[str, int] = {}
@@ -83,8 +81,6 @@ class Subscriptions:
 
     With `joins` all links are one-way. Then a binding of a conjunction that another one holds starts with that one.
     """
-
-    __slots__ = ("_aggregation", "_bindings", "_durable", "_joins", "_spaces", "_time")
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:
         self._aggregation = aggregation
@@ -162,8 +158,6 @@ class StartPoints:
     A binding that was recovered keeps its own, however late the leaf's virtual time is now: what its leaf was promised
     before the crash still comes.
     """
-
-    __slots__ = ("_came", "_durable", "_gone", "_limits", "_points", "_recovered", "_spaces")
 
     def __init__(self, recovered: Mapping[str, int]) -> None:
         self._recovered = dict(recovered)

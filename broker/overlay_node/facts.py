@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.overlay_node.leaf_driver import LeafDriver
     from broker.settings.overlay import Neighbour, OverlayBroker
 
-__all__ = ["explain", "overlay_facts", "overlay_flows"]
-
 PATTERNS_SHOWN: Final = 20
 
 Row = dict[str, Any]

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from broker.settings.overlay import OverlayBroker
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["HeldBrokers"]
-
 _log = get_logger()
 
 TIME_BITS: Final = 20  # a leaf has fewer virtual times in a second, and two lives of it hardly begin with the same one

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.settings.overlay import Overlay
 
-__all__ = ["LeafDriver"]
-
 _log = get_logger()
 
 DELIVERIES_AT_ONCE: Final = 500  # messages of other brokers that are published in one turn

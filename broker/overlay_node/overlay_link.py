@@ -12,8 +12,6 @@ from broker.overlay.packet_fields import DamagedPacket
 from broker.overlay.packets import NO_LIMIT, Contradiction, Hello, Packet, Resync
 from broker.overlay.wire import VERSION, PacketPieces, decode, encode
 
-__all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
-
 _log = get_logger()
 
 ANSWER_LIMIT_S: Final = 1.0

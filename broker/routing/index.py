@@ -76,8 +76,6 @@ class TopicIndex:
     Cost: add and remove cost the words of their key, independent of the number of other bindings.
     """
 
-    __slots__ = ("_dialect", "_engine", "_literals", "_wildcards", "limits")
-
     def __init__(
         self,
         engine: TopicEngine[Any] | None = None,

@@ -12,16 +12,6 @@ from broker.routing.exchange import BARE, ExchangeProperties, MessageFields
 from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.route import Route
 
-__all__ = [
-    "DEDUPLICATION_HEADER",
-    "HISTORY_PREFIX",
-    "SEEN_PREFIX",
-    "DeduplicationExchange",
-    "HistoryExchange",
-    "MemoryExchange",
-    "cache_ttl_ms",
-]
-
 DEDUPLICATION_HEADER: Final = "x-deduplication-header"
 HISTORY_PREFIX: Final = "amq.history."
 SEEN_PREFIX: Final = "amq.deduplication."

@@ -23,8 +23,6 @@ class Router:
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
-    __slots__ = ("_absent", "_composites", "_lookup", "_standing")
-
     def __init__(self, lookup: Callable[[str], Exchange | None], *, cache_limits: CacheLimits | None = None) -> None:
         """Shapes: `lookup` returns the exchange of a name, if there is one."""
         self._lookup = lookup

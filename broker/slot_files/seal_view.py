@@ -21,8 +21,6 @@ from broker.slot_files.seal_log import (
     encode_line,
 )
 
-__all__ = ["GAPS_MAX", "Lag", "LagTable", "SealStarts", "SealView"]
-
 STARTS_MAX: Final = 10_000  # the newest
 GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still known as released
 
@@ -32,8 +30,6 @@ class SealStarts:
 
     Shapes: the incarnation is empty for seals of versions that did not write it.
     """
-
-    __slots__ = ("_starts",)
 
     def __init__(self) -> None:
         self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending

@@ -21,8 +21,6 @@ from broker.slot_files.slot_file import (
 )
 from broker.store.files import File, Files
 
-__all__ = ["SlotDraft", "SlotFileWriter"]
-
 FILE_MAX_BYTES: Final = (1 << 31) - 1  # an offset has to fit 31 bits: readers use signed numbers
 BLOCK_BYTES: Final = 1 << 20
 
@@ -34,19 +32,6 @@ class SlotFileWriter:
 
     Invariant: it holds the index of all rows in memory, and the rows since the last write, a block of them at most.
     """
-
-    __slots__ = (
-        "_at",
-        "_block_at",
-        "_block_end",
-        "_crc",
-        "_earliest",
-        "_file",
-        "_index",
-        "_latest",
-        "_pending",
-        "meta",
-    )
 
     def __init__(self, file: File, meta: SlotMeta) -> None:
         """Shapes: `meta` has the fields up to ``first``, and the incarnation."""
@@ -133,8 +118,6 @@ class SlotDraft:
 
     Shapes: rows go to ``writer``, which knows seal, queue and first id. Raises: each method StoreFailed.
     """
-
-    __slots__ = ("_done", "_file", "_files", "path", "writer")
 
     def __init__(self, files: Files, path: Path, file: File, writer: SlotFileWriter) -> None:
         self.path = path

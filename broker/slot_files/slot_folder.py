@@ -26,8 +26,6 @@ from broker.slot_files.slot_file_writer import SlotDraft
 from broker.slot_files.slot_view import open_slot
 from broker.store.files import Files
 
-__all__ = ["SlotFolder", "SnapshotSlot"]
-
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"

@@ -12,22 +12,6 @@ from typing import Final, NamedTuple
 from broker.amqp.errors import BrokerError, Fatal, NotNow
 from broker.event_log import get_logger
 
-__all__ = [
-    "CorruptFile",
-    "CorruptRecord",
-    "CorruptStore",
-    "Finding",
-    "FolderBusy",
-    "FolderUnwritable",
-    "LinkedFolder",
-    "MissingData",
-    "NewerFormat",
-    "NoDataFolder",
-    "StoreFailed",
-    "note_missing",
-    "read_around",
-]
-
 SECTOR_BYTES: Final = 4096  # of current disks, and the least that the page cache reads
 FAILURES_MAX: Final = 256  # each takes a disk seconds, so a dead disk is not read sector by sector
 _log = get_logger()

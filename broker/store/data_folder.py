@@ -41,8 +41,6 @@ from broker.store.damage import (
 from broker.store.files import LINK, File, Files
 from broker.store.whole_file import replace_file
 
-__all__ = ["OPEN_TO_OTHERS", "WRITABLE", "DataFolder", "Reserve", "check_links", "folder_name"]
-
 NAME: Final = "reserve"
 PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated in one call, or written where the system cannot allocate
 

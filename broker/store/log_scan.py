@@ -22,8 +22,6 @@ from broker.store.segment import (
     segment_path,
 )
 
-__all__ = ["BlockConsumer", "LogFolder"]
-
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 ZEROS: Final = "nothing but zeros up to the end of the file"
 

@@ -36,8 +36,6 @@ from broker.store.queue_entry import (
     unpack_entries,
 )
 
-__all__ = ["CHUNK_IDS", "QueueLogs"]
-
 CHUNK_IDS: Final = 65_536
 
 _HEADER: Final = Struct(">8sHHIQ")

@@ -47,52 +47,6 @@ from mypy_extensions import mypyc_attr
 from broker.slots.redeliveries import ReturnRun
 from broker.store.segment import SPILLED
 
-__all__ = [
-    "DUE",
-    "FRONT",
-    "HEAD",
-    "HEAD_BYTES",
-    "INNER",
-    "KINDS",
-    "KIND_AT",
-    "LENGTH_MIN",
-    "LEVEL_SHIFT",
-    "MARK",
-    "MARK_BYTES",
-    "MARK_TAIL",
-    "MESSAGE",
-    "MOVED",
-    "PERSISTENT",
-    "PREFIX_BYTES",
-    "PRODUCER",
-    "QUEUE_DELETED",
-    "QUEUE_NUMBERS",
-    "REQUEUED",
-    "RETURNS",
-    "RUN",
-    "SETTLED",
-    "TARGET",
-    "TARGET_BYTES",
-    "TOPOLOGY",
-    "TRANSACTION",
-    "Recorded",
-    "StoredMessage",
-    "body_bytes",
-    "decode_topology",
-    "due_of",
-    "due_target",
-    "encode_message",
-    "encode_moved",
-    "encode_prefix",
-    "encode_queue_deleted",
-    "encode_requeued",
-    "encode_route",
-    "encode_settled",
-    "encode_topology",
-    "is_whole",
-    "route_names",
-]
-
 MESSAGE: Final = 1
 MOVED: Final = 2
 SETTLED: Final = 3

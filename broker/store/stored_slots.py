@@ -23,9 +23,6 @@ from broker.store.spill import Spill, is_spilled
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-__all__ = ["StoredSlots", "spans_within"]
-
 NEAR_IDS: Final = 64  # a gap of this many entries is read along
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Snapshot", "Snapshots", "is_private"]
-
 _log = get_logger()
 
 T = TypeVar("T")

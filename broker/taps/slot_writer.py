@@ -27,8 +27,6 @@ from broker.store.store import VhostStore
 from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
 from broker.tasks import Tasks
 
-__all__ = ["SlotWriter"]
-
 _log = get_logger()
 
 RETRY_S: Final = 2.0  # before the next try, when a file could not be written

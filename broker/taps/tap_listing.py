@@ -12,8 +12,6 @@ from broker.slot_files.seal_view import LagTable
 if TYPE_CHECKING:
     from broker.slot_files.seal_view import SealView
 
-__all__ = ["cursor_rows", "end_of", "tap_rows"]
-
 Row = dict[str, Any]
 
 

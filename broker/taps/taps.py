@@ -34,9 +34,6 @@ from broker.vhosts.vhosts import Vhosts
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-__all__ = ["Taps"]
-
 _log = get_logger()
 
 RESERVE_DIVISOR: Final = 2  # slot files may use this part of the reserve: the log that they empty gives it back

@@ -14,8 +14,6 @@ from broker.routing.exchange import Exchange
 from broker.routing.exchange_tally import ExchangeTally
 from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["BrokerStatistics", "ChurnCounts"]
-
 
 class ChurnCounts(NamedTuple):
     """Counts of objects opened, closed, declared and deleted since the start of the broker."""

@@ -23,8 +23,6 @@ from broker.store.store import VhostStore
 from broker.tasks import Tasks
 from broker.vhosts.recovery_watch import RecoveryWatch
 
-__all__ = ["OfflineVhost", "SharedEngines", "Vhosts"]
-
 _log = get_logger()
 
 PROGRESS_S: Final = 1.0  # between two events about a long recovery

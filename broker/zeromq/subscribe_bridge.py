@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqSubscribe
 
-__all__ = ["SubscribeBridge"]
-
 _log = get_logger()
 
 SUBSCRIBE: Final = b"\x01"

@@ -21,8 +21,6 @@ OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, lis
 class EnvelopeCache:
     """Keeps the envelopes of one publisher inside the broker. Invariant: at most 1,024 of them."""
 
-    __slots__ = ("_known",)
-
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Envelope] = {}
 

@@ -45,20 +45,6 @@ class DeadLetters:
         So a dead letter's record precedes the record that its source is gone: a crash duplicates, and never loses.
     """
 
-    __slots__ = (
-        "_burying",
-        "_clock",
-        "_deadlines",
-        "_envelopes",
-        "_exchanges",
-        "_hold",
-        "_poster",
-        "_replies",
-        "_tally",
-        "_vhost_name",
-        "_waiting",
-    )
-
     def __init__(
         self,
         vhost_name: str,

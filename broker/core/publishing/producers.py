@@ -77,20 +77,6 @@ class Producers:
     Invariant: `journal` is notified of a producer before a record names its number.
     """
 
-    __slots__ = (
-        "_by_name",
-        "_clock",
-        "_deadlines",
-        "_full_until_ms",
-        "_journal",
-        "_limits",
-        "_names",
-        "_next_number",
-        "_room",
-        "_told_ms",
-        "_vhost_name",
-    )
-
     def __init__(
         self,
         vhost_name: str,

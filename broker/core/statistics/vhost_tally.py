@@ -65,8 +65,6 @@ NO_MESSAGES = MessageCounts()
 class LostPublishes:
     """Counts lost messages by connection, also after it has ended; knows the last PUBLISHERS_MAX that lost any."""
 
-    __slots__ = ("_by_publisher",)
-
     def __init__(self) -> None:
         self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}
 
@@ -100,17 +98,6 @@ class VhostTally:
         made.
     Invariant: the numbers only grow; what ends in the vhost (a channel, a queue) stays counted.
     """
-
-    __slots__ = (
-        "dead_lettered",
-        "deliveries",
-        "lost",
-        "publishes",
-        "queues_created",
-        "queues_declared",
-        "queues_deleted",
-        "sizes",
-    )
 
     def __init__(self) -> None:
         self.publishes = PublishTally()

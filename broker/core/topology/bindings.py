@@ -34,18 +34,6 @@ class Bindings:
         bindings.
     """
 
-    __slots__ = (
-        "_after",
-        "_before",
-        "_exchanges",
-        "_journal",
-        "_limits",
-        "_pattern_limits",
-        "_queues",
-        "_vhost_name",
-        "live",
-    )
-
     def __init__(
         self,
         vhost_name: str,

@@ -43,8 +43,6 @@ class Journal(Protocol):
 class LocalJournal:
     """The journal of a standalone broker: it records durable changes, and nobody else has to agree."""
 
-    __slots__ = ("_record",)
-
     def __init__(self, record: Callable[[Change], None]) -> None:
         self._record = record
 

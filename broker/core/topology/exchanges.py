@@ -49,8 +49,6 @@ UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 class ExchangeHooks:
     """An observer of declared and deleted exchanges."""
 
-    __slots__ = ("declared", "deleted")
-
     def __init__(self, declared: Callable[[Exchange], None], deleted: Callable[[Exchange], None]) -> None:
         self.declared = declared
         self.deleted = deleted
@@ -62,22 +60,6 @@ class Exchanges(dict[str, Exchange]):
     Invariant: `journal` decides each change of an exchange once, in order, before it is made. ``taps`` has the queues
         of taps by name.
     """
-
-    __slots__ = (
-        "_cache_limits",
-        "_hooks",
-        "_journal",
-        "_limits",
-        "_live",
-        "_own",
-        "_policies",
-        "_sweep",
-        "_topic_index",
-        "_vhost_name",
-        "default",
-        "router",
-        "taps",
-    )
 
     def __init__(
         self,

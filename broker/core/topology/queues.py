@@ -40,23 +40,6 @@ class Queues(dict[str, Queue]):
         name. ``paused`` has the names of the queues that operators paused; there may be no such queue.
     """
 
-    __slots__ = (
-        "_exchanges",
-        "_journal",
-        "_kept",
-        "_limits",
-        "_live",
-        "_owned",
-        "_policies",
-        "_ports",
-        "_sweep",
-        "_tally",
-        "_vhost_name",
-        "next_number",
-        "paused",
-        "taps",
-    )
-
     def __init__(
         self,
         vhost_name: str,

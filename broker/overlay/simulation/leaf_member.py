@@ -101,36 +101,6 @@ class FolderCopy:
 class LeafMember(SimulatedBroker):
     """A leaf whose streams, committed messages and state survive its crashes; everything else does not."""
 
-    __slots__ = (
-        "_aggregation",
-        "_committing",
-        "_dice",
-        "_forgets_vectors",
-        "_incarnations",
-        "_neighbour",
-        "_patterns_max",
-        "_scheme",
-        "_syncing",
-        "_telling",
-        "_uncommitted",
-        "_untold",
-        "arrived",
-        "bindings",
-        "copied",
-        "gaps",
-        "log",
-        "lost_life",
-        "messages",
-        "on_commit",
-        "on_replace",
-        "positions",
-        "published",
-        "received_numbers",
-        "replaced",
-        "saved",
-        "virtual_times",
-    )
-
     def __init__(
         self,
         name: str,

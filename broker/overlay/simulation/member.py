@@ -17,18 +17,6 @@ class SimulatedBroker:
     message above `limit_bytes`.
     """
 
-    __slots__ = (
-        "_again",
-        "_rejected",
-        "_scheduler",
-        "after_event",
-        "broker",
-        "limit_bytes",
-        "name",
-        "node",
-        "senders",
-    )
-
     def __init__(self, name: str, node: str, scheduler: Scheduler) -> None:
         self.name = name
         self.node = node

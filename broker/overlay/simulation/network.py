@@ -23,8 +23,6 @@ TICK_MS = 50
 class InnerMember(SimulatedBroker):
     """An inner broker, which keeps nothing across a crash."""
 
-    __slots__ = ("_aggregation", "_neighbours", "_patterns_max", "_scheme")
-
     def __init__(
         self,
         name: str,
@@ -59,21 +57,6 @@ class Network:
     The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these
     leaves lose V_m in a crash.
     """
-
-    __slots__ = (
-        "cut_for_good",
-        "dice",
-        "forgets_vectors",
-        "inner",
-        "insufficient_ms",
-        "leaves",
-        "links",
-        "patterns_max",
-        "scheduler",
-        "spaces",
-        "statistics",
-        "topology",
-    )
 
     def __init__(
         self,

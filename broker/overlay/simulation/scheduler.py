@@ -28,8 +28,6 @@ class Dice(Protocol):
 class Scheduler:
     """Runs what is due, in the order of time and then of scheduling."""
 
-    __slots__ = ("_events", "_sequence", "count", "now_ms")
-
     def __init__(self) -> None:
         self.now_ms = 0
         self.count = 0

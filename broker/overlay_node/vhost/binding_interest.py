@@ -15,8 +15,6 @@ from broker.overlay.packets import Conjunction, Space
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange, MessageFields
 
-__all__ = ["BindingInterest", "StartPoint"]
-
 Wanted = tuple[str, Conjunction, bool]
 """The id of a binding, what it asks for, and whether it outlives a restart."""
 

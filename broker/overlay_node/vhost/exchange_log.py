@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.core.queue.kinds import OverlayQueue
     from broker.core.vhost import Vhost
 
-__all__ = ["ExchangeLog", "Stretch"]
-
 _log = get_logger()
 
 VECTORS_OF: Final = "amq.overlay.vectors."  # producers of the broker: the number of the last change of the vector,

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer
     from broker.core.vhost import Vhost
 
-__all__ = ["Ingress"]
-
 POSITION_OF: Final = "amq.overlay.from."  # producers of the broker: how far it has each stream
 SIZE_AT, SIZE_END = 4, 12  # where a content header has the size of the body
 

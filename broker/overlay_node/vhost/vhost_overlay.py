@@ -25,8 +25,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["VhostOverlay"]
-
 HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags
 FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 WANTED, UNWANTED = b"1", b"0"

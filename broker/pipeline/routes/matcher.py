@@ -82,8 +82,6 @@ class Matcher:
     properties; all others match by keys alone.
     """
 
-    __slots__ = ("_exchanges", "_hashed", "_onward", "_places", "default_at", "dynamic", "queue_of", "queues")
-
     def __init__(self, topology: Topology) -> None:
         """Build the index. Raises: BadTopology. Cost: the words of all binding keys."""
         self.default_at = len(topology.bindings)

@@ -27,8 +27,6 @@ class ClosedTables(Section[T]):
     first `#`, as many stars as needed, and the words after its last.
     """
 
-    __slots__ = ("length", "side", "suspects")
-
     def __init__(self, length: int, dialect: TopicDialect) -> None:
         super().__init__(dialect)
         self.length = length
@@ -108,18 +106,6 @@ class ConstituentBitmap(Generic[T]):
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md says where this differs, and why.
     """
-
-    __slots__ = (
-        "_closed",
-        "_dialect",
-        "_literals",
-        "_literals_apart",
-        "_open",
-        "_places",
-        "_words",
-        "size",
-        "visited",
-    )
 
     def __init__(self, dialect: TopicDialect = AMQP, *, literals_apart: bool = True) -> None:
         self.visited = 0

@@ -57,8 +57,6 @@ class Conventional(Generic[T]):
     routing", part 1, RabbitMQ, 2010.
     """
 
-    __slots__ = ("_dialect", "_subscriptions", "visited")
-
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
         self._dialect = dialect

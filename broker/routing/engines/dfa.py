@@ -74,8 +74,6 @@ class Nfa(Generic[T]):
     Cost: what its verbs cost is the words of the pattern. Invariant: every place but the start leads to a target.
     """
 
-    __slots__ = ("patterns", "places", "start")
-
     def __init__(self) -> None:
         self.start: NfaPlace[T] = NfaPlace(stays=False)
         self.places = 0
@@ -198,19 +196,6 @@ class LazyDfa(Generic[T]):
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
         dropped while messages come; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
     """
-
-    __slots__ = (
-        "_dropped",
-        "_held_places",
-        "_limits",
-        "_nfa",
-        "_start",
-        "_states",
-        "_transitions",
-        "_words",
-        "drops",
-        "visited",
-    )
 
     def __init__(self, dialect: TopicDialect = AMQP, limits: DfaLimits | None = None) -> None:
         self.visited = 0

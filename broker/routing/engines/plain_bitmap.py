@@ -35,20 +35,6 @@ class PlainBitmap(Generic[T]):
         "Introduction to the inverted bitmap algorithm".
     """
 
-    __slots__ = (
-        "_deleted",
-        "_dialect",
-        "_keys",
-        "_patterns",
-        "_positions",
-        "_rows",
-        "_rows_most",
-        "_rows_most_bytes",
-        "_targets",
-        "used_bytes",
-        "visited",
-    )
-
     def __init__(
         self, dialect: TopicDialect = AMQP, *, rows_most: int = ROWS_MOST, rows_most_bytes: int = ROWS_MOST_BYTES
     ) -> None:

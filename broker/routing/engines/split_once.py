@@ -21,8 +21,6 @@ class SplitOnce(Generic[T]):
     careful when splitting the keys into words".
     """
 
-    __slots__ = ("_dialect", "_patterns", "visited")
-
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
         self._dialect = dialect

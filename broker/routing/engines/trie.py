@@ -26,8 +26,6 @@ class Trie(Generic[T]):
         every tail of the key.
     """
 
-    __slots__ = ("_root", "_words", "size", "visited")
-
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
         self._words = dialect.words

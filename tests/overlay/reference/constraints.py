@@ -10,8 +10,8 @@ from typing import Final
 from broker.overlay.conjunction import checksum
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
-from broker.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
 from broker.overlay.virtual_time import later
+from tests.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
 
 SUMMARY_MS: Final = 1000
 FIRST_MS: Final = 1000.0  # until an announced virtual time is expected in a message, before any was measured

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from broker.overlay.packets import Space, Vector
-from broker.overlay.reference.constraints import ConstraintInterest
-from broker.overlay.reference.packets import Increment
+from tests.overlay.reference.constraints import ConstraintInterest
+from tests.overlay.reference.packets import Increment
 
 READINGS_MAX: Final = 8
 """How many vectors a broker remembers for each neighbour node and space."""
