@@ -26,7 +26,7 @@ HOUR: Final = b"\x11\0\0\x0e\x10"
 PUBREC, PUBREL, PUBCOMP = 0x50, 0x62, 0x70
 GONE: Final = (EOFError, OSError)
 RETAINED: Final = 5
-QOS: Final = (1,)
+QOS: Final = (1, 2)
 
 
 @pytest.fixture(autouse=True)

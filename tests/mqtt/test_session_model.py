@@ -30,7 +30,7 @@ HOUR: Final = b"\x11\0\0\x0e\x10"
 LEVELS: Final = ("a", "b", "")
 FILTERS: Final = ("#", "a/#", "+/b", "a/+", "a/b", "b", "+", "/b")
 WRITER: Final = "writer"
-QOS_MAX: Final = 1
+QOS_MAX: Final = 2
 OPERATIONS: Final = {
     "publish": 40,
     "publish twice": 8,
