@@ -93,7 +93,8 @@ class Writer:
         first, body = client.read()
         packet_id = int.from_bytes(body[:2], "big")
         number, qos, _ = self.pending[packet_id]
-        assert body[2:3] in (b"", b"\0", b"\x10"), f"{first:#x} {body!r}"
+        done = b"\x92" if first == PUBCOMP else b""  # the PUBREL before a death was carried out
+        assert body[2:3] in (b"", b"\0", b"\x10", done), f"{first:#x} {body!r}"
         if first == PUBREC:
             self.pending[packet_id] = number, qos, True
             client.send(packet(PUBREL, body[:2]))
@@ -112,18 +113,20 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._subscribed = False
         self.open_ids: set[int] = set()
         self.taken: Counter[int] = Counter()
+
+    def subscribe(self, port: int) -> None:
+        """Begin the session."""
+        client, _ = session(port, "reader", None)
+        with client:
+            client.send(subscribe(1, ("plain", 2))).expect(SUBACK)
 
     def work(self, port: int, life: Life | None, until: set[int] | None = None) -> None:
         """Take messages until the broker dies, or all of these have come and nothing is open."""
         client, present = session(port, "reader", life)
         with client:
-            assert present or not self._subscribed, "the session is lost"
-            if not self._subscribed:
-                client.send(subscribe(1, ("plain", 2))).expect(SUBACK)
-                self._subscribed = True
+            assert present, "the session is lost"
             while until is None or self.open_ids or not until <= self.taken.keys():
                 first, body = client.read()
                 if first == PUBREL:
@@ -180,15 +183,18 @@ async def live_and_die(seed: int) -> tuple[Writer, Reader]:
     """Let the broker lose power several times, and compare at the end what it has kept."""
     random = Random(seed)
     writer, reader, disk = Writer(Random(seed)), Reader(), new_disk()
+    loop = asyncio.get_running_loop()
     for number in range(LIVES):
         life = await begin(disk, random, seed)
         disk = life.files.disk
+        if not number:
+            await loop.run_in_executor(None, reader.subscribe, life.broker.listener.other_ports["mqtt"])
         if random.random() < 0.7:
             disk.lose_at = disk.calls + random.randint(1, 300)
         await live(life, random, writer.work, reader.work)
         disk = disk.after_loss(seed * LIVES + number) if random.random() < 0.8 else disk.after_kill()
     life = await begin(disk, random, seed)
-    loop, port = asyncio.get_running_loop(), life.broker.listener.other_ports["mqtt"]
+    port = life.broker.listener.other_ports["mqtt"]
     await loop.run_in_executor(None, writer.work, port, None)
     await loop.run_in_executor(None, reader.work, port, None, {one for one in writer.acknowledged if one % 4})
     found = await loop.run_in_executor(None, kept, port) if len(writer.retained) == RETAINED else {}

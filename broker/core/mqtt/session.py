@@ -101,7 +101,8 @@ class MqttSession(SessionOfChannel):
         for qos in (0, 1):
             name = self.queue_name(qos)
             if name in self.vhost.queues:
-                self._mqtt_basic.subscriptions[qos].load(self._bindings(name))
+                left = qos > 0 and self.vhost.queues[name].ready > 0
+                self._mqtt_basic.subscriptions[qos].load(self._bindings(name), left=left)
                 self._consume(qos)
                 for shared, options in self._marks(name):
                     topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]

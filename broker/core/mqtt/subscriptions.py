@@ -33,7 +33,7 @@ class Match:
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
-        self.qos = 1
+        self.qos = 1 if arguments else 2  # a message whose subscription is gone may have been sent at QoS 2
         self.retain_as_published = False
         self.no_local = bool(arguments)
         identifiers: list[int] = []
@@ -85,9 +85,12 @@ class Subscriptions:
         self._index: TopicIndex | None = None
         self._known: dict[str, Match] = {}
 
-    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Take the binding keys and arguments of a queue, if any has options."""
-        if any(OPTIONS in arguments for _, arguments in bindings):
+    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]], *, left: bool = False) -> None:
+        """Take the binding keys and arguments of a queue, if any has options, or if messages are left in the queue.
+
+        A message that is left may be of a subscription that was removed.
+        """
+        if left or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
             self._index = TopicIndex(Trie(AMQP))
             for key, arguments in bindings:
