@@ -20,7 +20,7 @@ from broker.mqtt.wire import varint
 __all__ = ["ClientForm", "MqttConsumer"]
 
 PUBLISH: Final = 0x30
-PUBLISH_AGAIN: Final = 0x38
+AGAIN: Final = 0x08  # the flag DUP
 NO_TOPIC: Final = b"\0\0"  # of a packet with an alias that the client knows
 EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 
@@ -131,10 +131,15 @@ class MqttConsumer(Consumer):
             return 0
         if qos:
             ids = form.packet_ids
-            packet_id = ids.give_shared(tag) if self._shared is not None else ids.give(tag, message_id)
-            if not packet_id:
-                return 0
-            first = (PUBLISH_AGAIN if octets is LAST_OCTETS_AGAIN else PUBLISH) | qos << 1 | self._retained
+            first = PUBLISH | qos << 1 | self._retained
+            if self._shared is not None:  # what comes again has another packet id, so it is not marked
+                packet_id = ids.give_shared(tag)
+            else:
+                packet_id = ids.give(tag, message_id)
+                if not packet_id:
+                    return 0
+                if octets is LAST_OCTETS_AGAIN:
+                    first |= AGAIN
             front = b"".join((bytes((first,)), varint(size), topic, packet_id.to_bytes(2, "big"), properties))
         else:
             if not self.no_ack:
