@@ -13,6 +13,7 @@ from broker.mqtt.wire import Reader, binary, text, varint
 
 __all__ = [
     "ASSIGNED_CLIENT_ID",
+    "AUTHENTICATION_DATA",
     "AUTHENTICATION_METHOD",
     "CONTENT_TYPE",
     "CORRELATION_DATA",
@@ -56,6 +57,7 @@ SESSION_EXPIRY_S: Final = 0x11
 ASSIGNED_CLIENT_ID: Final = 0x12
 SERVER_KEEP_ALIVE: Final = 0x13
 AUTHENTICATION_METHOD: Final = 0x15
+AUTHENTICATION_DATA: Final = 0x16
 REQUEST_PROBLEM: Final = 0x17
 WILL_DELAY_S: Final = 0x18
 REASON_STRING: Final = 0x1F
@@ -98,7 +100,7 @@ PROPERTIES: Final[dict[int, Property]] = {
     ASSIGNED_CLIENT_ID: Property(TEXT, NOBODY),
     SERVER_KEEP_ALIVE: Property(TWO, NOBODY),
     AUTHENTICATION_METHOD: Property(TEXT, frozenset((CONNECT, AUTH))),
-    0x16: Property(BINARY, frozenset((CONNECT, AUTH))),  # Authentication Data
+    AUTHENTICATION_DATA: Property(BINARY, frozenset((CONNECT, AUTH))),
     REQUEST_PROBLEM: Property(FLAG, frozenset((CONNECT,))),
     WILL_DELAY_S: Property(FOUR, frozenset((WILL,))),
     0x19: Property(FLAG, frozenset((CONNECT,))),  # Request Response Information

@@ -49,6 +49,7 @@ from broker.mqtt.packets import (
 )
 from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
+    AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
     RECEIVE_MAXIMUM,
@@ -62,7 +63,6 @@ from broker.mqtt.reason_codes import (
     BAD_CREDENTIALS,
     CLIENT_ID_INVALID,
     FAILURE_311,
-    IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
     SERVER_UNAVAILABLE,
     SUCCESS,
@@ -228,12 +228,14 @@ class MqttConnection(Connection):
         }
         if AUTHENTICATION_METHOD in connect.properties:
             raise PacketError(BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported")
+        if AUTHENTICATION_DATA in connect.properties:
+            raise PacketError(PROTOCOL_ERROR, "authentication data without a method")
         if len(connect.client_id.encode()) > CLIENT_ID_MAX_BYTES:
             raise PacketError(CLIENT_ID_INVALID, f"a client id of more than {CLIENT_ID_MAX_BYTES} bytes")
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise PacketError(CLIENT_ID_INVALID, "an empty client id for a session that lasts")
         if connect.will is not None:
-            self._check_will(connect, connect.will)
+            self._check_will(connect.will)
         mechanism, response = PLAIN, b""
         if connect.user is not None and connect.password is not None:
             name = connect.user.rpartition(":")[2]
@@ -249,10 +251,8 @@ class MqttConnection(Connection):
         except Refused as error:
             self.refuse(error, mechanism)
 
-    def _check_will(self, connect: Connect, will: Will) -> None:
+    def _check_will(self, will: Will) -> None:
         """Check a will, so that it can be published at the end. Raises: PacketError."""
-        if will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s:
-            raise PacketError(IMPLEMENTATION_ERROR, "a delayed will of a session that lasts is not supported")
         mapping = self._context.mapping
         mapping.payload(will.topic)
         mapping.will_properties(will.properties, will.qos)
@@ -289,6 +289,7 @@ class MqttConnection(Connection):
         if not handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         context.clients.enter(vhost.name, self._client_id, self)
+        context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
@@ -326,7 +327,7 @@ class MqttConnection(Connection):
         """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
-        session.learn_expiry()
+        session.renew_expiry(session.expiry_s)
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
@@ -341,6 +342,7 @@ class MqttConnection(Connection):
         if releases:
             self._answer(releases)
         session.resume()
+        self._context.system_topics_of(session.vhost).watch(session)
 
     def _answer(self, packet: bytes) -> None:
         """Send a packet after the changes that it answers are on disk."""
@@ -359,6 +361,10 @@ class MqttConnection(Connection):
         if request.wanted:
             retained = self._context.retained_of(self._mqtt.vhost)
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
+
+        if request.of_system:
+            system_topics = self._context.system_topics_of(self._mqtt.vhost)
+            self.when_sent(CHANNEL, partial(system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""
@@ -379,15 +385,10 @@ class MqttConnection(Connection):
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
-            if expiry_s:
-                raise PacketError(IMPLEMENTATION_ERROR, "a DISCONNECT can end a session, not change its expiry")
+            session.renew_expiry(min(expiry_s, self._context.session_expiry_max_s))
         if packet.reason_code != WITH_WILL:
             self._will = None
         self.orderly = self.drained = True
-        if expiry_s == 0 and session.expiry_s:
-            session.delete(0)
-            session.delete(1)
-            session.expiry_s = 0
         self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
@@ -415,6 +416,7 @@ class MqttConnection(Connection):
             self._talk.end()
             if self.state is RUNNING:
                 self._publish_will()
+                self._end_session()
                 self._publisher.receipts.leave()
                 del self._publisher, self._releases
             if self._vhost is not None:
@@ -426,15 +428,33 @@ class MqttConnection(Connection):
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
+        session = self._mqtt
+        delay_s = min(will.properties.get(WILL_DELAY_S, 0), session.expiry_s)
         fault: ProtocolError | None = None
         try:
-            self._publisher.publish_will(will)
+            if delay_s:
+                self._publisher.hold_will(will, self._context.wills_of(session.vhost), self._client_id, delay_s)
+            else:
+                self._publisher.publish_will(will)
         except PacketError as error:
             fault = PacketFault(error.reason_code, error.text)
         except ProtocolError as error:
             fault = error
         if fault is not None and self._on_error is not None:
             self._on_error(self, CHANNEL, fault)
+
+    def _end_session(self) -> None:
+        """Delete the queues of a session that lasted, and ends with this connection."""
+        if CHANNEL not in self.channels or self._mqtt.expiry_s:
+            return
+        session = self._mqtt
+        try:
+            if session.kept_queues():
+                session.delete(0)
+                session.delete(1)
+        except ProtocolError as error:
+            if self._on_error is not None:
+                self._on_error(self, CHANNEL, error)
 
     def send_heartbeat(self) -> None:
         """Send nothing: the client keeps the connection alive."""

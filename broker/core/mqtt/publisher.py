@@ -13,6 +13,7 @@ from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
 from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
+from broker.core.mqtt.wills import Wills
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import PUBREC, V5, Will
@@ -173,14 +174,25 @@ class MqttPublisher:
     def publish_will(self, will: Will) -> None:
         """Publish a will. Raises: ProtocolError or PacketError for one that cannot be published."""
         mapping = self._mapping
-        client_id = self._session.local_client_id
-        properties = mapping.will_properties(will.properties, will.qos, will.retain, client_id)
-        header = mapping.header(properties, len(will.body))
-        payload = mapping.payload(will.topic)
-        if self._accept([payload], [header], [will.body], [0], 0) and will.retain:
+        header = self._will_header(will)
+        if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
             key = routing_key(will.topic, mapping.levels_max)
             self._retained.check_room(key, len(header), len(will.body))
             self._retained.keep(key, header, will.body)
+
+    def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
+        """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""
+        mapping = self._mapping
+        header = self._will_header(will)
+        self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
+        key = routing_key(will.topic, mapping.levels_max)
+        wills.hold(client_id, key, header, will.body, delay_s * 1000)
+
+    def _will_header(self, will: Will) -> bytes:
+        """Return the content header of a will. Raises: PacketError."""
+        client_id = self._session.local_client_id
+        properties = self._mapping.will_properties(will.properties, will.qos, will.retain, client_id)
+        return self._mapping.header(properties, len(will.body))
 
 
 def throw(error: PacketError) -> None:
