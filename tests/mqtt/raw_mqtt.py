@@ -105,6 +105,7 @@ class RawMqtt:
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self._socket: socket.socket = socket.create_connection(("127.0.0.1", port), SILENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
         self._buffer = b""

@@ -162,9 +162,11 @@ class MqttBasic(BasicSession):
             self.wake()
 
     def close(self) -> None:
-        """End the consumers and requeue everything unacked, because the channel is closed."""
+        """End the consumers and requeue everything that waits for an acknowledgement, because the channel is closed."""
         if self._copies is not None:
             self._copies.close()
+        for tag in self._form.packet_ids.take_unanswered():
+            self.ack(tag, multiple=False)
         super().close()
 
     def consumer_cancelled(self, consumer: Consumer) -> None:

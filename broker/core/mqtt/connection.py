@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection, ConnectionSession
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.auth.logins import EXTERNAL, PLAIN
+from broker.core.auth.logins import ANONYMOUS, EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
@@ -126,6 +126,24 @@ class MqttConnection(Connection):
     def protocol(self) -> str:
         """The protocol, in RabbitMQ's words."""
         return WORDS[self._talk.version]
+
+    @property
+    def client_facts(self) -> dict[str, Any] | None:
+        """What operators see of the client."""
+        connect = self._connect
+        if connect is None:
+            return None
+        session = self.channels.get(CHANNEL)
+        will = connect.will
+        return {
+            "client_id": self._client_id or connect.client_id,
+            "keep_alive_s": connect.keep_alive_s,
+            "clean_start": connect.clean_start,
+            "session_expiry_s": 0 if session is None else self._mqtt.expiry_s,
+            "will_topic": None if will is None else will.topic.decode(errors="replace"),
+            "will_qos": None if will is None else will.qos,
+            "will_retain": None if will is None else will.retain,
+        }
 
     @property
     def buffered_bytes(self) -> int:
@@ -237,17 +255,22 @@ class MqttConnection(Connection):
         if connect.will is not None:
             self._check_will(connect.will)
         mechanism, response = PLAIN, b""
+        session = self.session
+        assert isinstance(session, MqttSessionOfConnection)
+        named, anonymous_user = connect.user is not None, self._context.anonymous_user
         if connect.user is not None and connect.password is not None:
-            name = connect.user.rpartition(":")[2]
+            name = self._context.vhost_and_user(connect.user, session.peer)[1]
             response = b"\0" + name.encode() + b"\0" + connect.password
-        elif connect.password is None and EXTERNAL in self.mechanisms:
+        elif named or connect.password is not None or not (EXTERNAL in self.mechanisms or anonymous_user):
+            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+        elif session.peer.certified or not anonymous_user:
             mechanism = EXTERNAL
         else:
-            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+            mechanism, response = ANONYMOUS, anonymous_user.encode()
         self._connect = connect
         self.state = STARTING
         try:
-            self.session.authenticate(mechanism, response)
+            session.log_in(mechanism, response)
         except Refused as error:
             self.refuse(error, mechanism)
 
@@ -280,11 +303,11 @@ class MqttConnection(Connection):
         """Open the vhost, take over the client id, and begin the session. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
-        named, colon, _ = (connect.user or "").rpartition(":")
-        session.open(named if colon else context.default_vhost)
+        session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
+        self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
         handshakes = context.handshakes_of(vhost)
         if not handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from broker.amqp.content_header import KINDS, WIDTHS, decode_properties
 from broker.amqp.framing import PUBLISH
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.table_writer import encode_entry
 from broker.amqp.tables import LONG_STRING, TableReader
 from broker.amqp.wire import FLAGS, PROPERTIES_AT, SHORT_STRING_MAX_BYTES

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
+from broker.core.auth.logins import ANONYMOUS
 from broker.core.mqtt.basic import MqttBasic
 from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
@@ -272,6 +274,14 @@ class MqttSessionOfConnection(SessionOfConnection):
     """The broker's side of an MQTT connection."""
 
     __slots__ = ()
+
+    def log_in(self, mechanism: str, response: bytes) -> None:
+        """Log in as `authenticate` does, or as the anonymous user that `response` names."""
+        if mechanism != ANONYMOUS:
+            self.authenticate(mechanism, response)
+            return
+        self.mechanism = ANONYMOUS
+        self._logins.decide_anonymous(response.decode(), self.peer, partial(self._decided, ANONYMOUS))
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
         """Return the session of the connection's channel."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker import __version__
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.mapping import SYSTEM_EXCHANGE
@@ -15,7 +15,7 @@ from broker.core.mqtt.session import MqttSession
 from broker.core.publishing.posting import charge_bytes
 from broker.core.vhost import Vhost
 from broker.routing.dialect import AMQP
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 
 __all__ = ["SystemTopics"]
 
@@ -62,7 +62,7 @@ class SystemTopics:
             queue = self._vhost.queues.get(name)
             pattern = AMQP.parse(key).words
             for topic, value in values.items():
-                if queue is not None and words_match(pattern, AMQP.words(topic), AMQP.star):
+                if queue is not None and words_match(pattern, AMQP.words(topic)):
                     body = str(value).encode()
                     header = encode_header({"delivery_mode": 1}, len(body))
                     envelope = Envelope(SYSTEM_EXCHANGE, topic)

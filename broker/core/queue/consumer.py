@@ -11,12 +11,12 @@ from broker.amqp.framing import LARGE_BYTES
 from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.message.message import Message
+from broker.core.names import Resource
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level import Level
 from broker.core.queue.output_window import OutputWindow
 from broker.core.queue.queue import Queue
 from broker.core.queue.unacked import Unacked
-from broker.core.resource import Resource
 from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTally
 from broker.slots.slot import Slot
 
