@@ -370,6 +370,7 @@ class MqttConnection(Connection):
         if releases:
             self._answer(releases)
         session.resume()
+        self._context.system_topics_of(session.vhost).watch(session)
 
     @property
     def _subject(self) -> tuple[str, str]:
@@ -393,6 +394,10 @@ class MqttConnection(Connection):
         if request.wanted:
             retained = self._context.retained_of(self._mqtt.vhost)
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
+
+        if request.of_system:
+            system_topics = self._context.system_topics_of(self._mqtt.vhost)
+            self.when_sent(CHANNEL, partial(system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""

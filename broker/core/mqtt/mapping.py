@@ -34,6 +34,7 @@ from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 __all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
 
 EXCHANGE: Final = "amq.topic"
+SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
 BASIC: Final = 60
 KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
