@@ -18,6 +18,7 @@ from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import SessionClient
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
+from broker.mqtt.topics import key_of_name
 
 __all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection"]
 
@@ -49,6 +50,7 @@ class MqttSession(SessionOfChannel):
     def begin(self, client_id: str, form: ClientForm, expiry_s: int, prefetch: int) -> None:
         """Take the client that connects, and confirm what it publishes."""
         self._client_id = client_id
+        self.session.identify(key_of_name(client_id))
         self.expiry_s = expiry_s
         self._mqtt_basic.take_form(form, prefetch)
         self._confirms.speak(form.version)

@@ -209,6 +209,10 @@ class Publisher:
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
 
+    def forget(self) -> None:
+        """Resolve all publishes again, because rights have changed or the channel has ended."""
+        self._resolver.forget()
+
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
         """Check a publish now, and return it for a later `send`. Raises: as `publish`."""
         entry = self._resolver.entries.get(payload)
