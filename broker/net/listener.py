@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, cast
 
 from broker import __version__
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
@@ -361,7 +361,7 @@ class Listener:
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
         session: Any = connection.session
         tell = _log.info if error.reply_code == FORCED else _log.warning  # no fault of the client
-        tell(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)
+        tell(event, **session.facts, channel=channel, code=error.reply_code, text=error.reply_text)
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:

@@ -50,7 +50,7 @@ class Mqtt(Part):
         if not settings.mqtt.enabled:
             return
         from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without is shorter
-        from broker.core.mqtt.context import MqttContext  # noqa: PLC0415 - as above
+        from broker.core.mqtt.context import MqttContext, nothing  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
         context = MqttContext(
@@ -65,6 +65,7 @@ class Mqtt(Part):
             retained_max_bytes=settings.mqtt.retained_max_bytes,
         )
         await self._load(context)
+        self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))
         self._look_at_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 

@@ -11,10 +11,8 @@ from typing import Final, NamedTuple
 
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.tables import TableReader
-from broker.core.auth.attempts import Attempts
-from broker.core.auth.certificate import NameSource, login_name
-from broker.core.auth.login_counts import LoginCounts
-from broker.core.auth.peer import Peer, is_loopback
+from broker.core.auth.login_counts import Attempts, LoginCounts
+from broker.core.auth.peer import NameSource, Peer, is_loopback, login_name
 from broker.core.auth.users import User, Users, prove
 
 __all__ = [

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.places import Place, read_all
 from broker.core.publishing.posting import charge_bytes
@@ -92,6 +92,10 @@ class Handshakes:
     def ids(self, direction: int, client_id: str) -> Sequence[int]:
         """Return the packet ids of a client in a direction, the oldest first."""
         return tuple(self._places.get((direction, client_id), ()))
+
+    def count(self, direction: int, client_id: str) -> int:
+        """Return how many handshakes of a client are unfinished in a direction."""
+        return len(self._places.get((direction, client_id), ()))
 
     def has(self, direction: int, client_id: str, packet_id: int) -> bool:
         """Return whether a handshake is unfinished."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pamqp import commands
 
-from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
+from broker.amqp.lenient_methods import AccessRequest, AccessRequestOk
 from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE, AcceptedLink
@@ -156,7 +156,7 @@ class SessionOfChannel:
         self.closed = True
         self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
-        if self.session.client_id:
+        if self.session.client_key:
             self.publisher.forget()
         if self.replies is not None:
             self.replies.close()

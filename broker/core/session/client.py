@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.deadlines import Clock, Deadlines
+from broker.core.names import Resource
 from broker.core.postponed import Postponed
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.output_window import OutputWindow
-from broker.core.resource import Resource
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -16,9 +17,38 @@ if TYPE_CHECKING:
     from broker.core.auth.permissions import Kind, Permissions
     from broker.core.auth.usage import Usage
     from broker.core.auth.users import User
-    from broker.core.session.method_budget import MethodBudget
 
-__all__ = ["SessionClient"]
+__all__ = ["BUDGET_UNITS", "MethodBudget", "SessionClient"]
+
+BUDGET_UNITS: Final = 200  # of about ten microseconds: two milliseconds of one connection
+
+
+class MethodBudget:
+    """Holds a connection until the next turn of the loop, each time its methods have used up the budget.
+
+    The bytes that are read in a turn bound the cost of publishes. A method of fifty bytes may cost as much as many
+    publishes, and one read brings thousands of them: this bounds their cost.
+    Units: about ten microseconds.
+    """
+
+    __slots__ = ("_clock", "_connection", "_deadlines", "_left")
+
+    def __init__(self, connection: Connection, clock: Clock, deadlines: Deadlines) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._deadlines = deadlines
+        self._left = BUDGET_UNITS
+
+    def spend(self, units: int) -> None:
+        """Count the cost of a method; when the budget is used up, hold the connection until the next turn."""
+        self._left -= units
+        if self._left <= 0 and not self._connection.held:
+            self._connection.hold()
+            self._deadlines.set(self, self._clock.now_ms, self._renew)
+
+    def _renew(self) -> None:
+        self._left = BUDGET_UNITS
+        self._connection.release()
 
 
 class SessionClient:
@@ -29,12 +59,12 @@ class SessionClient:
         client finishes what it holds; ``unsettled`` is what channels held that were closed meanwhile. ``patient``
         is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it stands,
         whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
-        connection postpones one method at a time. ``client_id`` is that of a client of MQTT as it stands in routing
-        keys, otherwise empty.
+        connection postpones one method at a time. ``client_key`` is the id of a client of MQTT as it stands in
+        routing keys, otherwise empty.
     """
 
     __slots__ = (
-        "client_id",
+        "client_key",
         "connection",
         "drains",
         "method_budget",
@@ -61,7 +91,7 @@ class SessionClient:
         self.drains = 0
         self.unsettled = 0
         self.patient = False
-        self.client_id = ""
+        self.client_key = ""
         self.postponed: list[Postponed] = []
         self.user: User | None = None
         self.method_budget: MethodBudget
@@ -71,9 +101,9 @@ class SessionClient:
         """Take the user with changed tags."""
         self.user = user
 
-    def identify(self, client_id: str) -> None:
+    def identify(self, client_key: str) -> None:
         """Take the id of a client of MQTT, as it stands in routing keys."""
-        self.client_id = client_id
+        self.client_key = client_key
 
     def publishes(self) -> None:
         """Note the first publish: an alarm blocks the connection from now on."""
@@ -101,7 +131,7 @@ class SessionClient:
     def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:
         """Check the rights to bind something to an exchange with a key. Raises: 403."""
         assert self.user is not None
-        self.permissions.check_source(self.user, source, exchange, key, self.client_id)
+        self.permissions.check_source(self.user, source, exchange, key, self.client_key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
         """Return whether each routing key at a topic exchange must be checked."""
@@ -111,12 +141,12 @@ class SessionClient:
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
         """Check the right to a routing key of a topic exchange. Raises: 403."""
         assert self.user is not None
-        self.permissions.check_topic(self.user, exchange, key, kind, self.client_id)
+        self.permissions.check_topic(self.user, exchange, key, kind, self.client_key)
 
     def has_own_rights(self, exchange: Resource) -> bool:
         """Return whether other clients of the user may publish with other routing keys."""
         assert self.user is not None
-        return self.client_id != "" and self.permissions.differs_by_client(self.user, exchange)
+        return self.client_key != "" and self.permissions.differs_by_client(self.user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
         """Subtract one channel from the user's count; what it has not settled counts during a drain."""
