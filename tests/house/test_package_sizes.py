@@ -10,7 +10,7 @@ MOST = {
     "broker": (695, 113_550),
     "broker/administration": (10, 1_950),
     "broker/amqp": (21, 4_000),
-    "broker/cli": (42, 4_650),
+    "broker/cli": (42, 4_700),
     "broker/client": (4, 600),
     "broker/cluster": (39, 9_200),
     "broker/core": (127, 20_250),
