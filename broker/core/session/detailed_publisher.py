@@ -222,9 +222,11 @@ class DetailedPublisher:
     def _look_at_retained(self, publication: Publication, asked: Any) -> None:
         """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406.
 
-        An MQTT client's publishes are retained by their flag, whatever headers its user properties have become.
+        A header of an MQTT client that is not true is a user property, which is only text.
         """
-        retainer = self._vhost.retainer if self._session.connection.protocol == AMQP else None
+        if asked is not True and self._session.connection.protocol != AMQP:
+            return
+        retainer = self._vhost.retainer
         if retainer is not None and check_retained(retainer, publication.envelope, asked):
             publication.retain_with(retainer)
             if not self._confirms.confirming and (lack := self._lack_of_room(publication)):
