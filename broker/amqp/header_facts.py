@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.amqp.expiration import parse_expiration
 from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
 from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES, TABLE_NESTING_MAX
 
+# Ten years, the longest time that RabbitMQ takes (rabbit_misc:check_expiry/1).
+EXPIRATION_MAX_MS: Final = 315_360_000_000
+INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+PRINTABLE: Final = frozenset({*range(0x20, 0x7F), *range(0xA0, 0x100), *b"\n\r\t\v\b\f\x1b"})
+ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\b": r"\b", "\f": r"\f", "\x1b": r"\e"}
+ESCAPED: Final = str.maketrans({**ESCAPES, '"': r"\"", "\\": r"\\"})
 # Bounds for a header that was measured when it arrived, whatever limits the broker has.
 MEASURED_DEPTH_MAX: Final = TABLE_NESTING_MAX
 MEASURED_ENTRIES_MAX: Final = 1 << 31
@@ -20,12 +26,39 @@ MEASURED_ENTRIES_MAX: Final = 1 << 31
 FACTS_MAX: Final = 1024
 PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
-CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
+CC, BCC, DELAY, RETAIN = b"CC", b"BCC", b"x-delay", b"x-mqtt-retain"
 # As short strings: a table without these octets need not be decoded.
-CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
-READ: Final = frozenset((CC, BCC, DELAY, PRODUCER, SEQUENCE))
+CC_OCTETS, BCC_OCTETS, DELAY_OCTETS, RETAIN_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY, RETAIN))
+READ: Final = frozenset((CC, BCC, DELAY, RETAIN, PRODUCER, SEQUENCE))
 MISSING: Final = object()
 NO_PRIORITY: Final = -1
+
+
+def parse_expiration(octets: bytes) -> int:
+    """Return the time in milliseconds.
+
+    Raises: ValueError with RabbitMQ's reason, an Erlang term; the caller's 406.
+    Source: RabbitMQ, rabbit_basic:parse_expiration/1.
+    """
+    integer = INTEGER.match(octets)
+    if integer is None:
+        raise ValueError("no_integer")
+    end = integer.end()
+    if rest := octets[end:]:
+        raise ValueError(f"{{leftover_string,{erlang_string(rest)}}}")
+    expiration_ms = int(octets)
+    if expiration_ms < 0:
+        raise ValueError(f"{{value_negative,{expiration_ms}}}")
+    if expiration_ms > EXPIRATION_MAX_MS:
+        raise ValueError(f"{{value_too_large,{expiration_ms}}}")
+    return expiration_ms
+
+
+def erlang_string(octets: bytes) -> str:
+    """Return octets as Erlang prints a list of them: quoted if all are printable."""
+    if PRINTABLE.issuperset(octets):
+        return f'"{octets.decode("latin-1").translate(ESCAPED)}"'
+    return f"[{','.join(map(str, octets))}]"
 
 
 class HeaderFacts:
@@ -49,6 +82,7 @@ class HeaderFacts:
         "plain",
         "priority",
         "reply_to",
+        "retain",
         "special",
         "user_id",
     )
@@ -66,6 +100,7 @@ class HeaderFacts:
         cc: Any = MISSING,
         bcc: Any = MISSING,
         delay: Any = MISSING,
+        retain: Any = MISSING,
         fault: str | None = None,
         mark: ProducerMark | None = None,
     ) -> None:
@@ -81,6 +116,7 @@ class HeaderFacts:
         self.cc = cc
         self.bcc = bcc
         self.delay = delay
+        self.retain = retain
         self.fault = fault
         self.mark = mark  # all other facts of a numbered publish are in it
 
@@ -147,8 +183,9 @@ def gather_facts(
         for name in ("expiration", "reply_to", "user_id")
     )
     reader = TableReader(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="replace")
-    cc, bcc, delay = (
-        reader.value(named[name].value_at, named[name].end) if name in named else MISSING for name in (CC, BCC, DELAY)
+    cc, bcc, delay, retain = (
+        reader.value(named[name].value_at, named[name].end) if name in named else MISSING
+        for name in (CC, BCC, DELAY, RETAIN)
     )
     return HeaderFacts(
         persistent,
@@ -161,6 +198,7 @@ def gather_facts(
         cc=cc,
         bcc=bcc,
         delay=delay,
+        retain=retain,
         fault=fault or refused_routes(header, cc, bcc, named),
     )
 
@@ -190,7 +228,13 @@ def gather_marked(
 
 def mentions(header: bytes) -> bool:
     """Return whether the headers table may contain an entry that the broker reads. HOT for new headers."""
-    return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header or SEQUENCE_OCTETS in header
+    return (
+        CC_OCTETS in header
+        or BCC_OCTETS in header
+        or DELAY_OCTETS in header
+        or SEQUENCE_OCTETS in header
+        or RETAIN_OCTETS in header
+    )
 
 
 def read_expiration(octets: bytes) -> tuple[int | None, str | None]:

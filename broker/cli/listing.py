@@ -12,8 +12,6 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, f
 from broker.cli.table import cell, print_facts, print_json, print_rows
 from broker.cli.taps import cursor_text
 
-__all__ = ["COLUMNS", "add_listing", "print_list"]
-
 # What rabbitmqctl's list_* give under the same names, the useful ones first. `--columns` and `--json` have the others.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "queues": (
@@ -23,8 +21,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
     "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
     "connections": (
-        "name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "recv_oct", "send_oct",
-        "connection_name",
+        "name", "user", "vhost", "state", "protocol", "client_id", "channels", "peer_host", "peer_port",
+        "recv_oct", "send_oct", "connection_name",
     ),
     "channels": (
         "connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count",

@@ -25,8 +25,6 @@ from broker.store.record import TARGET, due_target, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
 from broker.store.store import VhostStore
 
-__all__ = ["Pager"]
-
 TURN_MESSAGES: Final = SHARE_ENTRIES  # with a record, per turn: as many as publishers may add to the vhost in a turn
 LEAVING_TURNS: Final = 128  # in which the slots of idle queues leave, one a turn at least
 UNTRACKED_MIN: Final = 100  # messages of a sealed slot that the garbage collector does not visit

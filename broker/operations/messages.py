@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from broker.administration.deciding import decided
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_edit import edit_header
+from broker.amqp.header_edit import edit_header, encode_header
 from broker.amqp.header_facts import MISSING
-from broker.amqp.header_writer import encode_header
 from broker.core.auth.users import User
-from broker.core.message.carbon_copies import further_keys
+from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.moving.walk import Walk
+from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.session.publication import check_user_id
@@ -35,8 +35,6 @@ from broker.slots.slot import Slot
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = ["MESSAGE_OPERATIONS", "drop"]
 
 _log = get_logger()
 
@@ -165,6 +163,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
     else:
         course, envelope = to_exchange(vhost, destination, None), Envelope(destination.name, key or "")
     count = dict.fromkeys(Outcome, 0)
+    retainer = vhost.retainer
     for number, body in enumerate(bodies, 1):
         header = encode_header(properties, len(body))
         known = facts_of(header)
@@ -172,6 +171,9 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             raise OperationRefused(known.fault)
         if not isinstance(destination, Queue):
             check(destination, [envelope.key, *further_keys(known)])
+        retained = check_retained(retainer, envelope, known.retain)
+        if retained and retainer is not None and (lack := retainer.lack_of_room(envelope.key, len(header), len(body))):
+            raise OperationRefused(lack)
         message = Message(envelope, header, body, 0, known, vhost.ports.clock.now_ms)
         landing = course(message)
         assert landing is not None, "what is published has nowhere to stay"
@@ -182,6 +184,9 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             queues = [queue for queue in landing.queues if not queue.is_overlay or queue in shown.queues]
             landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
         outcome = land(vhost, landing, body)
+        if retained and retainer is not None:
+            retainer.keep(envelope.key, header, body)
+            outcome = Outcome.TAKEN if outcome is Outcome.UNROUTABLE else outcome
         if outcome is not None:
             count[outcome] += 1
         if number % PUBLISH_AT_ONCE == 0:

@@ -32,8 +32,6 @@ from broker.store.segment import (
 )
 from broker.store.transaction import encode_inner, encode_transaction_head
 
-__all__ = ["Batch", "MessageLog", "SegmentRun", "encode_mark"]
-
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
 BLOCK_BYTES: Final = 128 << 10  # of records are joined at once: while one does that, nobody else computes
@@ -46,8 +44,6 @@ class SegmentRun:
     such bodies. The first block gets the segment's header or a mark.
     """
 
-    __slots__ = ("blocks", "large", "offset", "previous_end", "segment", "token")
-
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
         self.segment = segment
         self.offset = offset
@@ -59,8 +55,6 @@ class SegmentRun:
 
 class Batch:
     """The records of one write and one sync. Shapes: ``end`` is the position after them."""
-
-    __slots__ = ("end", "runs", "size_bytes")
 
     def __init__(self, end: int, runs: list[SegmentRun], size_bytes: int) -> None:
         self.end = end

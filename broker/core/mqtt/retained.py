@@ -6,7 +6,6 @@ queue at the start.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -15,6 +14,7 @@ from typing import Final
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.places import Place, read_all
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
@@ -22,10 +22,11 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
+from broker.mqtt.topics import binding_key, routing_key, topic_of
+from broker.mqtt.wire import TEXT_MAX_BYTES
 from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
-from broker.slots.states import Tenure
 
 __all__ = ["RetainedMessages"]
 
@@ -35,26 +36,15 @@ NEVER: Final = 0
 MOMENTS_MIN: Final = 64  # moments that are kept whatever became of their messages
 
 
-class Retained:
+class Retained(Place):
     """The place of one retained message. Units: `expires_ms` is 0 for one that stays."""
 
-    __slots__ = ("expires_ms", "message_id", "size_bytes", "slot")
+    __slots__ = ("expires_ms", "size_bytes")
 
     def __init__(self, slot: Slot, message_id: int, size_bytes: int, expires_ms: int) -> None:
-        self.slot = slot
-        self.message_id = message_id
+        super().__init__(slot, message_id)
         self.size_bytes = size_bytes
         self.expires_ms = expires_ms
-
-    @property
-    def index(self) -> int:
-        """Its index in the slot."""
-        return self.message_id - self.slot.first
-
-    @property
-    def gone(self) -> bool:
-        """Whether an operator has purged it."""
-        return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
 
 
 class RetainedMessages:
@@ -79,55 +69,51 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def exchange(self) -> str:
+        """The exchange whose publishes can be retained."""
+        return EXCHANGE
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are retained: topics, headers and bodies."""
+        return self._bytes
+
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def load(self, done: Callable[[], None]) -> None:
-        """Make the index of what the queue has, a slot at a time, and call `done` then."""
-        slots = () if self._queue is None else tuple(self._queue.level.manager.slots.values())
-        self._load(deque(slots), done)
+        """Make the index of what the queue has, and call `done` then."""
+        read_all(self.vhost, self._queue, self._index, partial(self._was_loaded, done))
 
-    def _load(self, slots: deque[Slot], done: Callable[[], None]) -> None:
-        queue = self._queue
-        while slots and queue is not None and not queue.deleted:
-            slot = slots[0]
-            if slot.contents is None and slot.tenure is not Tenure.DELETED:
-                self.vhost.ports.read(queue.level, slot, partial(self._load, slots, done))
-                return
-            slots.popleft()
-            self._index(queue, slot)
+    def _index(self, message: Message, slot: Slot, index: int) -> None:
+        older = self._take_away(message.envelope.key)
+        if older is not None and self._queue is not None:
+            self._queue.level.lose(older.slot, (older.index,))
+        self._add(message, slot, index)
+
+    def _was_loaded(self, done: Callable[[], None]) -> None:
         self.loaded = True
         self._expire()
         done()
-
-    def _index(self, queue: Queue, slot: Slot) -> None:
-        contents = slot.contents
-        if contents is None or slot.tenure is Tenure.DELETED:
-            return
-        for index in tuple(slot.ready_indexes()):
-            message: Message | None = contents[index]
-            if message is not None:
-                older = self._take_away(message.envelope.key)
-                if older is not None:
-                    queue.level.lose(older.slot, (older.index,))
-                self._add(message, slot, index)
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
     def check_room(self, key: str, header_bytes: int, body_bytes: int) -> None:
         """Check that a message may be retained. Raises: PacketError 0x97 for one over a limit."""
+        if lack := self.lack_of_room(key, header_bytes, body_bytes):
+            raise PacketError(QUOTA_EXCEEDED, lack)
+
+    def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
+        """Return which limit does not allow to retain a message; empty if it can be."""
         if not body_bytes:
-            return
+            return ""
         older = self._find(key)
         if older is None and len(self._places) >= self._max:
-            raise PacketError(
-                QUOTA_EXCEEDED, f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
-            )
+            return f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
         size_bytes = len(key) + header_bytes + body_bytes
         if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
-            raise PacketError(
-                QUOTA_EXCEEDED,
-                f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more",
-            )
+            return f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
+        return ""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message in place of the last one of its key; an empty one only deletes that."""
@@ -222,9 +208,26 @@ class RetainedMessages:
 
     # -- look-up ------------------------------------------------------------------------------------------------------
 
-    def search(self, binding_key: str) -> Iterator[str | None]:
+    def topic(self, key: str) -> str:
+        """Return the topic of a routing key; empty if no message of it can be retained."""
+        return (topic_of(key) or b"").decode()
+
+    def key(self, topic: str) -> str:
+        """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
+        return routing_key(topic.encode(), TEXT_MAX_BYTES)
+
+    def expires_ms(self, key: str) -> int:
+        """Return when the message of a key expires, 0 if it stays or is gone."""
+        place = self._find(key)
+        return NEVER if place is None else place.expires_ms
+
+    def find(self, topic_filter: str) -> Iterator[str | None]:
+        """Yield the keys of the topics that a filter matches, and None between them. Raises: PacketError."""
+        return self.search(binding_key(topic_filter, TEXT_MAX_BYTES))
+
+    def search(self, key: str) -> Iterator[str | None]:
         """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
-        return self._trie.search(AMQP.parse(binding_key).words)
+        return self._trie.search(AMQP.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message that each key has when it is called, and `done` at the end.

@@ -1,24 +1,35 @@
 """The memories of exchanges: queues of the broker's own in which an exchange keeps what it has seen.
 
-They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first. That of
-MQTT's retained messages is bounded by whoever fills it.
+They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first. Those of
+MQTT are bounded by whoever fills them.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from broker.amqp.header_edit import encode_header
 from broker.amqp.header_facts import NO_PRIORITY, plain_facts
-from broker.amqp.header_writer import encode_header
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue
 from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
 
-__all__ = ["RETAINED_NAME", "HistoryQueue", "RetainedQueue", "SeenQueue"]
+__all__ = [
+    "HANDSHAKES_NAME",
+    "RETAINED_NAME",
+    "WILLS_NAME",
+    "HandshakesQueue",
+    "HistoryQueue",
+    "RetainedQueue",
+    "SeenQueue",
+    "WillsQueue",
+]
 
 RETAINED_NAME: Final = "amq.retained"
+HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"
+WILLS_NAME: Final = "amq.mqtt.wills"
 
 
 class HistoryQueue(Queue):
@@ -48,6 +59,22 @@ class RetainedQueue(Queue):
     def expires_ms(self, message: Message) -> int | None:
         """Return None."""
         return None
+
+
+class HandshakesQueue(RetainedQueue):
+    """The unfinished QoS 2 handshakes of MQTT. Whoever fills it knows when one expires."""
+
+    __slots__ = ()
+
+    holds = "the unfinished QoS 2 handshakes of MQTT"
+
+
+class WillsQueue(RetainedQueue):
+    """The delayed wills of MQTT clients. Whoever fills it knows when one is due."""
+
+    __slots__ = ()
+
+    holds = "the delayed wills of MQTT clients"
 
 
 class SeenQueue(Queue):

@@ -6,30 +6,63 @@ transaction keeps publications until it is committed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
-from broker.amqp.errors import ChannelError
+from broker.amqp.errors import ChannelError, ProtocolError
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import ProducerMark
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.auth.users import User
-from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import HeaderFields
+from broker.core.message.fields import HeaderFields, further_keys
 from broker.core.message.message import Envelope
+from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producer, Producers
 from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
+from broker.core.publishing.retainer import Retainer
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely"]
+__all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely", "publish_later", "republish"]
 
+BASIC_PUBLISH: Final = (60, 40)
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
+
+
+def publish_later(
+    session: SessionClient, channel: int, producers: Producers, mark: ProducerMark | None, publish: Callable[[], None]
+) -> bool:
+    """Return False if a publish may use its producer now; otherwise hold the connection, and call `publish` later."""
+    assert session.user is not None
+    try:
+        if mark is not None:
+            producers.require(mark.producer, session.user.name)
+    except Postponed as postponed:
+        session.connection.hold()
+        postponed.begin(partial(republish, session, channel, publish, postponed))
+        return True
+    return False
+
+
+def republish(
+    session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
+) -> None:
+    """Publish what waited while the connection was held; no frame is being processed."""
+    connection = session.connection
+    connection.release()
+    try:
+        if postponed is not None:
+            postponed.check()
+        publish()
+    except ProtocolError as error:
+        error.blame(*BASIC_PUBLISH)
+        connection.fail(error, channel)
 
 
 class Publication:
@@ -52,6 +85,7 @@ class Publication:
         "producer",
         "queues",
         "replies",
+        "retainer",
         "sequence",
     )
 
@@ -76,6 +110,7 @@ class Publication:
         self.delay_ms = delay_ms
         self.producer: Producer | None = None
         self.sequence = 0
+        self.retainer: Retainer | None = None  # keeps the message, if it is retained
 
     @property
     def used(self) -> bool:
@@ -85,6 +120,10 @@ class Publication:
     def take_number(self, producer: Producer, sequence: int, original: bytes) -> None:
         """Take the number that a producer gave the publish, and the header that has it."""
         self.producer, self.sequence, self.original = producer, sequence, original
+
+    def retain_with(self, retainer: Retainer) -> None:
+        """Take what keeps the message besides the queues."""
+        self.retainer = retainer
 
     def renew(self, producers: Producers) -> None:
         """Take its producer again, if this broker gave it up meanwhile. Raises: Postponed."""
