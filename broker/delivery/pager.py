@@ -39,10 +39,8 @@ IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
 LOOKS_MIN: Final = 2000  # slots examined per tick, about a millisecond
 LOOKS_SHARE: Final = 10  # or one tick examines this part of all slots, each slot once a second
 
-# A collection would visit each message in memory: 10 ms for 200,000 of them, which refer to nothing in a cycle.
-_untrack = ctypes.pythonapi.PyObject_GC_UnTrack
-_untrack.argtypes = (ctypes.py_object,)
-_untrack.restype = None
+# A collection would visit each message in memory: 10 ms for 200,000 of them, which are in no cycle.
+_untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 class _Resident:

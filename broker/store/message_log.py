@@ -52,6 +52,11 @@ class SegmentRun:
         self.blocks: list[bytes] = []
         self.large = False
 
+    def add_body(self, body: bytes) -> None:
+        """Add a large body."""
+        self.blocks.append(body)
+        self.large = True
+
 
 class Batch:
     """The records of one write and one sync. Shapes: ``end`` is the position after them."""
@@ -209,7 +214,8 @@ class MessageLog:
         runs = self._runs
         size_bytes = self._begun_bytes + (self.position & OFFSET_MASK) - runs[-1].offset
         batch = self._in_flight = Batch(self.position, runs, size_bytes)
-        self._end_block()
+        runs[-1].blocks.append(b"".join(self._pieces))
+        self._pieces = []
         for run in runs:  # the mark or header says how far the log is synced by now
             if run.offset:
                 mark = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
@@ -260,20 +266,20 @@ class MessageLog:
         self._pieces.append(record)
         if large:
             self._end_block()
-            self._runs[-1].blocks.append(rest)
-            self._runs[-1].large = True
+            self._runs[-1].add_body(rest)
         elif rest:
             self._pieces.append(rest)
         position = self.position
         self.position += size_bytes
-        self._pass_border()
+        if self.position >= self._fence:
+            self._pass_border()
         return position
 
     def _pass_border(self) -> None:
-        """End the segment when it is full, and the block when that is full or has no border yet."""
+        """End the segment if it is full, otherwise the block."""
         if self.position >= self._full:
             self._roll()
-        elif self.position >= self._fence:
+        else:
             self._end_block()
             self._fence = min(self.position + BLOCK_BYTES, self._full)
 
