@@ -41,7 +41,7 @@ from broker.pipeline.source.schema import ARROW_SCHEMA, SLOTS_ARROW_SCHEMA, ddl_
 from broker.pipeline.source.seal_stream import Rows, SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
-from broker.pipeline.spark.session import frame_of
+from broker.pipeline.spark.tasks import frame_of
 
 READER: Final = "a batch read"
 

@@ -37,7 +37,7 @@ from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import given_options
 from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_source import SlotSource
-from broker.pipeline.spark.session import run_tasks
+from broker.pipeline.spark.tasks import run_tasks
 
 CURSOR: Final = "archive"
 CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255, and the archive's files add a suffix

@@ -31,7 +31,7 @@ from broker.pipeline.simulate.plan import (
 )
 from broker.pipeline.simulate.results import result_lines, result_sheet
 from broker.pipeline.source.schema import ddl_of
-from broker.pipeline.spark.session import frame_of
+from broker.pipeline.spark.tasks import frame_of
 
 LISTS: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
 NUMBERS: Final = ("fan_out", "patterns", "patterns_max", "messages", "seed")

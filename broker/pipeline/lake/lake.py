@@ -27,7 +27,7 @@ from broker.pipeline.lake.table import LakeBatch, LakeFile, LakeTable
 from broker.pipeline.options import Instant, instant_ms, now_ms
 from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA, COLUMNS, ddl_of
 from broker.pipeline.source.seal_stream import StreamOffset
-from broker.pipeline.spark.session import frame_of, session_setting, tasks_at_once
+from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
 
 TAPS: Final = "_taps"
 ARCHIVES: Final = "_archives"

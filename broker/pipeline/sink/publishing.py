@@ -29,7 +29,7 @@ from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES, Remembered
 from broker.pipeline.sink.publish_window import Outgoing
 from broker.pipeline.sink.rows import sequence_of
-from broker.pipeline.spark.session import session_setting, tasks_at_once
+from broker.pipeline.spark.tasks import session_setting, tasks_at_once
 
 PROPERTY_NAMES: Final = tuple(FLAG_OF)
 COLUMNS: Final = (

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.pipeline.spark.log import SparkLog, told
 from broker.pipeline.spark.server import TOKEN, files, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
-from broker.pipeline.spark.session import LOOPBACK, PARALLELISM, is_local, local_cores, run_tasks, session
+from broker.pipeline.spark.session import LOOPBACK, is_local, local_cores, session
+from broker.pipeline.spark.tasks import PARALLELISM, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
