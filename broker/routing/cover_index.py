@@ -1,4 +1,4 @@
-"""An index of patterns that finds those which cover a pattern, and those which a pattern covers."""
+"""Covering of patterns, and an index that finds those which cover a pattern, and those which a pattern covers."""
 
 from __future__ import annotations
 

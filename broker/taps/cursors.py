@@ -1,4 +1,4 @@
-"""Cursors: up to which seal each named reader of a tap has passed."""
+"""Cursors: up to which seal each named reader of a tap has passed; and how requests to taps are refused."""
 
 from __future__ import annotations
 

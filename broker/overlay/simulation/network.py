@@ -1,4 +1,4 @@
-"""A simulated overlay: brokers, links, clients and faults."""
+"""A simulated overlay: trees of tree nodes, brokers, links, clients and faults."""
 
 from __future__ import annotations
 
