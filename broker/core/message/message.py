@@ -13,8 +13,6 @@ from broker.amqp.content_header import HeaderFacts
 from broker.amqp.header_edit import edit_header
 from broker.store.record import Recorded, encode_route
 
-__all__ = ["OVERHEAD_BYTES", "Envelope", "EnvelopeCache", "Message", "charge_of", "with_delivery_count"]
-
 ENVELOPES_MAX: Final = 1024
 OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
 DELIVERY_COUNT: Final = "x-delivery-count"

@@ -22,8 +22,6 @@ from broker.slot_files.slot_file import FORMAT
 if TYPE_CHECKING:
     from broker.manage.file_reads import FileReads
 
-__all__ = ["ROUTES", "file_answer"]
-
 ONE_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 BYTES: Final = "application/octet-stream"
 LIMIT_MAX: Final = 10_000

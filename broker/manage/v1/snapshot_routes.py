@@ -15,8 +15,6 @@ from broker.manage.request_target import integer
 from broker.manage.v1.slot_routes import file_answer
 from broker.taps.slot_snapshots import Snapshot, is_private
 
-__all__ = ["ROUTES"]
-
 SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
