@@ -222,10 +222,15 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
     lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
     lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
     lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]
+    return lines + body_lines(message)
+
+
+def body_lines(message: Mapping[str, Any]) -> list[str]:
+    """Return the body of a message as lines to read."""
     shown = "" if message["body_complete"] else ", cut"
-    lines.append(f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):")
     text = message["body"] if message["body_encoding"] == "base64" else _readable(message["body"])
-    return lines + [f"    {line}" for line in text.split("\n")]
+    head = f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):"
+    return [head, *[f"    {line}" for line in text.split("\n")]]
 
 
 def _readable(body: str) -> str:

@@ -132,7 +132,8 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
                     if counted:
                         index = indexes[taken]
                         header = with_delivery_count(header, slot.acquired_count(index), slot.delivery_count(index))
-                large_bytes = consumer.append(message, header, tag + taken, octets)
+                message_id = slot.first + indexes[taken]
+                large_bytes = consumer.append(message, header, tag + taken, octets, message_id)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1
             taken += appended

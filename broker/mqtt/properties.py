@@ -13,12 +13,11 @@ from broker.mqtt.wire import Reader, binary, text, varint
 
 __all__ = [
     "ASSIGNED_CLIENT_ID",
+    "AUTHENTICATION_DATA",
     "AUTHENTICATION_METHOD",
     "CONTENT_TYPE",
     "CORRELATION_DATA",
-    "IDENTIFIERS_AVAILABLE",
     "MAXIMUM_PACKET_SIZE",
-    "MAXIMUM_QOS",
     "MESSAGE_EXPIRY_S",
     "PAYLOAD_FORMAT",
     "PROPERTIES",
@@ -29,9 +28,9 @@ __all__ = [
     "RETAIN_AVAILABLE",
     "SERVER_KEEP_ALIVE",
     "SESSION_EXPIRY_S",
-    "SHARED_AVAILABLE",
     "SUBSCRIPTION_IDENTIFIER",
     "TOPIC_ALIAS",
+    "TOPIC_ALIAS_MAXIMUM",
     "USER_PROPERTY",
     "WILL",
     "WILL_DELAY_S",
@@ -58,17 +57,16 @@ SESSION_EXPIRY_S: Final = 0x11
 ASSIGNED_CLIENT_ID: Final = 0x12
 SERVER_KEEP_ALIVE: Final = 0x13
 AUTHENTICATION_METHOD: Final = 0x15
+AUTHENTICATION_DATA: Final = 0x16
 REQUEST_PROBLEM: Final = 0x17
 WILL_DELAY_S: Final = 0x18
 REASON_STRING: Final = 0x1F
 RECEIVE_MAXIMUM: Final = 0x21
+TOPIC_ALIAS_MAXIMUM: Final = 0x22
 TOPIC_ALIAS: Final = 0x23
-MAXIMUM_QOS: Final = 0x24
 RETAIN_AVAILABLE: Final = 0x25
 USER_PROPERTY: Final = 0x26
 MAXIMUM_PACKET_SIZE: Final = 0x27
-IDENTIFIERS_AVAILABLE: Final = 0x29
-SHARED_AVAILABLE: Final = 0x2A
 
 # Types of packets that a client sends; WILL stands for the will in a CONNECT.
 WILL: Final = 0
@@ -102,7 +100,7 @@ PROPERTIES: Final[dict[int, Property]] = {
     ASSIGNED_CLIENT_ID: Property(TEXT, NOBODY),
     SERVER_KEEP_ALIVE: Property(TWO, NOBODY),
     AUTHENTICATION_METHOD: Property(TEXT, frozenset((CONNECT, AUTH))),
-    0x16: Property(BINARY, frozenset((CONNECT, AUTH))),  # Authentication Data
+    AUTHENTICATION_DATA: Property(BINARY, frozenset((CONNECT, AUTH))),
     REQUEST_PROBLEM: Property(FLAG, frozenset((CONNECT,))),
     WILL_DELAY_S: Property(FOUR, frozenset((WILL,))),
     0x19: Property(FLAG, frozenset((CONNECT,))),  # Request Response Information
@@ -110,15 +108,15 @@ PROPERTIES: Final[dict[int, Property]] = {
     0x1C: Property(TEXT, NOBODY),  # Server Reference
     REASON_STRING: Property(TEXT, ACKS | {DISCONNECT, AUTH}),
     RECEIVE_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
-    0x22: Property(TWO, frozenset((CONNECT,))),  # Topic Alias Maximum
+    TOPIC_ALIAS_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS: Property(TWO, frozenset((PUBLISH,))),
-    MAXIMUM_QOS: Property(FLAG, NOBODY),
+    0x24: Property(FLAG, NOBODY),  # Maximum QoS
     RETAIN_AVAILABLE: Property(FLAG, NOBODY),
     USER_PROPERTY: Property(PAIR, MESSAGE | ACKS | {CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH}),
     MAXIMUM_PACKET_SIZE: Property(FOUR, frozenset((CONNECT,))),
     0x28: Property(FLAG, NOBODY),  # Wildcard Subscription Available
-    IDENTIFIERS_AVAILABLE: Property(FLAG, NOBODY),
-    SHARED_AVAILABLE: Property(FLAG, NOBODY),
+    0x29: Property(FLAG, NOBODY),  # Subscription Identifiers Available
+    0x2A: Property(FLAG, NOBODY),  # Shared Subscription Available
 }
 NOT_ZERO: Final = frozenset((SUBSCRIPTION_IDENTIFIER, RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE))
 

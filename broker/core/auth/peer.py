@@ -87,11 +87,12 @@ class TlsFacts:
 class Peer:
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
-    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name.
+    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
+    is that of another site's page in the client's browser, which has no right because of where that browser is.
     Cost: one per connection; to make a dataclass takes ten times as long.
     """
 
-    __slots__ = ("address", "inside", "port", "server_address", "server_port", "tls", "verified")
+    __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified")
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Peer:
         tls: TlsFacts | None = None,
         verified: bool = False,
         inside: str = "",
+        origin: str = "",
     ) -> None:
         self.address = address
         self.port = port
@@ -110,6 +112,7 @@ class Peer:
         self.tls = tls
         self.verified = verified
         self.inside = inside
+        self.origin = origin
 
     @property
     def name(self) -> str:
@@ -118,6 +121,11 @@ class Peer:
             return self.address
         client = f"{bracketed(self.address)}:{self.port}"
         return f"{client} -> {bracketed(self.server_address)}:{self.server_port}"
+
+    @property
+    def certified(self) -> bool:
+        """Whether a verified certificate of the client's may name its user."""
+        return self.tls is not None and bool(self.tls.certificate) and not self.origin
 
     @property
     def network(self) -> str:

@@ -17,13 +17,16 @@ from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.auth.logins import EXTERNAL, PLAIN
+from broker.core.auth.logins import ANONYMOUS, EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
-from broker.core.mqtt.publisher import MqttPublisher
+from broker.core.mqtt.handshakes import Handshakes
+from broker.core.mqtt.publisher import RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
+from broker.core.mqtt.receipts import Receipts
+from broker.core.mqtt.releases import Releases
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -31,6 +34,9 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import (
     PINGRESP,
+    PUBACK,
+    PUBREC,
+    PUBREL,
     V5,
     V311,
     Ack,
@@ -43,14 +49,13 @@ from broker.mqtt.packets import (
 )
 from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
+    AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
-    IDENTIFIERS_AVAILABLE,
     MAXIMUM_PACKET_SIZE,
-    MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
-    SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS_MAXIMUM,
     WILL_DELAY_S,
 )
 from broker.mqtt.reason_codes import (
@@ -58,10 +63,7 @@ from broker.mqtt.reason_codes import (
     BAD_CREDENTIALS,
     CLIENT_ID_INVALID,
     FAILURE_311,
-    IDENTIFIERS_UNSUPPORTED,
-    IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
-    QOS_UNSUPPORTED,
     SERVER_UNAVAILABLE,
     SUCCESS,
 )
@@ -71,6 +73,7 @@ __all__ = ["MqttConnection"]
 
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
+ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
@@ -87,14 +90,16 @@ class MqttConnection(Connection):
         "_connect",
         "_context",
         "_publisher",
+        "_releases",
         "_steps",
         "_talk",
         "_vhost",
         "_will",
     )
 
-    __deletable__ = ("_publisher",)
+    __deletable__ = ("_publisher", "_releases")
     _publisher: MqttPublisher  # from the login to the end
+    _releases: Releases  # as above
 
     def __init__(
         self,
@@ -121,6 +126,24 @@ class MqttConnection(Connection):
     def protocol(self) -> str:
         """The protocol, in RabbitMQ's words."""
         return WORDS[self._talk.version]
+
+    @property
+    def client_facts(self) -> dict[str, Any] | None:
+        """What operators see of the client."""
+        connect = self._connect
+        if connect is None:
+            return None
+        session = self.channels.get(CHANNEL)
+        will = connect.will
+        return {
+            "client_id": self._client_id or connect.client_id,
+            "keep_alive_s": connect.keep_alive_s,
+            "clean_start": connect.clean_start,
+            "session_expiry_s": 0 if session is None else self._mqtt.expiry_s,
+            "will_topic": None if will is None else will.topic.decode(errors="replace"),
+            "will_qos": None if will is None else will.qos,
+            "will_retain": None if will is None else will.retain,
+        }
 
     @property
     def buffered_bytes(self) -> int:
@@ -178,7 +201,7 @@ class MqttConnection(Connection):
         if isinstance(packet, PublishRun):
             self._publisher.publish(packet)
         elif isinstance(packet, Acks):
-            self._mqtt.deliveries.acknowledge(packet.packet_ids)
+            self._acknowledge(packet.octet, packet.packet_ids)
         elif isinstance(packet, Ping):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
@@ -186,14 +209,25 @@ class MqttConnection(Connection):
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(packet)
         elif isinstance(packet, Ack):
-            if packet.reason_code < FAILURE_311:
-                self._mqtt.deliveries.acknowledge([packet.packet_id])
-            else:
+            if packet.octet in (PUBACK, PUBREC) and packet.reason_code >= FAILURE_311:
                 self._mqtt.deliveries.refuse(packet.packet_id)
+            else:
+                self._acknowledge(packet.octet, [packet.packet_id])
         elif isinstance(packet, Disconnect):
             self._disconnect(packet)
         else:
             self._log_in(packet)
+
+    def _acknowledge(self, octet: int, packet_ids: list[int]) -> None:
+        """Take acknowledgements of one type."""
+        if octet == PUBACK:
+            self._mqtt.deliveries.acknowledge(packet_ids)
+        elif octet == PUBREL:
+            self._publisher.receipts.release(packet_ids)
+        elif octet == PUBREC:
+            self._releases.take(packet_ids)
+        else:
+            self._releases.complete(packet_ids)
 
     @property
     def _mqtt(self) -> MqttSession:
@@ -212,33 +246,36 @@ class MqttConnection(Connection):
         }
         if AUTHENTICATION_METHOD in connect.properties:
             raise PacketError(BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported")
+        if AUTHENTICATION_DATA in connect.properties:
+            raise PacketError(PROTOCOL_ERROR, "authentication data without a method")
         if len(connect.client_id.encode()) > CLIENT_ID_MAX_BYTES:
             raise PacketError(CLIENT_ID_INVALID, f"a client id of more than {CLIENT_ID_MAX_BYTES} bytes")
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise PacketError(CLIENT_ID_INVALID, "an empty client id for a session that lasts")
         if connect.will is not None:
-            self._check_will(connect, connect.will)
+            self._check_will(connect.will)
         mechanism, response = PLAIN, b""
+        session = self.session
+        assert isinstance(session, MqttSessionOfConnection)
+        named, anonymous_user = connect.user is not None, self._context.anonymous_user
         if connect.user is not None and connect.password is not None:
-            name = connect.user.rpartition(":")[2]
+            name = self._context.vhost_and_user(connect.user, session.peer)[1]
             response = b"\0" + name.encode() + b"\0" + connect.password
-        elif connect.password is None and EXTERNAL in self.mechanisms:
+        elif named or connect.password is not None or not (EXTERNAL in self.mechanisms or anonymous_user):
+            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+        elif session.peer.certified or not anonymous_user:
             mechanism = EXTERNAL
         else:
-            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+            mechanism, response = ANONYMOUS, anonymous_user.encode()
         self._connect = connect
         self.state = STARTING
         try:
-            self.session.authenticate(mechanism, response)
+            session.log_in(mechanism, response)
         except Refused as error:
             self.refuse(error, mechanism)
 
-    def _check_will(self, connect: Connect, will: Will) -> None:
+    def _check_will(self, will: Will) -> None:
         """Check a will, so that it can be published at the end. Raises: PacketError."""
-        if will.qos > 1:
-            raise PacketError(QOS_UNSUPPORTED, "a will at QoS 2 is not supported")
-        if will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s:
-            raise PacketError(IMPLEMENTATION_ERROR, "a delayed will of a session that lasts is not supported")
         mapping = self._context.mapping
         mapping.payload(will.topic)
         mapping.will_properties(will.properties, will.qos)
@@ -266,50 +303,67 @@ class MqttConnection(Connection):
         """Open the vhost, take over the client id, and begin the session. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
-        named, colon, _ = (connect.user or "").rpartition(":")
-        session.open(named if colon else context.default_vhost)
+        session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
-        if not context.handshakes_of(vhost).loaded:
+        self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
+        handshakes = context.handshakes_of(vhost)
+        if not handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         context.clients.enter(vhost.name, self._client_id, self)
+        context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
         self.channels[CHANNEL] = channel
         channel.start(opened)
         asked = connect.properties.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5)
-        form = ClientForm(connect.version, asked, context.mapping, vhost.ports.clock)
+        form = ClientForm(
+            self._client_id,
+            connect.version,
+            context.mapping,
+            vhost.ports.clock,
+            packet_max_bytes=asked,
+            window=min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch)),
+            aliases_max=min(ALIASES_MAX, connect.properties.get(TOPIC_ALIAS_MAXIMUM, 0)),
+        )
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        prefetch = min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch))
-        self._publisher = MqttPublisher(channel, opened, context.mapping, context.retained_of(vhost), self._steps)
-        opened.begin(self._client_id, form, expiry_s, prefetch)
+        opened.begin(form, expiry_s, longest_s)
+        receipts = Receipts(handshakes, self._client_id, opened)
+        self._releases = Releases(handshakes, self._client_id, opened)
+        retained = context.retained_of(vhost)
+        self._publisher = MqttPublisher(
+            channel, opened, connect.version, context.mapping, retained, receipts, self._steps
+        )
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
         self.state = RUNNING
         if connect.clean_start:
+            handshakes.drop(self._client_id)
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
-        self._steps.append(partial(self._welcome, connect, opened))
+        self._steps.append(partial(self._welcome, connect, opened, handshakes))
         self.touch()
 
-    def _welcome(self, connect: Connect, session: MqttSession) -> None:
+    def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
         """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
         self._talk.accept()
-        present = bool(session.kept_queues())
-        session.learn_expiry()
+        present = handshakes.enter(self._client_id) or bool(session.kept_queues())
+        session.renew_expiry(session.expiry_s)
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
                 properties[SESSION_EXPIRY_S] = session.expiry_s
-            properties[MAXIMUM_QOS] = 1
+            properties[RECEIVE_MAXIMUM] = RECEIVE_MAX
+            properties[TOPIC_ALIAS_MAXIMUM] = TOPIC_ALIAS_MAX
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
-            properties[IDENTIFIERS_AVAILABLE] = 0
-            properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
+        releases = self._releases.resume()
+        if releases:
+            self._answer(releases)
         session.resume()
 
     def _answer(self, packet: bytes) -> None:
@@ -319,10 +373,8 @@ class MqttConnection(Connection):
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        """Carry out a SUBSCRIBE, a filter in each step. Raises: PacketError 0xA1."""
-        if SUBSCRIPTION_IDENTIFIER in packet.properties:
-            raise PacketError(IDENTIFIERS_UNSUPPORTED, "subscription identifiers are not supported")
-        request = self._new_request()
+        """Carry out a SUBSCRIBE, a filter in each step."""
+        request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
         self._steps += [partial(request.subscribe, one) for one in packet.subscriptions]
         self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
@@ -338,9 +390,9 @@ class MqttConnection(Connection):
         self._steps += [partial(request.unsubscribe, one) for one in packet.filters]
         self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
-    def _new_request(self) -> FilterRequest:
-        talk = self._talk
-        return FilterRequest(self._mqtt, self._context.mapping.levels_max, talk.version, reasons=talk.reasons)
+    def _new_request(self, identifier: int = 0) -> FilterRequest:
+        talk, levels_max = self._talk, self._context.mapping.levels_max
+        return FilterRequest(self._mqtt, levels_max, talk.version, reasons=talk.reasons, identifier=identifier)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -351,14 +403,10 @@ class MqttConnection(Connection):
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
-            if expiry_s:
-                raise PacketError(IMPLEMENTATION_ERROR, "a DISCONNECT can end a session, not change its expiry")
+            session.renew_expiry(min(expiry_s, self._context.session_expiry_max_s))
         if packet.reason_code != WITH_WILL:
             self._will = None
         self.orderly = self.drained = True
-        if expiry_s == 0 and session.expiry_s:
-            session.delete(0)
-            session.delete(1)
         self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
@@ -386,7 +434,9 @@ class MqttConnection(Connection):
             self._talk.end()
             if self.state is RUNNING:
                 self._publish_will()
-                del self._publisher
+                self._end_session()
+                self._publisher.receipts.leave()
+                del self._publisher, self._releases
             if self._vhost is not None:
                 self._context.clients.leave(self._vhost.name, self._client_id, self)
         super().finish()
@@ -396,15 +446,33 @@ class MqttConnection(Connection):
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
+        session = self._mqtt
+        delay_s = min(will.properties.get(WILL_DELAY_S, 0), session.expiry_s)
         fault: ProtocolError | None = None
         try:
-            self._publisher.publish_will(will)
+            if delay_s:
+                self._publisher.hold_will(will, self._context.wills_of(session.vhost), self._client_id, delay_s)
+            else:
+                self._publisher.publish_will(will)
         except PacketError as error:
             fault = PacketFault(error.reason_code, error.text)
         except ProtocolError as error:
             fault = error
         if fault is not None and self._on_error is not None:
             self._on_error(self, CHANNEL, fault)
+
+    def _end_session(self) -> None:
+        """Delete the queues of a session that lasted, and ends with this connection."""
+        if CHANNEL not in self.channels or self._mqtt.expiry_s:
+            return
+        session = self._mqtt
+        try:
+            if session.kept_queues():
+                session.delete(0)
+                session.delete(1)
+        except ProtocolError as error:
+            if self._on_error is not None:
+                self._on_error(self, CHANNEL, error)
 
     def send_heartbeat(self) -> None:
         """Send nothing: the client keeps the connection alive."""

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
+from broker.core.auth.peer import Peer
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
+from broker.core.mqtt.wills import Wills
+from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 
 __all__ = ["MqttContext"]
+
+NO_PORTS: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class MqttContext:
     """What all MQTT connections of a broker share.
 
     Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
-        `retained_max` is how many messages a vhost retains.
+        `retained_max` is how many messages a vhost retains. `anonymous_user` is the name of the user that a client
+        without a user name and a certificate is; empty, it is refused. `vhosts_of_ports` has the numbers of ports.
     """
 
-    __slots__ = ("_handshakes", "_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost",
-                 "mapping", "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
+    __slots__ = ("_handshakes", "_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports", "_wills",
+                 "anonymous_user", "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch",
+                 "session_expiry_max_s")  # fmt: skip
 
     def __init__(
         self,
@@ -34,6 +43,8 @@ class MqttContext:
         session_expiry_max_s: int,
         retained_max: int,
         retained_max_bytes: int,
+        anonymous_user: str = "",
+        vhosts_of_ports: Mapping[int, str] = NO_PORTS,
     ) -> None:
         self.clients = MqttClients()
         self.mapping = MessageMapping(levels_max)
@@ -42,15 +53,34 @@ class MqttContext:
         self.prefetch = prefetch
         self.session_expiry_max_s = session_expiry_max_s
         self._handshakes: dict[str, Handshakes] = {}
+        self._wills: dict[str, Wills] = {}  # of vhosts that have had any
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
+        self.anonymous_user = anonymous_user
+        self._vhosts_of_ports = vhosts_of_ports
+
+    def vhost_and_user(self, name: str, peer: Peer) -> tuple[str, str]:
+        """Return the vhost of a client, and the name of its user, who may be named `vhost:user`.
+
+        Source: rabbit_mqtt_processor, get_vhost: the port comes first for a client with a certificate.
+        """
+        vhost, colon, user = name.rpartition(":")
+        of_port = self._vhosts_of_ports.get(peer.server_port)
+        if of_port is not None and (peer.certified or not colon):
+            return of_port, name
+        return (vhost, user) if colon else (self.default_vhost, name)
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the indexes of a vhost's retained messages and handshakes, and call `done` then."""
+        """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
         retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
+        vhost.retain_with(retained)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
-        retained.load(partial(handshakes.load, done))
+        self._wills.pop(vhost.name, None)
+        load = partial(handshakes.load, done)
+        if WILLS_NAME in vhost.queues:
+            load = partial(self.wills_of(vhost).load, load)
+        retained.load(load)
 
     def retained_of(self, vhost: Vhost) -> RetainedMessages:
         """Return the retained messages of a vhost; those of one that was opened later may be loading."""
@@ -61,9 +91,25 @@ class MqttContext:
         return found
 
     def handshakes_of(self, vhost: Vhost) -> Handshakes:
-        """Return the handshakes of a vhost, which are loaded after its retained messages."""
+        """Return the handshakes of a vhost, which are loaded after all else."""
         self.retained_of(vhost)
         return self._handshakes[vhost.name]
+
+    def wills_of(self, vhost: Vhost) -> Wills:
+        """Return the delayed wills of a vhost, whose queue is made now or found."""
+        found = self._wills.get(vhost.name)
+        if found is None:
+            found = self._wills[vhost.name] = Wills(self._retained[vhost.name])
+        return found
+
+    def end_wait(self, vhost: Vhost, client_id: str, *, clean_start: bool) -> None:
+        """Drop the delayed will of a client that connects, or publish it because its session ends."""
+        wills = self._wills.get(vhost.name)
+        if wills is not None:
+            if clean_start:
+                wills.publish(client_id)
+            else:
+                wills.cancel(client_id)
 
 
 def nothing() -> None:

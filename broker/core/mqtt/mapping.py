@@ -26,23 +26,56 @@ from broker.mqtt.properties import (
     USER_PROPERTY,
     encode_properties,
 )
-from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR, TOPIC_ALIAS_INVALID
+from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR
 from broker.mqtt.topics import routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 
-__all__ = ["EXCHANGE", "MessageMapping"]
+__all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
 
 EXCHANGE: Final = "amq.topic"
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
 BASIC: Final = 60
 KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
 KNOWN_MAX_BYTES: Final = 512
+NO_ALIAS: Final = -1
 TRANSIENT: Final = 1
 PERSISTENT: Final = 2
 FORMAT_HEADER: Final = "x-payload-format-indicator"
 CORRELATION_HEADER: Final = "x-correlation-id"
 REPLY_HEADER: Final = "x-reply-to-topic"
+RETAIN_HEADER: Final = "x-mqtt-retain"
+QOS_HEADER: Final = "x-mqtt-publish-qos"  # 2; QoS 0 and 1 are delivery modes
+CLIENT_HEADER: Final = "x-mqtt-client-id"
+RETAIN_BYTES: Final = RETAIN_HEADER.encode()
+QOS_BYTES: Final = QOS_HEADER.encode()
+CLIENT_BYTES: Final = CLIENT_HEADER.encode()
+BOOLEAN: Final = ord("t")
 NOTHING: Final[dict[int, Any]] = {}
+
+
+class SentHeader:
+    """What the deliveries of messages with equal properties need.
+
+    Shapes: `properties` are those of a publish of MQTT 5, encoded, without their length and without the expiry.
+        `client_id` is that of a publisher with a subscription that leaves out what it publishes itself, else empty.
+    """
+
+    __slots__ = ("at_2", "client_id", "properties", "retain")
+
+    def __init__(self, header: bytes) -> None:
+        self.properties = encode_properties(message_properties(header))
+        self.at_2 = self.retain = False
+        self.client_id = ""
+        at = table_at(header)
+        if at:
+            for entry in TableReader(header).entries(at):
+                kind = header[entry.value_at]
+                if entry.key == RETAIN_BYTES:
+                    self.retain = kind == BOOLEAN and header[entry.value_at + 1] == 1
+                elif entry.key == QOS_BYTES:
+                    self.at_2 = kind != LONG_STRING and header[entry.end - 1] == 2
+                elif entry.key == CLIENT_BYTES and kind == LONG_STRING:
+                    self.client_id = header[entry.value_at + 5 : entry.end].decode(errors="replace")
 
 
 class MessageMapping:
@@ -57,9 +90,9 @@ class MessageMapping:
         self.levels_max = levels_max
         self._payloads: dict[bytes, bytes] = {}
         self._headers: dict[tuple[bytes, int], bytes] = {}
-        self._properties: dict[tuple[bytes, int], bytes] = {}
+        self._properties: dict[tuple[bytes, int, bool, str], tuple[bytes, int]] = {}
         self._topics: dict[str, bytes] = {}
-        self._sent: dict[bytes, bytes] = {}
+        self._sent: dict[bytes, SentHeader] = {}
 
     # -- from MQTT ----------------------------------------------------------------------------------------------------
 
@@ -78,24 +111,28 @@ class MessageMapping:
             self._payloads[topic] = found
         return found
 
-    def properties(self, octets: bytes, qos: int) -> bytes:
-        """Return the properties of a content header, encoded, for the encoded properties of a publish.
+    def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
+        """Return the properties of a content header, encoded, for those of a publish, and its topic alias.
 
+        The topic alias is `NO_ALIAS` without one.
+
+        Shapes: `client_id` is empty unless deliveries need it.
         Raises: PacketError for those that are malformed, and for what no content header can hold.
         """
-        key = (octets, qos)
+        key = (octets, qos, retain, client_id)
         found = self._properties.get(key)
         if found is None:
-            found = content_properties(read_publish_properties(octets) if octets else NOTHING, qos)
+            read = read_publish_properties(octets) if octets else NOTHING
+            found = content_properties(read, qos, retain, client_id), read.get(TOPIC_ALIAS, NO_ALIAS)
             if len(octets) <= KNOWN_MAX_BYTES:
                 if len(self._properties) >= KNOWN_MAX:
                     self._properties.clear()
                 self._properties[key] = found
         return found
 
-    def will_properties(self, properties: dict[int, Any], qos: int) -> bytes:
+    def will_properties(self, properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
         """Return the properties of a will's content header, encoded. Raises: PacketError."""
-        return content_properties(properties, qos)
+        return content_properties(properties, qos, retain, client_id)
 
     def header(self, properties: bytes, body_bytes: int) -> bytes:
         """Return a content header; those with equal properties and sizes are one object. HOT."""
@@ -122,12 +159,12 @@ class MessageMapping:
             self._topics[key] = found
         return found
 
-    def sent_properties(self, header: bytes) -> bytes:
-        """Return the properties of a publish of MQTT 5, encoded, without their length and without the expiry."""
+    def sent(self, header: bytes) -> SentHeader:
+        """Return what deliveries of messages with a content header need."""
         properties = header[PROPERTIES_AT:]
         found = self._sent.get(properties)
         if found is None:
-            found = encode_properties(message_properties(header))
+            found = SentHeader(header)
             if len(properties) <= KNOWN_MAX_BYTES:
                 if len(self._sent) >= KNOWN_MAX:
                     self._sent.clear()
@@ -135,14 +172,12 @@ class MessageMapping:
         return found
 
 
-def content_properties(properties: dict[int, Any], qos: int) -> bytes:
+def content_properties(properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
     """Return the flags and properties of a content header.
 
     User properties become text headers in their order, one that occurs twice too.
-    Raises: PacketError 0x83 for a property that no content header can hold, 0x94 for a topic alias.
+    Raises: PacketError 0x83 for a property that no content header can hold.
     """
-    if TOPIC_ALIAS in properties:
-        raise PacketError(TOPIC_ALIAS_INVALID, "topic aliases are not supported")
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
     if CONTENT_TYPE in properties:
@@ -160,6 +195,12 @@ def content_properties(properties: dict[int, Any], qos: int) -> bytes:
         entries.append((REPLY_HEADER, routing_key(topic.encode(), TEXT_MAX_BYTES)))
     if properties.get(PAYLOAD_FORMAT) == 1:
         entries.append((FORMAT_HEADER, 1))
+    if qos > 1:
+        entries.append((QOS_HEADER, qos))
+    if retain:
+        entries.append((RETAIN_HEADER, True))
+    if client_id:
+        entries.append((CLIENT_HEADER, client_id))
     entries += properties.get(USER_PROPERTY, [])
     try:
         header = encode_header({**values, "headers": {}} if entries else values, 0)
@@ -194,7 +235,7 @@ def message_properties(header: bytes) -> dict[int, Any]:
                 values[PAYLOAD_FORMAT] = 1
             continue
         octets = header[entry.value_at + 5 : entry.end]
-        if len(octets) > TEXT_MAX_BYTES:
+        if len(octets) > TEXT_MAX_BYTES or entry.key == CLIENT_BYTES:
             continue
         if entry.key == CORRELATION_HEADER.encode():
             values[CORRELATION_DATA] = octets

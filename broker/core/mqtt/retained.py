@@ -22,6 +22,8 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
+from broker.mqtt.topics import binding_key, routing_key, topic_of
+from broker.mqtt.wire import TEXT_MAX_BYTES
 from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
@@ -67,6 +69,16 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def exchange(self) -> str:
+        """The exchange whose publishes can be retained."""
+        return EXCHANGE
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are retained: topics, headers and bodies."""
+        return self._bytes
+
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def load(self, done: Callable[[], None]) -> None:
@@ -88,19 +100,20 @@ class RetainedMessages:
 
     def check_room(self, key: str, header_bytes: int, body_bytes: int) -> None:
         """Check that a message may be retained. Raises: PacketError 0x97 for one over a limit."""
+        if lack := self.lack_of_room(key, header_bytes, body_bytes):
+            raise PacketError(QUOTA_EXCEEDED, lack)
+
+    def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
+        """Return which limit does not allow to retain a message; empty if it can be."""
         if not body_bytes:
-            return
+            return ""
         older = self._find(key)
         if older is None and len(self._places) >= self._max:
-            raise PacketError(
-                QUOTA_EXCEEDED, f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
-            )
+            return f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
         size_bytes = len(key) + header_bytes + body_bytes
         if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
-            raise PacketError(
-                QUOTA_EXCEEDED,
-                f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more",
-            )
+            return f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
+        return ""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message in place of the last one of its key; an empty one only deletes that."""
@@ -195,9 +208,26 @@ class RetainedMessages:
 
     # -- look-up ------------------------------------------------------------------------------------------------------
 
-    def search(self, binding_key: str) -> Iterator[str | None]:
+    def topic(self, key: str) -> str:
+        """Return the topic of a routing key; empty if no message of it can be retained."""
+        return (topic_of(key) or b"").decode()
+
+    def key(self, topic: str) -> str:
+        """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
+        return routing_key(topic.encode(), TEXT_MAX_BYTES)
+
+    def expires_ms(self, key: str) -> int:
+        """Return when the message of a key expires, 0 if it stays or is gone."""
+        place = self._find(key)
+        return NEVER if place is None else place.expires_ms
+
+    def find(self, topic_filter: str) -> Iterator[str | None]:
+        """Yield the keys of the topics that a filter matches, and None between them. Raises: PacketError."""
+        return self.search(binding_key(topic_filter, TEXT_MAX_BYTES))
+
+    def search(self, key: str) -> Iterator[str | None]:
         """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
-        return self._trie.search(AMQP.parse(binding_key).words)
+        return self._trie.search(AMQP.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message that each key has when it is called, and `done` at the end.

@@ -14,10 +14,12 @@ from broker.core.queue.level import Level
 from broker.core.queue.memory_queue import (
     HANDSHAKES_NAME,
     RETAINED_NAME,
+    WILLS_NAME,
     HandshakesQueue,
     HistoryQueue,
     RetainedQueue,
     SeenQueue,
+    WillsQueue,
 )
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -205,6 +207,13 @@ class TapQueue(Queue):
         """Return None: nothing expires here."""
 
 
+OF_MQTT: Final[dict[str, type[Queue]]] = {
+    RETAINED_NAME: RetainedQueue,
+    HANDSHAKES_NAME: HandshakesQueue,
+    WILLS_NAME: WillsQueue,
+}
+
+
 class RecoveredQueue(Queue):
     """The messages of a queue whose declaration was lost. Clients use it like any other queue."""
 
@@ -221,10 +230,8 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return HistoryQueue
     if name.startswith(SEEN_PREFIX):
         return SeenQueue
-    if name == RETAINED_NAME:
-        return RetainedQueue
-    if name == HANDSHAKES_NAME:
-        return HandshakesQueue
+    if name in OF_MQTT:
+        return OF_MQTT[name]
     if is_tap_name(name):
         return TapQueue
     if is_overlay_name(name):
