@@ -2,9 +2,6 @@
 
 A publish is three kinds of frame, the method, the content header and the bodies (AMQP 0-9-1 section 4.2.6). They are
 passed on together, unchanged and not decoded.
-
-Core implements it. A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error
-ends this connection with 541.
 """
 
 from __future__ import annotations
@@ -58,7 +55,11 @@ NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration
 
 
 class ChannelSession(Protocol):
-    """Carries out the methods of a channel."""
+    """Carries out the methods of a channel. Core implements it.
+
+    A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error ends this connection
+    with 541.
+    """
 
     def method(self, method: Method) -> None:
         """Carry out any method except basic.publish and those that open and close."""
