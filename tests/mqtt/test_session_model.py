@@ -49,8 +49,7 @@ class Play:
         self.random = random = Random(seed)
         self.process = process
         sessions = {
-            f"c{number}": Session(random.choice((0, 1, 2, 2)), random.choice((1, 3, 10)))
-            for number in range(4)
+            f"c{number}": Session(random.choice((0, 1, 2, 2)), random.choice((1, 3, 10))) for number in range(4)
         }
         self.reference = Reference(sessions)
         self.clients: dict[str, RawMqtt] = {}
