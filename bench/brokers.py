@@ -65,8 +65,8 @@ def _permission(user: str, vhost: str, pattern: str) -> dict[str, str]:
 class Broker:
     """A running broker: its address, and its processes if we may inspect them.
 
-    Shapes: `other` is the address of a second user with a vhost of its own, `tls` that of the port with TLS, `mqtt` that
-        of the port for MQTT.
+    Shapes: `other` is the address of a second user with a vhost of its own, `tls` that of the port with TLS; `mqtt` is
+        that of the port for MQTT.
     Units: `idle_bytes` is the resident memory right after the start, 0 if unknown.
     """
 
@@ -257,7 +257,6 @@ def rabbitmq(
             service=service,
             tls=certificate.address(address, tls_port) if certificate else None,
             idle_bytes=service.processes.usage().rss_bytes,
-            mqtt=Address(host, mqtt_port) if mqtt else None,
         )
         yield with_tenants(broker) if tenants else broker
 

@@ -125,7 +125,7 @@ INTENDED: Final[tuple[Difference, ...]] = (
     Difference(
         "acks_of_unknown_packet_ids-5",
         "Mosquitto does not say that a packet id is unknown.",
-        ((r"^(B PUBREL #1|C PUBCOMP 77)$", r"\1 0x92")),
+        ((r"^(B PUBREL #1|C PUBCOMP 77)$", r"\1 0x92"),),
     ),
     Difference(
         "shared_subscription-5",
