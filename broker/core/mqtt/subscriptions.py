@@ -12,10 +12,11 @@ from typing import Any, Final
 from broker.mqtt.packets import Subscription
 from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from broker.mqtt.wire import VARINT_MAX, varint
-from broker.routing.dialect import AMQP
+from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.trie import Trie
 from broker.routing.exchange import NO_ARGUMENTS
 from broker.routing.index import TopicIndex
+from broker.routing.pattern import Pattern
 
 __all__ = ["Match", "Subscriptions", "match_of", "options_of"]
 
@@ -85,11 +86,11 @@ class Subscriptions:
         self._index: TopicIndex | None = None
         self._known: dict[str, Match] = {}
 
-    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect) -> None:
         """Take the binding keys and arguments of a queue, if any has options."""
         if any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
-            self._index = TopicIndex(Trie(AMQP))
+            self._index = TopicIndex(Trie(dialect), dialect=dialect)
             for key, arguments in bindings:
                 self.put(key, arguments)
 
@@ -102,7 +103,7 @@ class Subscriptions:
         index = self._index
         assert index is not None
         if key not in self._arguments:
-            index.add(index.parse(key), key)
+            index.add(self._pattern(index, key), key)
         self._arguments[key] = arguments
         self._known.clear()
         self.no_local |= match_of(arguments).no_local
@@ -111,8 +112,12 @@ class Subscriptions:
         """Remove a subscription."""
         index = self._index
         if index is not None and self._arguments.pop(key, None) is not None:
-            index.remove(index.parse(key), key)
+            index.remove(self._pattern(index, key), key)
             self._known.clear()
+
+    @staticmethod
+    def _pattern(index: TopicIndex, key: str) -> Pattern:
+        return AMQP.parse(key) if key.startswith("$") else index.parse(key)
 
     def match(self, key: str) -> Match:
         """Return what the subscriptions that match a routing key say. Invariant: `matching` is set."""
