@@ -69,6 +69,10 @@ def test_topics_are_keys_as_they_are(process: BrokerProcess, amqp: Any, name: st
         client.send(packet(0xA2, b"\0\1\0", text(f"{name}/#"))).expect(UNSUBACK)
         writer.send(publish(f"{name}/x", b"no", 3), publish(topic, b"3", 4, flags=1))
         assert client.expect(PUBLISH).endswith(b"\x0b\x053")
+        with RawMqtt(mqtt_port(process)) as again:
+            again.enter(name, clean=False, properties=HOUR)
+            writer.send(publish(topic, b"4", 5))
+            assert again.expect(PUBLISH).endswith(b"\x0b\x054")
 
 
 def test_an_exchange_in_another_dialect_is_refused(process: BrokerProcess, amqp: Any) -> None:
