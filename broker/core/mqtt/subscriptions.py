@@ -18,8 +18,6 @@ from broker.routing.exchange import NO_ARGUMENTS
 from broker.routing.index import TopicIndex
 from broker.routing.pattern import Pattern
 
-__all__ = ["Match", "Subscriptions", "match_of", "options_of"]
-
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
 
