@@ -19,6 +19,7 @@ from broker.routing.index import TopicIndex
 
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
+NO_SUBSCRIPTIONS: Final[dict[str, Mapping[str, Any]]] = {}
 
 
 class Match:
@@ -46,6 +47,9 @@ class Match:
             if isinstance(identifier, int) and 0 < identifier <= VARINT_MAX:
                 identifiers.append(identifier)
         self.identifiers = b"".join([bytes((SUBSCRIPTION_IDENTIFIER,)) + varint(one) for one in sorted(identifiers)])
+
+
+NO_MATCHES: Final[dict[str, Match]] = {}
 
 
 def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping[str, Any]:
@@ -79,15 +83,15 @@ class Subscriptions:
     def __init__(self) -> None:
         self.matching = False
         self.no_local = False  # whether any has left out what its own client publishes
-        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
+        self._known = NO_MATCHES
         self._index: TopicIndex | None = None
-        self._known: dict[str, Match] = {}
 
     def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         """Take the binding keys and arguments of a queue, if any has options."""
         if any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
-            self._index = TopicIndex(Trie(AMQP))
+            self._arguments, self._known, self._index = {}, {}, TopicIndex(Trie(AMQP))
             for key, arguments in bindings:
                 self.put(key, arguments)
 
@@ -100,7 +104,7 @@ class Subscriptions:
         index = self._index
         assert index is not None
         if key not in self._arguments:
-            index.add(index.parse(key), key)
+            index.add(AMQP.parse(key), key)
         self._arguments[key] = arguments
         self._known.clear()
         self.no_local |= match_of(arguments).no_local
@@ -109,7 +113,7 @@ class Subscriptions:
         """Remove a subscription."""
         index = self._index
         if index is not None and self._arguments.pop(key, None) is not None:
-            index.remove(index.parse(key), key)
+            index.remove(AMQP.parse(key), key)
             self._known.clear()
 
     def match(self, key: str) -> Match:
