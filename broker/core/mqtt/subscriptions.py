@@ -20,6 +20,7 @@ from broker.routing.pattern import Pattern
 
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
+NO_SUBSCRIPTIONS: Final[dict[str, Mapping[str, Any]]] = {}
 
 
 class Match:
@@ -47,6 +48,9 @@ class Match:
             if isinstance(identifier, int) and 0 < identifier <= VARINT_MAX:
                 identifiers.append(identifier)
         self.identifiers = b"".join([bytes((SUBSCRIPTION_IDENTIFIER,)) + varint(one) for one in sorted(identifiers)])
+
+
+NO_MATCHES: Final[dict[str, Match]] = {}
 
 
 def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping[str, Any]:
@@ -80,14 +84,15 @@ class Subscriptions:
     def __init__(self) -> None:
         self.matching = False
         self.no_local = False  # whether any has left out what its own client publishes
-        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
+        self._known = NO_MATCHES
         self._index: TopicIndex | None = None
-        self._known: dict[str, Match] = {}
 
     def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect) -> None:
         """Take the binding keys and arguments of a queue, if any has options."""
         if any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
+            self._arguments, self._known = {}, {}
             self._index = TopicIndex(Trie(dialect), dialect=dialect)
             for key, arguments in bindings:
                 self.put(key, arguments)
