@@ -12,8 +12,7 @@ from pamqp import commands
 
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.lenient_methods import BasicGetOk
-from broker.core.message.delivery_count import with_delivery_count
-from broker.core.message.message import Message
+from broker.core.message.message import Message, with_delivery_count
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority, consumer_timeout_ms
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -43,7 +42,8 @@ class BasicSession(ChannelConsumers):
     __slots__ = ("_channel", "_fetches", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        super().__init__(session.connection, channel.number, session.output_window, vhost.share, vhost.tally.deliveries)
+        deliveries = vhost.tally.deliveries_of(session.connection.protocol)
+        super().__init__(session.connection, channel.number, session.output_window, vhost.share, deliveries)
         self._channel = channel
         self._session = session
         self._vhost = vhost

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 
-__all__ = ["NO_MESSAGES", "MessageCounts", "VhostTally"]
+__all__ = ["AMQP", "NO_MESSAGES", "MessageCounts", "VhostTally"]
 
+AMQP: Final = "AMQP 0-9-1"
 PUBLISHERS_MAX: Final = 1000
 
 
@@ -89,8 +90,18 @@ class LostPublishes:
         ]
 
 
+class ProtocolTally:
+    """Counts the messages that clients of one protocol publish and get."""
+
+    def __init__(self) -> None:
+        self.publishes = PublishTally()
+        self.deliveries = DeliveryTally()
+
+
 class VhostTally:
     """Counts what happens in one vhost.
+
+    `publishes` and `deliveries` count AMQP's clients, `others` those of each other protocol.
 
     Shapes: ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or delivery_limit; ``lost``
         has the publishers that lost messages.
@@ -102,12 +113,29 @@ class VhostTally:
     def __init__(self) -> None:
         self.publishes = PublishTally()
         self.deliveries = DeliveryTally()
+        self.others: dict[str, ProtocolTally] = {}
         self.sizes = SizeTally()
         self.dead_lettered: Counter[str] = Counter()
         self.lost = LostPublishes()
         self.queues_declared = 0
         self.queues_created = 0
         self.queues_deleted = 0
+
+    def publishes_of(self, protocol: str) -> PublishTally:
+        """Return what counts the publishes of a protocol."""
+        return self.publishes if protocol == AMQP else self._other(protocol).publishes
+
+    def deliveries_of(self, protocol: str) -> DeliveryTally:
+        """Return what counts the deliveries of a protocol."""
+        return self.deliveries if protocol == AMQP else self._other(protocol).deliveries
+
+    def _other(self, protocol: str) -> ProtocolTally:
+        return self.others.setdefault(protocol, ProtocolTally())
+
+    @property
+    def publishes_lost(self) -> int:
+        """How many messages a limit refused to publishers that do not hear of it."""
+        return self.publishes.lost + sum([other.publishes.lost for other in self.others.values()])
 
     def declared(self) -> None:
         """Count a declare of a client, of a queue that may have existed before."""
@@ -121,14 +149,18 @@ class VhostTally:
         """Count a deleted queue."""
         self.queues_deleted += 1
 
-    def count_dead_letter(self, reason: str) -> None:
-        """Count a dead letter."""
-        self.dead_lettered[reason] += 1
+    def count_dead_letter(self, reason: str, count: int = 1) -> None:
+        """Count dead letters."""
+        self.dead_lettered[reason] += count
 
     def add(self, other: VhostTally) -> None:
         """Add the counts of another vhost, which has ended."""
         self.publishes.add(other.publishes)
         self.deliveries.add(other.deliveries)
+        for protocol, counted in other.others.items():
+            mine = self._other(protocol)
+            mine.publishes.add(counted.publishes)
+            mine.deliveries.add(counted.deliveries)
         self.sizes.add(other.sizes)
         self.dead_lettered.update(other.dead_lettered)
         self.queues_declared += other.queues_declared
@@ -137,4 +169,12 @@ class VhostTally:
 
     def counts(self) -> MessageCounts:
         """Return the counts of messages now."""
-        return MessageCounts.of(self.publishes, self.deliveries)
+        counts = MessageCounts.of(self.publishes, self.deliveries)
+        for other in self.others.values():
+            counts = counts.plus(MessageCounts.of(other.publishes, other.deliveries))
+        return counts
+
+    def by_protocol(self) -> dict[str, MessageCounts]:
+        """Return the counts of messages now, by protocol."""
+        others = {name: MessageCounts.of(one.publishes, one.deliveries) for name, one in self.others.items()}
+        return {AMQP: MessageCounts.of(self.publishes, self.deliveries), **others}
