@@ -66,7 +66,7 @@ def test_limits_of_the_vhost(shared_mqtt: BrokerProcess, vhost: str, enter: Call
 def test_policies_for_every_queue(shared_mqtt: BrokerProcess, vhost: str, enter: Callable[..., RawMqtt]) -> None:
     """They hold for sessions, which dead-letter what they drop, but not for what MQTT keeps for itself."""
     definition = {"max-length": 2, "message-ttl": 100, "dead-letter-exchange": "amq.fanout", "expires": 60_000}
-    policy = {"vhost": vhost, "name": "all", "pattern": "^(?!dead)", "definition": definition}
+    policy: dict[str, Any] = {"vhost": vhost, "name": "all", "pattern": "^(?!dead)", "definition": definition}
     ask(shared_mqtt.folder, "set_policy", **policy)
     parameters = pika.URLParameters(shared_mqtt.address.url)
     parameters.virtual_host = vhost
