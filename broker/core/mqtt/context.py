@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 from broker.core.auth.peer import Peer
 from broker.core.mqtt.clients import MqttClients
@@ -20,8 +18,6 @@ from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 
 __all__ = ["MqttContext"]
-
-NO_PORTS: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class MqttContext:
@@ -48,8 +44,8 @@ class MqttContext:
         session_expiry_max_s: int,
         retained_max: int,
         retained_max_bytes: int,
-        anonymous_user: str = "",
-        vhosts_of_ports: Mapping[int, str] = NO_PORTS,
+        anonymous_user: str,
+        vhosts_of_ports: Mapping[int, str],
     ) -> None:
         self.clients = MqttClients()
         self.mapping = MessageMapping(levels_max, exchange)
