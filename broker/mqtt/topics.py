@@ -13,11 +13,11 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, TOPIC_INVALID
 from broker.mqtt.wire import check_text
 
-__all__ = ["KEY_MAX_BYTES", "SHARED", "binding_key", "filter_of", "routing_key", "split_shared", "topic_of"]
 
 KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
 _SWAPPED: Final = str.maketrans("/.", "./")
 SHARED: Final = "$share/"
+SYSTEM: Final = "$SYS/"
 
 
 def routing_key(topic: bytes, levels_max: int) -> str:
@@ -40,6 +40,11 @@ def routing_key(topic: bytes, levels_max: int) -> str:
     return name.translate(_SWAPPED)
 
 
+def key_of_name(name: str) -> str:
+    """Return what stands in routing keys for a name that stands in topics."""
+    return name.translate(_SWAPPED)
+
+
 def topic_of(key: str) -> bytes | None:
     """Return the topic name of a routing key; None if no MQTT subscription may match it.
 
@@ -47,6 +52,11 @@ def topic_of(key: str) -> bytes | None:
     """
     if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
         return None
+    return key.translate(_SWAPPED).encode()
+
+
+def system_topic(key: str) -> bytes:
+    """Return the topic name of a routing key below `$SYS`, on which only the broker publishes."""
     return key.translate(_SWAPPED).encode()
 
 
@@ -58,7 +68,7 @@ def binding_key(topic_filter: str, levels_max: int) -> str:
     shown = f"filter '{topic_filter[:100]}'"
     if not topic_filter:
         raise PacketError(FILTER_INVALID, "an empty filter")
-    if topic_filter.startswith("$"):
+    if topic_filter.startswith("$") and not topic_filter.startswith(SYSTEM):
         raise PacketError(FILTER_INVALID, f"{shown} begins with $: the broker has no such topics")
     levels = topic_filter.split("/")
     if len(levels) > levels_max:
@@ -78,13 +88,14 @@ def binding_key(topic_filter: str, levels_max: int) -> str:
 def split_shared(topic_filter: str) -> tuple[str, str]:
     """Return the share name and the filter of a shared subscription; the name of another one is empty.
 
-    Raises: PacketError 0x8F for a share name that is empty or has a wildcard, and without a filter.
+    Raises: PacketError 0x8F for a share name that is empty or has a wildcard, without a filter, and for a filter that
+        begins with `$`.
     """
     if not topic_filter.startswith(SHARED):
         return "", topic_filter
     name, slash, rest = topic_filter[len(SHARED) :].partition("/")
-    if not name or "+" in name or "#" in name or not slash:
-        raise PacketError(FILTER_INVALID, f"filter '{topic_filter[:100]}' has no share name, or a wildcard in it")
+    if not name or "+" in name or "#" in name or not slash or rest.startswith("$"):
+        raise PacketError(FILTER_INVALID, f"filter '{topic_filter[:100]}' cannot be shared")
     return name, rest
 
 

@@ -341,7 +341,9 @@ class MqttConnection(Connection):
         self._will = connect.will
         self.state = RUNNING
         if connect.clean_start:
-            handshakes.drop(self._client_id)
+            if handshakes.enter(self._client_id):
+                handshakes.drop(self._client_id)
+                vhost.answers.changed(self._subject)
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
         self._steps.append(partial(self._welcome, connect, opened, handshakes))
         self.touch()
@@ -350,7 +352,10 @@ class MqttConnection(Connection):
         """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
+        answers, channel = session.vhost.answers, self.channels[CHANNEL]
+        mark = answers.mark()
         session.renew_expiry(session.expiry_s)
+        answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
@@ -365,6 +370,12 @@ class MqttConnection(Connection):
         if releases:
             self._answer(releases)
         session.resume()
+        self._context.system_topics_of(session.vhost).watch(session)
+
+    @property
+    def _subject(self) -> tuple[str, str]:
+        """What a CONNECT changes beside queues, for its CONNACK to wait for."""
+        return "mqtt_session", self._client_id
 
     def _answer(self, packet: bytes) -> None:
         """Send a packet after the changes that it answers are on disk."""
@@ -383,6 +394,10 @@ class MqttConnection(Connection):
         if request.wanted:
             retained = self._context.retained_of(self._mqtt.vhost)
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
+
+        if request.of_system:
+            system_topics = self._context.system_topics_of(self._mqtt.vhost)
+            self.when_sent(CHANNEL, partial(system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""

@@ -12,6 +12,7 @@ from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
+from broker.core.mqtt.system_topics import SystemTopics
 from broker.core.mqtt.wills import Wills
 from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
@@ -29,8 +30,9 @@ class MqttContext:
         without a user name and a certificate is; empty, it is refused. `vhosts_of_ports` has the numbers of ports.
     """
 
-    __slots__ = ("_handshakes", "_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports", "_wills",
-                 "anonymous_user", "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch",
+    __slots__ = ("_handshakes", "_retained", "_retained_max", "_retained_max_bytes", "_system_topics",
+                 "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost", "mapping",
+                 "packet_max_bytes", "prefetch",
                  "session_expiry_max_s")  # fmt: skip
 
     def __init__(
@@ -53,6 +55,7 @@ class MqttContext:
         self.prefetch = prefetch
         self.session_expiry_max_s = session_expiry_max_s
         self._handshakes: dict[str, Handshakes] = {}
+        self._system_topics: dict[str, SystemTopics] = {}
         self._wills: dict[str, Wills] = {}  # of vhosts that have had any
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
@@ -76,6 +79,7 @@ class MqttContext:
         retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
         vhost.retain_with(retained)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
+        self._system_topics[vhost.name] = SystemTopics(vhost, self.clients, retained)
         self._wills.pop(vhost.name, None)
         load = partial(handshakes.load, done)
         if WILLS_NAME in vhost.queues:
@@ -89,6 +93,11 @@ class MqttContext:
             self.load(vhost, nothing)
             found = self._retained[vhost.name]
         return found
+
+    def system_topics_of(self, vhost: Vhost) -> SystemTopics:
+        """Return the topics below `$SYS` of a vhost."""
+        self.retained_of(vhost)
+        return self._system_topics[vhost.name]
 
     def handshakes_of(self, vhost: Vhost) -> Handshakes:
         """Return the handshakes of a vhost, which are loaded after all else."""

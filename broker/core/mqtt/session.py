@@ -21,14 +21,15 @@ from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID
-from broker.mqtt.topics import binding_key
+from broker.mqtt.topics import binding_key, key_of_name
 
 __all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "shared_name"]
 
 PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
-DIRECT: Final = "amq.direct"  # from which sessions are bound by the names of the shared queues that they consume
+SYSTEM_PREFIX: Final = "$SYS."
+DIRECT: Final = "amq.direct"  # has the bindings that no message follows: of shared subscriptions, and below $SYS
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
@@ -67,6 +68,7 @@ class MqttSession(SessionOfChannel):
         """Take the client that connects. Units: `longest_s` is how long a session may last."""
         self._longest_s = longest_s
         self._client_id = form.client_id
+        self.session.identify(key_of_name(form.client_id))
         self.expiry_s = expiry_s
         self._mqtt_basic.take_form(form)
 
@@ -101,7 +103,7 @@ class MqttSession(SessionOfChannel):
         for qos in (0, 1):
             name = self.queue_name(qos)
             if name in self.vhost.queues:
-                self._mqtt_basic.subscriptions[qos].load(self._bindings(name))
+                self._mqtt_basic.subscriptions[qos].load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)])
                 self._consume(qos)
                 for shared, options in self._marks(name):
                     topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]
@@ -134,11 +136,14 @@ class MqttSession(SessionOfChannel):
         subscriptions = self._mqtt_basic.subscriptions[place]
         earlier = subscriptions.arguments_of(key)
         is_new = not self._is_bound(name, key, earlier)
-        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
+        if key.startswith(SYSTEM_PREFIX):
+            self.vhost.bindings.bind(name, DIRECT, key, dict(options), self.session)
+        else:
+            self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
         if subscriptions.matching:
             subscriptions.put(key, options)
         elif options:
-            subscriptions.load(self._bindings(name))
+            subscriptions.load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)])
         if not is_new and earlier != options:
             self._unbind(name, key, earlier)
         self._consume(place)
@@ -175,11 +180,14 @@ class MqttSession(SessionOfChannel):
         return True
 
     def _unbind(self, name: str, key: str, arguments: Mapping[str, Any]) -> None:
-        self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
+        if key.startswith(SYSTEM_PREFIX):
+            self.vhost.bindings.unbind(name, DIRECT, key, arguments, self.session)
+        else:
+            self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
 
     def _is_bound(self, name: str, key: str, arguments: Mapping[str, Any]) -> bool:
         queue = self.vhost.queues.get(name)
-        exchange = self.vhost.exchanges.get(EXCHANGE)
+        exchange = self.vhost.exchanges.get(DIRECT if key.startswith(SYSTEM_PREFIX) else EXCHANGE)
         return queue is not None and exchange is not None and exchange.is_bound(queue, key, arguments)
 
     def _bindings(self, name: str, source: str = EXCHANGE) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -205,8 +213,8 @@ class MqttSession(SessionOfChannel):
     def share(self, name: str, key: str, qos: int, options: Mapping[str, Any]) -> None:
         """Consume a shared queue, which is made by its first client. Raises: ChannelError.
 
-        The session's queue for the QoS is bound by the name of the shared queue, on an exchange on which nobody
-        publishes such a key: so the subscription lasts with the session, and is found again.
+        The session's queue for the QoS is bound by the name of the shared queue, so that the subscription lasts with
+        the session, and is found again.
         """
         own = self._make_queue(qos)
         self._consume(qos)
@@ -232,9 +240,14 @@ class MqttSession(SessionOfChannel):
         self._leave(name)
         return True
 
-    def _marks(self, name: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return the shared queues for which a queue of the session is bound, and the options."""
-        return [one for one in self._bindings(name, DIRECT) if one[0].startswith(SHARED_PREFIX)]
+    def _marks(self, name: str, prefix: str = SHARED_PREFIX) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Return the bindings of a queue that stand for shared subscriptions, or for those below `$SYS`."""
+        return [one for one in self._bindings(name, DIRECT) if one[0].startswith(prefix)]
+
+    def system_filters(self) -> Sequence[tuple[str, str]]:
+        """Return the queue and the binding key of each subscription below `$SYS`."""
+        names = [self.queue_name(qos) for qos in (0, 1)]
+        return [(name, key) for name in names for key, _ in self._marks(name, SYSTEM_PREFIX)]
 
     def _unmark(self, name: str) -> None:
         """Remove the binding that stands for a shared subscription."""

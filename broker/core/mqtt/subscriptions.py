@@ -17,8 +17,6 @@ from broker.routing.engines.trie import Trie
 from broker.routing.exchange import NO_ARGUMENTS
 from broker.routing.index import TopicIndex
 
-__all__ = ["Match", "Subscriptions", "match_of", "options_of"]
-
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
 
@@ -120,7 +118,9 @@ class Subscriptions:
         if found is None:
             index = self._index
             assert index is not None
-            found = Match([self._arguments[one] for one in index.match(key)])
+            hidden = key.startswith("$")  # from filters that begin with a wildcard
+            keys = [one for one in index.match(key) if not hidden or one.startswith("$")]
+            found = Match([self._arguments[one] for one in keys])
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[key] = found
