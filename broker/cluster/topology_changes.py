@@ -27,6 +27,21 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
+__all__ = [
+    "Bound",
+    "ExchangeDeclared",
+    "ExchangeDeleted",
+    "ExclusiveOwners",
+    "ForeignOwner",
+    "QueueDeclared",
+    "QueueDeleted",
+    "TopologyChange",
+    "Unbound",
+    "VhostForgotten",
+    "all_changes",
+    "change_of",
+]
+
 
 class ForeignOwner(NamedTuple):
     """The owner of an exclusive queue, as the log names it: a connection of another node, or one that has ended.
