@@ -120,6 +120,11 @@ class RawMqtt:
         """Close the socket."""
         self.close()
 
+    @property
+    def opened(self) -> socket.socket:
+        """The socket."""
+        return self._socket
+
     def close(self) -> None:
         """Close the socket without a DISCONNECT."""
         self._socket.close()

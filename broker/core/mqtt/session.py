@@ -106,9 +106,9 @@ class MqttSession(SessionOfChannel):
         for qos in (0, 1):
             name = self.queue_name(qos)
             if name in self.vhost.queues:
-                self._mqtt_basic.subscriptions[qos].load(
-                    [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)], self._mapping.dialect
-                )
+                bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
+                left = qos > 0 and self.vhost.queues[name].ready > 0
+                self._mqtt_basic.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
                 self._consume(qos)
                 for shared, options in self._marks(name):
                     topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]

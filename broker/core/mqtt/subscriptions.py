@@ -33,7 +33,7 @@ class Match:
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
-        self.qos = 1
+        self.qos = 1 if arguments else 2  # a message whose subscription is gone may have been sent at QoS 2
         self.retain_as_published = False
         self.no_local = bool(arguments)
         identifiers: list[int] = []
@@ -88,9 +88,14 @@ class Subscriptions:
         self._known = NO_MATCHES
         self._index: TopicIndex | None = None
 
-    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect) -> None:
-        """Take the binding keys and arguments of a queue, if any has options."""
-        if any(OPTIONS in arguments for _, arguments in bindings):
+    def load(
+        self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect, *, left: bool = False
+    ) -> None:
+        """Take the binding keys and arguments of a queue, if any has options, or if messages are left in the queue.
+
+        A message that is left may be of a subscription that was removed.
+        """
+        if left or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
             self._arguments, self._known = {}, {}
             self._index = TopicIndex(Trie(dialect), dialect=dialect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.core.mqtt.subscriptions import Subscriptions, match_of, options_of
 from broker.mqtt.packets import Subscription
+from broker.routing.dialect import AMQP
 
 OPTIONS = "x-mqtt-subscription-opts"
 
@@ -26,7 +27,7 @@ def test_filters_of_any_length_match() -> None:
     """The limits of binding keys are those of the exchange, which has checked them."""
     key = ".".join(["*"] * 200)
     subscriptions = Subscriptions()
-    subscriptions.load([(key, {OPTIONS: {"id": 1}}), ("a", {})])
+    subscriptions.load([(key, {OPTIONS: {"id": 1}}), ("a", {})], AMQP)
     assert subscriptions.match(".".join("x" * 200)).identifiers == b"\x0b\x01"
     assert subscriptions.match("a").identifiers == b""
 
@@ -34,7 +35,7 @@ def test_filters_of_any_length_match() -> None:
 def test_the_known_keys_are_bounded() -> None:
     """Any number of routing keys leaves a bounded number of them in memory; other sessions have none of them."""
     subscriptions = Subscriptions()
-    subscriptions.load([("#", {OPTIONS: {"id": 1}})])
+    subscriptions.load([("#", {OPTIONS: {"id": 1}})], AMQP)
     for number in range(5_000):
         subscriptions.match(f"a.{number}")
     assert len(subscriptions._known) <= 1024
