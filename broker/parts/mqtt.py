@@ -55,6 +55,7 @@ class Mqtt(Part):
 
         context = MqttContext(
             settings.routing.words_max,
+            exchange=settings.mqtt.exchange,
             default_vhost=settings.mqtt.vhost or settings.auth.default_vhost,
             anonymous_user=settings.mqtt.anonymous_user,
             vhosts_of_ports=settings.mqtt.port_to_vhost,

@@ -311,6 +311,7 @@ class MqttConnection(Connection):
         handshakes = context.handshakes_of(vhost)
         if not handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
+        context.require_exchange(vhost)
         context.clients.enter(vhost.name, self._client_id, self)
         context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
@@ -406,8 +407,8 @@ class MqttConnection(Connection):
         self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
     def _new_request(self, identifier: int = 0) -> FilterRequest:
-        talk, levels_max = self._talk, self._context.mapping.levels_max
-        return FilterRequest(self._mqtt, levels_max, talk.version, reasons=talk.reasons, identifier=identifier)
+        talk, mapping = self._talk, self._context.mapping
+        return FilterRequest(self._mqtt, mapping, talk.version, reasons=talk.reasons, identifier=identifier)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

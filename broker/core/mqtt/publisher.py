@@ -18,7 +18,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import PUBREC, V5, Will
 from broker.mqtt.reason_codes import PROTOCOL_ERROR, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
-from broker.mqtt.topics import routing_key
 
 __all__ = ["RECEIVE_MAX", "TOPIC_ALIAS_MAX", "MqttPublisher"]
 
@@ -130,7 +129,7 @@ class MqttPublisher:
             confirms.answer(PUBREC, packet_id)
             return
         if retained_topic:
-            retained.check_room(routing_key(retained_topic, self._mapping.levels_max), len(header), len(body))
+            retained.check_room(self._mapping.routing_key(retained_topic), len(header), len(body))
         with retained.vhost.ports.transaction():
             if not self._accept([payload], [header], [body], [packet_id], qos):
                 again = retained_topic, payload, header, body, packet_id, qos
@@ -172,7 +171,7 @@ class MqttPublisher:
         mapping = self._mapping
         header = self._will_header(will)
         if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
-            key = routing_key(will.topic, mapping.levels_max)
+            key = mapping.routing_key(will.topic)
             self._retained.check_room(key, len(header), len(will.body))
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
@@ -180,7 +179,7 @@ class MqttPublisher:
         mapping = self._mapping
         header = self._will_header(will)
         self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
-        key = routing_key(will.topic, mapping.levels_max)
+        key = mapping.routing_key(will.topic)
         wills.hold(client_id, key, header, will.body, delay_s * 1000)
 
     def _will_header(self, will: Will) -> bytes:

@@ -21,7 +21,7 @@ def said(request: pytest.FixtureRequest, shared_mqtt: BrokerProcess) -> dict[str
     names = [
         str(item.callspec.params["name"])
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.module is request.module and "said" in item.fixturenames
+        if isinstance(item, pytest.Function) and item.path == request.path and "said" in item.fixturenames
     ]
     return play(mqtt_port(shared_mqtt), names, QUIET_S, expected={name: EXPECTED[name][0] for name in names})
 
