@@ -97,10 +97,13 @@ def check_text(octets: bytes) -> str:
     return value
 
 
+OCTETS: Final = [bytes((value,)) for value in range(0x80)]
+
+
 def varint(value: int) -> bytes:
-    """Return a variable byte integer."""
+    """Return a variable byte integer. HOT."""
     if value < 0x80:
-        return bytes((value,))
+        return OCTETS[value]
     octets = bytearray()
     while value >= 0x80:
         octets.append(value & 0x7F | 0x80)

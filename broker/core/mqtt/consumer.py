@@ -17,7 +17,7 @@ from broker.core.vhost import Vhost
 from broker.mqtt.packets import V5
 from broker.mqtt.properties import MESSAGE_EXPIRY_S, TOPIC_ALIAS
 from broker.mqtt.topics import system_topic
-from broker.mqtt.wire import binary, varint
+from broker.mqtt.wire import OCTETS, binary, varint
 
 PUBLISH: Final = 0x30
 QOS0_MAX: Final = 10_000  # messages that wait for a client that does not read
@@ -160,7 +160,8 @@ class MqttConsumer(Consumer):
         body = message.body
         qos = self._qos if not self.no_ack and message.facts.persistent else 0
         size = len(topic) + len(properties) + len(body) + (2 if qos else 0)
-        if self._passed_over or 1 + len(varint(size)) + size > form.packet_max_bytes:
+        length = varint(size)
+        if self._passed_over or 1 + len(length) + size > form.packet_max_bytes:
             if not self.no_ack:
                 form.packet_ids.pass_over(tag)
             return 0
@@ -175,11 +176,11 @@ class MqttConsumer(Consumer):
                     return 0
                 if octets is LAST_OCTETS_AGAIN:
                     first |= AGAIN
-            front = b"".join((bytes((first,)), varint(size), topic, packet_id.to_bytes(2, "big"), properties))
+            front = b"".join((OCTETS[first], length, topic, packet_id.to_bytes(2, "big"), properties))
         else:
             if not self.no_ack:
                 form.packet_ids.pass_over(tag)
-            front = b"".join((bytes((PUBLISH | self._retained,)), varint(size), topic, properties))
+            front = b"".join((OCTETS[PUBLISH | self._retained], length, topic, properties))
         if self._learns:
             self._note_alias()
         connection = self.connection
