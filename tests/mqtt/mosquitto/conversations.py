@@ -447,7 +447,7 @@ def redelivery(me: str, v: int) -> Iterator[Step]:
     for number in (1, 2, 3):
         yield "W", pub(v, me, b"%d" % number, 1, number)
     yield "A", Answer(PUBACK, 2)
-    yield "A", None
+    yield "A", GOODBYE
     yield "W", pub(v, me, b"4", 1, 4)
     yield "A2", lasting(me, v)
     yield "A2", Answer(PUBACK, 1)
