@@ -24,11 +24,13 @@ from broker.cluster.keeper import Keeper, SharedDelay
 from broker.cluster.mailbox import Mailbox, Questions, SharedReplies
 from broker.cluster.node import ClusterNode
 from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
+from broker.cluster.shared_clients import SharedClients
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_level import SharedLevel
 from broker.cluster.shared_messages import SharedMessages
 from broker.cluster.shared_producers import ProducerClaims, SharedProducers, producer_key
 from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQueue
+from broker.cluster.shared_retained import SharedRetained
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_topology import SharedJournal, SharedTopology
 from broker.core.queue.holding_queue import is_holding_name
@@ -115,6 +117,7 @@ class BrokerNode:
         self.inquiries = QueueInquiries(database, data.drain, data.fetch, data.find_levels, give_up)
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
+        self.mqtt_clients = SharedClients(database, give_up)
         self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
@@ -129,6 +132,10 @@ class BrokerNode:
     def pending_bytes(self) -> int:
         """How many bytes wait to be committed."""
         return self.data.pending_bytes
+
+    def retained(self, vhost: Vhost, most: int, max_bytes: int) -> SharedRetained:
+        """Return what keeps the retained messages of a vhost."""
+        return SharedRetained(vhost, most, max_bytes, self.database, self.member.give_up)
 
     def parts_of(self, vhost: str) -> SharedParts:
         """Return the parts of the engine of a vhost."""
@@ -183,6 +190,7 @@ class BrokerNode:
         await self.questions.stop()
         await self.unused.stop()
         await self.claims.stop()
+        await self.mqtt_clients.stop()
         self.inquiries.forget()
 
     def _watch(self) -> None:
@@ -208,6 +216,7 @@ class BrokerNode:
         """Take part in the cluster."""
         await self.topology.start()
         self.consumers.start()
+        self.mqtt_clients.start()
         self.keeper.start()
         self.mailbox.start()
 
@@ -250,6 +259,7 @@ class BrokerNode:
         self.data.leases.heard(hint)
         self.keeper.heard(hint)
         self.claims.heard(hint)
+        self.mqtt_clients.heard(hint)
         self.mailbox.heard(hint)
         self.consumers.heard(hint)
 

@@ -46,12 +46,17 @@ class Mqtt(Part):
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
-        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.clients import MqttClients  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
         from broker.core.mqtt.context import MqttContext  # noqa: PLC0415 - as above
+        from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
+        node = self._data.node
         context = MqttContext(
             settings.routing.words_max,
+            MqttClients() if node is None else node.mqtt_clients,
+            RetainedMessages if node is None else node.retained,
             default_vhost=settings.auth.default_vhost,
             packet_max_bytes=settings.mqtt.packet_max_bytes,
             prefetch=settings.mqtt.prefetch,

@@ -25,6 +25,8 @@ from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.publisher import MqttPublisher
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
+from broker.core.postponed import Postponed
+from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
 from broker.mqtt.errors import PacketError
@@ -154,24 +156,58 @@ class MqttConnection(Connection):
                 break
             try:
                 if self._steps:
-                    self._steps.popleft()()
+                    self._carry_out(self._steps.popleft())
                     continue
                 packet = talk.next_packet()
                 if packet is None:
                     self.amid_message = talk.amid_packet
                     return True
                 self._act(packet)
-            except Fatal:
-                raise
-            except PacketError as error:
-                self.fail(PacketFault(error.reason_code, error.text))
-            except ProtocolError as error:
-                self.fail(error)
             except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
-                self.session.crashed(error)
-                self.fail(ConnectionFault(541, UNEXPECTED))
+                self._end_by(error)
         self.amid_message = False
         return self.finished or not (self._steps or talk.has_packet)
+
+    def _end_by(self, error: Exception) -> None:
+        """End the connection because of an error. Raises: Fatal, if it is that."""
+        if isinstance(error, Fatal):
+            raise error
+        if isinstance(error, PacketError):
+            self.fail(PacketFault(error.reason_code, error.text))
+        elif isinstance(error, ProtocolError):
+            self.fail(error)
+        else:
+            self.session.crashed(error)
+            self.fail(ConnectionFault(541, UNEXPECTED))
+
+    def _carry_out(self, step: Callable[[], None]) -> None:
+        """Carry out a step. One that has to wait for an answer from elsewhere runs again when that has arrived."""
+        waiting = self._postponed
+        try:
+            step()
+        except Postponed as postponed:
+            self.hold()
+            waiting.append(postponed)
+            postponed.begin(partial(self._answered, step))
+        else:
+            waiting.clear()
+
+    def _answered(self, step: Callable[[], None]) -> None:
+        """Carry out a step whose answer has arrived; no packet is being processed."""
+        if self.state is CLOSED:
+            return
+        self.release()
+        try:
+            self._postponed[-1].check()
+            self._carry_out(step)
+        except Exception as error:  # noqa: BLE001 - as in feed()
+            self._end_by(error)
+
+    @property
+    def _postponed(self) -> list[Postponed]:
+        session = self.session
+        assert isinstance(session, SessionClient)
+        return session.postponed
 
     def _act(self, packet: Any) -> None:
         if isinstance(packet, PublishRun):
@@ -272,7 +308,6 @@ class MqttConnection(Connection):
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
         if not context.retained_of(vhost).loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the retained messages of the vhost are being read")
-        context.clients.enter(vhost.name, self._client_id, self)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
@@ -286,15 +321,16 @@ class MqttConnection(Connection):
         self._publisher = MqttPublisher(channel, opened, context.mapping, context.retained_of(vhost), self._steps)
         opened.begin(self._client_id, form, expiry_s, prefetch)
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
-        self._will = connect.will
         self.state = RUNNING
+        self._steps.append(partial(context.clients.enter, vhost.name, self._client_id, self))
         if connect.clean_start:
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
-        self._steps.append(partial(self._welcome, connect, opened))
+        self._steps += (partial(self._welcome, connect, opened), partial(opened.resume, 0), partial(opened.resume, 1))
         self.touch()
 
     def _welcome(self, connect: Connect, session: MqttSession) -> None:
-        """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
+        """Answer a CONNECT."""
+        self._will = connect.will
         self._talk.accept()
         present = bool(session.kept_queues())
         session.learn_expiry()
@@ -309,7 +345,6 @@ class MqttConnection(Connection):
             properties[IDENTIFIERS_AVAILABLE] = 0
             properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
-        session.resume()
 
     def _answer(self, packet: bytes) -> None:
         """Send a packet after the changes that it answers are on disk."""
@@ -326,9 +361,11 @@ class MqttConnection(Connection):
         self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
     def _answer_subscribe(self, request: FilterRequest, packet_id: int) -> None:
+        retained = self._context.retained_of(self._mqtt.vhost)
+        if request.wanted:
+            retained.prepare(self._mqtt.session)
         self._answer(request.suback(packet_id))
         if request.wanted:
-            retained = self._context.retained_of(self._mqtt.vhost)
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
@@ -356,9 +393,8 @@ class MqttConnection(Connection):
             self._will = None
         self.orderly = self.drained = True
         if expiry_s == 0 and session.expiry_s:
-            session.delete(0)
-            session.delete(1)
-        self.finish()
+            self._steps += (partial(session.delete, 0), partial(session.delete, 1))
+        self._steps.append(self.finish)
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
         """Tell the client why its connection ends, as its version can, and end it."""
@@ -386,9 +422,12 @@ class MqttConnection(Connection):
             if self.state is RUNNING:
                 self._publish_will()
                 del self._publisher
-            if self._vhost is not None:
-                self._context.clients.leave(self._vhost.name, self._client_id, self)
         super().finish()
+
+    def answer_close(self) -> None:
+        """Let others have the client id: the exclusive queues of the session are deleted."""
+        if self._vhost is not None:
+            self._context.clients.leave(self._vhost.name, self._client_id, self)
 
     def _publish_will(self) -> None:
         """Publish the will, if there is one. The client is gone: what goes wrong is logged."""

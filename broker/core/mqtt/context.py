@@ -19,12 +19,14 @@ class MqttContext:
         `retained_max` is how many messages a vhost retains.
     """
 
-    __slots__ = ("_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost", "mapping",
-                 "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
+    __slots__ = ("_new_retained", "_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost",
+                 "mapping", "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
 
     def __init__(
         self,
         levels_max: int,
+        clients: MqttClients,
+        retained: Callable[[Vhost, int, int], RetainedMessages],
         *,
         default_vhost: str,
         packet_max_bytes: int,
@@ -33,19 +35,21 @@ class MqttContext:
         retained_max: int,
         retained_max_bytes: int,
     ) -> None:
-        self.clients = MqttClients()
+        """`retained` makes what keeps the retained messages of a vhost, for its most messages and bytes."""
+        self.clients = clients
         self.mapping = MessageMapping(levels_max)
         self.default_vhost = default_vhost
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch
         self.session_expiry_max_s = session_expiry_max_s
+        self._new_retained = retained
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
 
     def load_retained(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Make the index of a vhost's retained messages, and call `done` then."""
-        retained = self._retained[vhost.name] = RetainedMessages(vhost, self._retained_max, self._retained_max_bytes)
+        retained = self._retained[vhost.name] = self._new_retained(vhost, self._retained_max, self._retained_max_bytes)
         retained.load(done)
 
     def retained_of(self, vhost: Vhost) -> RetainedMessages:

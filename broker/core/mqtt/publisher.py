@@ -11,6 +11,7 @@ from broker.core.mqtt.channel import MqttChannel
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
+from broker.core.postponed import Postponed
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import Will
@@ -25,7 +26,7 @@ class MqttPublisher:
     Shapes: `steps` is the connection's: what has to wait becomes its next step.
     """
 
-    __slots__ = ("_channel", "_confirms", "_mapping", "_retained", "_steps")
+    __slots__ = ("_channel", "_client", "_confirms", "_mapping", "_retained", "_steps")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class MqttPublisher:
         steps: deque[Callable[[], None]],
     ) -> None:
         self._channel = channel
+        self._client = session.session
         self._confirms = session.confirms
         self._mapping = mapping
         self._retained = retained
@@ -79,7 +81,7 @@ class MqttPublisher:
     def _retain(self, topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int) -> None:
         """Publish a message that is retained. Raises: PacketError 0x97 when that is over a limit."""
         key = routing_key(topic, self._mapping.levels_max)
-        self._retained.check_room(key, len(header), len(body))
+        self._retained.check_room(self._client, key, header, body)
         self._confirms.expect([packet_id], qos)
         self._pass_on_retained(key, payload, header, body)
 
@@ -89,7 +91,7 @@ class MqttPublisher:
             self._steps.appendleft(partial(self._pass_on_retained, key, payload, header, body))
             return
         self._retained.keep(key, header, body)
-        if self._retained.vhost.store.needs_sync:
+        if self._retained.needs_sync:
             self._confirms.wait_for_disk()
 
     def publish_will(self, will: Will) -> None:
@@ -100,8 +102,16 @@ class MqttPublisher:
         self._confirms.expect([0], 0)
         if self._channel.accept_run(run) and will.retain:
             key = routing_key(will.topic, mapping.levels_max)
-            self._retained.check_room(key, len(header), len(will.body))
-            self._retained.keep(key, header, will.body)
+            try:
+                self._retained.check_room(self._client, key, header, will.body)
+            except Postponed as postponed:
+                postponed.begin(nothing)
+            else:
+                self._retained.keep(key, header, will.body)
+
+
+def nothing() -> None:
+    """Do nothing: the client of a will is gone."""
 
 
 def throw(error: PacketError) -> None:

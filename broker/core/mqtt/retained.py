@@ -12,12 +12,15 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import EXCHANGE
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
+from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
@@ -27,7 +30,7 @@ from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
-__all__ = ["RetainedMessages"]
+__all__ = ["RetainedMessages", "no_room_for", "no_room_for_more"]
 
 _log = get_logger()
 
@@ -57,6 +60,7 @@ class Retained:
         return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedMessages:
     """Keeps the retained messages of one vhost.
 
@@ -113,21 +117,24 @@ class RetainedMessages:
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    def check_room(self, key: str, header_bytes: int, body_bytes: int) -> None:
-        """Check that a message may be retained. Raises: PacketError 0x97 for one over a limit."""
-        if not body_bytes:
+    @property
+    def needs_sync(self) -> bool:
+        """Whether the PUBACK of what was kept last must wait for a sync."""
+        return self.vhost.store.needs_sync
+
+    def check_room(self, _session: SessionClient, key: str, header: bytes, body: bytes) -> None:
+        """Check that a client's message may be retained.
+
+        Raises: PacketError 0x97 for one over a limit; in a cluster, Postponed.
+        """
+        if not body:
             return
         older = self._find(key)
         if older is None and len(self._places) >= self._max:
-            raise PacketError(
-                QUOTA_EXCEEDED, f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
-            )
-        size_bytes = len(key) + header_bytes + body_bytes
+            raise no_room_for_more(len(self._places))
+        size_bytes = len(key) + len(header) + len(body)
         if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
-            raise PacketError(
-                QUOTA_EXCEEDED,
-                f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more",
-            )
+            raise no_room_for(size_bytes, self._bytes)
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message in place of the last one of its key; an empty one only deletes that."""
@@ -222,6 +229,9 @@ class RetainedMessages:
 
     # -- look-up ------------------------------------------------------------------------------------------------------
 
+    def prepare(self, session: SessionClient) -> None:
+        """Bring the index up to date, for a client's new subscriptions. Raises: Postponed, in a cluster."""
+
     def search(self, binding_key: str) -> Iterator[str | None]:
         """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
         return self._trie.search(AMQP.parse(binding_key).words)
@@ -277,3 +287,14 @@ class RetainedMessages:
             self.read(left, take, done)
         else:
             done()
+
+
+def no_room_for_more(count: int) -> PacketError:
+    """Return the error for a message beyond the most that may be retained."""
+    return PacketError(QUOTA_EXCEEDED, f"{count} messages are retained: mqtt.retained_max allows no more")
+
+
+def no_room_for(size_bytes: int, retained_bytes: int) -> PacketError:
+    """Return the error for a message beyond the most bytes that may be retained."""
+    text = f"{retained_bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
+    return PacketError(QUOTA_EXCEEDED, text)

@@ -30,10 +30,12 @@ class MqttSession(SessionOfChannel):
 
     A session that lasts has durable queues with `x-expires`; the queues of another one are exclusive. A repeated
     subscription moves the binding to the queue of its QoS. Names and arguments: RabbitMQ, rabbit_mqtt_processor.
+    In a cluster each step of these methods may be postponed, and the method runs again: `_was_bound` keeps whether it
+    found its filter subscribed.
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
 
-    __slots__ = ("_client_id", "_confirms", "_mqtt_basic", "expiry_s")
+    __slots__ = ("_client_id", "_confirms", "_mqtt_basic", "_was_bound", "expiry_s")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost, basic=MqttBasic, confirms=PubackConfirms)
@@ -42,6 +44,7 @@ class MqttSession(SessionOfChannel):
         self._mqtt_basic = basic
         self._confirms = confirms
         self._client_id = ""
+        self._was_bound = False
         self.expiry_s = 0
 
     def begin(self, client_id: str, form: ClientForm, expiry_s: int, prefetch: int) -> None:
@@ -76,12 +79,10 @@ class MqttSession(SessionOfChannel):
         for queue in self.kept_queues():
             self.expiry_s = int(queue.arguments.get(EXPIRES, 0)) // 1000 or self.expiry_s
 
-    def resume(self) -> None:
-        """Go on with the session that an earlier connection left. Raises: ChannelError 403."""
-        for qos in (0, 1):
-            queue = self.vhost.queues.get(self.queue_name(qos))
-            if queue is not None:
-                self._consume(qos)
+    def resume(self, qos: int) -> None:
+        """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""
+        if self.queue_name(qos) in self.vhost.queues:
+            self._consume(qos)
 
     def delete(self, qos: int) -> None:
         """Delete the queue for a QoS, if there is one. Raises: ChannelError 403."""
@@ -89,7 +90,7 @@ class MqttSession(SessionOfChannel):
         consumer = self.basic.consumers.pop(name, None)
         if consumer is not None:
             consumer.queue.remove_consumer(consumer)
-        if name in self.vhost.queues:
+        if name in self.vhost.queues or self.session.postponed:  # the postponed method answers
             self.delete_queue(DeleteAny(queue=name))
 
     def subscribe(self, key: str, qos: int) -> bool:
@@ -97,6 +98,7 @@ class MqttSession(SessionOfChannel):
 
         Raises: ChannelError.
         """
+        self._look_for(key)
         name = self.queue_name(qos)
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
@@ -104,22 +106,28 @@ class MqttSession(SessionOfChannel):
             if lasts:
                 arguments[EXPIRES] = self.expiry_s * 1000
             self.declare_queue(DeclareAny(queue=name, durable=lasts, exclusive=not lasts, arguments=arguments))
-        is_new = not self._is_bound(name, key)
         self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key))
         if name not in self.basic.consumers:
             self._consume(qos)
-        return not self._unbind(1 - qos, key) and is_new
+        self._unbind(1 - qos, key)
+        return not self._was_bound
 
     def unsubscribe(self, key: str) -> bool:
         """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
-        return self._unbind(0, key) | self._unbind(1, key)
+        self._look_for(key)
+        self._unbind(0, key)
+        self._unbind(1, key)
+        return self._was_bound
 
-    def _unbind(self, qos: int, key: str) -> bool:
+    def _look_for(self, key: str) -> None:
+        """Note whether a filter is subscribed, unless the method runs again."""
+        if not self.session.postponed:
+            self._was_bound = self._is_bound(self.queue_name(0), key) or self._is_bound(self.queue_name(1), key)
+
+    def _unbind(self, qos: int, key: str) -> None:
         name = self.queue_name(qos)
-        if not self._is_bound(name, key):
-            return False
-        self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key))
-        return True
+        if self._is_bound(name, key):
+            self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key))
 
     def _is_bound(self, name: str, key: str) -> bool:
         queue = self.vhost.queues.get(name)

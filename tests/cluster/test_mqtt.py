@@ -1,0 +1,218 @@
+"""MQTT clients of two nodes: a session, and the connection that has a client id, are the same on both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.cluster.two_nodes import Nodes
+from tests.deadline import DEADLINE_S, wait_until
+from tests.mqtt.conftest import WITH_MQTT, mqtt_port
+from tests.mqtt.raw_mqtt import (
+    CONNACK,
+    DISCONNECT,
+    PUBACK,
+    PUBLISH,
+    SUBACK,
+    UNSUBACK,
+    RawMqtt,
+    connect,
+    packet,
+    publish,
+    subscribe,
+    text,
+)
+
+HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
+GOODBYE = packet(0xE0)
+
+
+@pytest.fixture(scope="module")
+def mqtt_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str, _schemas: list[str]) -> Iterator[Nodes]:
+    """Provide two nodes with MQTT listeners."""
+    _schemas.append("slotmq_test_mqtt")
+    folder = tmp_path_factory.mktemp("mqtt_nodes")
+    with Nodes(folder, postgres_url, _schemas[-1], "a", "b", lease_ms=1500, environment=WITH_MQTT) as both:
+        yield both
+
+
+@pytest.fixture
+def nodes(mqtt_nodes: Nodes) -> Iterator[Nodes]:
+    """Provide the nodes without queues; a test may kill one."""
+    yield mqtt_nodes
+    mqtt_nodes.renew()
+
+
+@pytest.fixture
+def enter(nodes: Nodes) -> Iterator[Callable[..., RawMqtt]]:
+    """Provide a function that connects a raw client to a node."""
+    clients: list[RawMqtt] = []
+
+    def entered(node: str, client_id: str, *, present: bool = False, **options: Any) -> RawMqtt:
+        client = RawMqtt(mqtt_port(nodes.by_name[node]))
+        clients.append(client)
+        body = client.send(connect(client_id, **options)).expect(CONNACK)
+        assert body[:2] == bytes((present, 0)), body
+        return client
+
+    yield entered
+    for client in clients:
+        client.close()
+
+
+def body_of(octets: bytes, topic: str) -> bytes:
+    """Return the body of a publish at QoS 1 without properties."""
+    return octets[len(text(topic)) + 3 :]
+
+
+def test_a_session_is_found_on_the_other_node(enter: Callable[..., RawMqtt], name: str) -> None:
+    """Subscriptions and missed messages are there, those without a PUBACK come again, and an UNSUBSCRIBE counts."""
+    first = enter("a", name, clean=False, properties=HOUR)
+    assert first.send(subscribe(1, (f"{name}/#", 1), (f"{name}-low", 0))).expect(SUBACK)[-2:] == b"\x01\x00"
+    writer = enter("b", f"{name}-w")
+    for number in (1, 2):
+        writer.send(publish(f"{name}/a", b"%d" % number, number)).expect(PUBACK)
+    got = [first.expect(PUBLISH) for _ in range(2)]
+    assert [body_of(one, f"{name}/a") for one in got] == [b"1", b"2"]
+    first.send(packet(0x40, got[0][len(text(f"{name}/a")) :][:2])).round_trip()
+    assert first.send(GOODBYE).ends()
+    writer.send(publish(f"{name}/a", b"3", 3)).expect(PUBACK)
+    second = enter("b", name, present=True, clean=False, properties=HOUR)
+    again = sorted([second.read() for _ in range(2)], key=lambda one: one[1][-1:])
+    assert [(first & 0x08, body[-1:]) for first, body in again] == [(8, b"2"), (0, b"3")]
+    writer.send(publish(f"{name}-low", b"low", 4)).expect(PUBACK)
+    assert second.expect(PUBLISH).endswith(b"low")
+    assert second.send(packet(0xA2, b"\0\7\0", text(f"{name}-low"), text("never"))).expect(UNSUBACK)[-2:] == b"\0\x11"
+    writer.send(publish(f"{name}-low", b"low", 5)).expect(PUBACK)
+    assert second.silent(0.1)
+    third = enter("a", name, clean=True)
+    assert second.expect(DISCONNECT)[0] == 0x8E
+    writer.send(publish(f"{name}/a", b"4", 6)).expect(PUBACK)
+    assert third.silent(0.1)
+
+
+@pytest.mark.parametrize("expiry", [HOUR, b""], ids=["lasting", "clean"])
+@pytest.mark.parametrize("nodes_of", ["ab", "aa"])
+def test_a_newer_connection_takes_over(enter: Callable[..., RawMqtt], name: str, expiry: bytes, nodes_of: str) -> None:
+    """The older connection gets DISCONNECT 0x8E before the newer one is accepted, and only that one gets messages."""
+    first = enter(nodes_of[0], name, properties=expiry)
+    first.send(subscribe(1, (name, 1))).expect(SUBACK)
+    second = enter(nodes_of[1], name, present=bool(expiry), clean=False, properties=expiry)
+    assert first.expect(DISCONNECT)[0] == 0x8E
+    assert first.ends()
+    assert second.send(subscribe(1, (name, 1))).expect(SUBACK)[-1] == 1
+    writer = enter("a", f"{name}-w")
+    writer.send(publish(name, b"x", 1)).expect(PUBACK)
+    assert body_of(second.expect(PUBLISH), name) == b"x"
+    second.send(GOODBYE)
+    assert second.ends()
+    enter(nodes_of[0], name, present=bool(expiry), clean=False, properties=expiry)
+
+
+def test_a_client_that_waits_for_its_id_may_leave(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
+    """A connection that ends before it has its client id keeps it from nobody."""
+    held = enter("a", name)
+    for _ in range(3):
+        with RawMqtt(mqtt_port(nodes.by_name["b"])) as hasty:
+            hasty.send(connect(name))
+    assert held.expect(DISCONNECT)[0] == 0x8E
+    enter("a", name)
+
+
+class Keeper:
+    """A paho client that notes what it receives, and connects to any node again."""
+
+    def __init__(self, client_id: str) -> None:
+        self.bodies: list[bytes] = []
+        self.client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5)
+        self.client.username_pw_set("guest", "guest")
+        self.client.on_message = self._note
+        self.client.on_subscribe = lambda *_: self.subscribed.set()
+        self.subscribed = threading.Event()
+        self.properties = Properties(PacketTypes.CONNECT)
+        self.properties.SessionExpiryInterval = 3600
+
+    def _note(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+        self.bodies.append(bytes(message.payload))
+
+    def connect(self, port: int) -> None:
+        """Connect, and run the client's thread."""
+        self.client.connect("127.0.0.1", port, clean_start=False, properties=self.properties)
+        self.client.loop_start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def test_what_was_acknowledged_survives_the_death_of_a_node(nodes: Nodes, name: str) -> None:
+    """A client of a node that is killed finds its session on the other one, with each message that has its PUBACK."""
+    ports = {node: mqtt_port(nodes.by_name[node]) for node in "ab"}
+    keeper, again, writer = Keeper(name), Keeper(name), Keeper(f"{name}-w")
+    try:
+        keeper.connect(ports["a"])
+        keeper.client.subscribe(f"{name}/#", qos=1)
+        assert keeper.subscribed.wait(DEADLINE_S)
+        writer.connect(ports["b"])
+        sent = [writer.client.publish(f"{name}/x", b"%d" % number, qos=1) for number in range(200)]
+        nodes.by_name["a"].kill()
+        sent += [writer.client.publish(f"{name}/x", b"%d" % number, qos=1) for number in range(200, 300)]
+        for one in sent:
+            one.wait_for_publish(DEADLINE_S)
+        again.connect(ports["b"])
+        expected = {b"%d" % number for number in range(300)}
+        wait_until(lambda: {*keeper.bodies, *again.bodies} == expected, "all messages")
+    finally:
+        for client in (keeper, again, writer):
+            client.stop()
+
+
+def assert_retained(client: RawMqtt, topic_filter: str, expected: dict[str, bytes]) -> None:
+    """Subscribe, and check the retained messages by topic: they arrive once, marked, and no others do."""
+    client.send(subscribe(1, (topic_filter, 1))).expect(SUBACK)
+    found: dict[str, bytes] = {}
+    for _ in expected:
+        first, body = client.read()
+        assert first == 0x33, f"0x{first:02x} {body!r}"
+        stop = 2 + int.from_bytes(body[:2], "big")
+        found[body[2:stop].decode()] = body[stop + 3 :]
+        client.send(packet(0x40, body[stop : stop + 2]))
+    assert found == expected
+    assert client.silent(0.1)
+
+
+def retain(client: RawMqtt, topic: str, body: bytes, properties: bytes = b"") -> bytes:
+    """Retain a message, and return its PUBACK."""
+    return client.send(publish(topic, body, 7, properties, flags=1)).expect(PUBACK)
+
+
+def test_retained_messages_are_the_same_on_both_nodes(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
+    """What one node acknowledges the other finds by wildcard at once: replaced, deleted, and after both are killed."""
+    one, other = enter("a", f"{name}-1"), enter("b", f"{name}-2")
+    for number in range(150):
+        retain(one, f"{name}/{number}/state", b"%d" % number)
+    topics = {f"{name}/{number}/state": b"%d" % number for number in range(150)}
+    assert_retained(enter("b", f"{name}-3"), f"{name}/+/state", topics)
+    retain(other, f"{name}/3/state", b"replaced")
+    retain(other, f"{name}/4/state", b"")
+    retain(one, f"{name}/brief/state", b"x", b"\x02\0\0\0\0")
+    topics[f"{name}/3/state"] = b"replaced"
+    del topics[f"{name}/4/state"]
+
+    assert_retained(enter("a", f"{name}-4"), f"{name}/#", topics)
+    retain(one, f"{name}/4/state", b"back")
+    assert_retained(enter("b", f"{name}-5"), f"{name}/4/#", {f"{name}/4/state": b"back"})
+    for node in nodes.by_name.values():
+        node.kill()
+    for node in nodes.by_name.values():
+        node.start()
+    topics[f"{name}/4/state"] = b"back"
+    assert_retained(enter("b", f"{name}-6"), f"{name}/#", topics)
