@@ -42,7 +42,7 @@ class Mqtt(Part):
         return self._clients.listener.other_ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
-        """Accept clients, once the retained messages have been read. Raises: StoreFailed, CorruptRecord."""
+        """Accept clients, once what MQTT stores has been read. Raises: StoreFailed, CorruptRecord."""
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
@@ -64,7 +64,7 @@ class Mqtt(Part):
             retained_max=settings.mqtt.retained_max,
             retained_max_bytes=settings.mqtt.retained_max_bytes,
         )
-        await self._load_retained(context)
+        await self._load(context)
         listener = self._clients.listener
 
         def machine(transport: Transport) -> MqttConnection:
@@ -75,12 +75,12 @@ class Mqtt(Part):
         bound = self._ports.bound
         await listener.serve("mqtt", bound.mqtt, bound.mqtt_tls, machine)
 
-    async def _load_retained(self, context: MqttContext) -> None:
-        """Make the index of the retained messages of each vhost. Raises: StoreFailed, CorruptRecord."""
+    async def _load(self, context: MqttContext) -> None:
+        """Make the indexes of what MQTT stores in each vhost. Raises: StoreFailed, CorruptRecord."""
         engines = self._data.vhosts.engines
         for name, engine in list(engines.items()):
             loaded = asyncio.Event()
-            context.load_retained(engine.vhost, loaded.set)
+            context.load(engine.vhost, loaded.set)
             while not loaded.is_set() and engines.get(name) is engine:
                 engine.committer.check()
                 with suppress(TimeoutError):

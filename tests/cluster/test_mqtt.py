@@ -134,8 +134,8 @@ class Keeper:
         self.client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5)
         self.client.username_pw_set("guest", "guest")
         self.client.on_message = self._note
-        self.client.on_subscribe = lambda *_: self.subscribed.set()
-        self.subscribed = threading.Event()
+        self.subscribed = subscribed = threading.Event()
+        self.client.on_subscribe = lambda *_: subscribed.set()
         self.properties = Properties(PacketTypes.CONNECT)
         self.properties.SessionExpiryInterval = 3600
 

@@ -95,6 +95,7 @@ class MqttConnection(Connection):
         "_will",
     )
 
+    __deletable__ = ("_publisher",)
     _publisher: MqttPublisher  # from the login to the end
 
     def __init__(
@@ -306,8 +307,8 @@ class MqttConnection(Connection):
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
-        if not context.retained_of(vhost).loaded:
-            raise PacketFault(SERVER_UNAVAILABLE, "the retained messages of the vhost are being read")
+        if not context.handshakes_of(vhost).loaded:
+            raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)

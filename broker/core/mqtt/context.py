@@ -1,10 +1,12 @@
-"""What all MQTT connections of a broker share: settings, the mapping of messages, client ids and retained messages."""
+"""What all MQTT connections of a broker share: settings, the mapping of messages, client ids, and what vhosts store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from broker.core.mqtt.clients import MqttClients
+from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.vhost import Vhost
@@ -19,8 +21,8 @@ class MqttContext:
         `retained_max` is how many messages a vhost retains.
     """
 
-    __slots__ = ("_new_retained", "_retained", "_retained_max", "_retained_max_bytes", "clients", "default_vhost",
-                 "mapping", "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
+    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes", "clients",
+                 "default_vhost", "mapping", "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
 
     def __init__(
         self,
@@ -42,23 +44,30 @@ class MqttContext:
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch
         self.session_expiry_max_s = session_expiry_max_s
+        self._handshakes: dict[str, Handshakes] = {}
         self._new_retained = retained
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
 
-    def load_retained(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the index of a vhost's retained messages, and call `done` then."""
+    def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
+        """Make the indexes of a vhost's retained messages and handshakes, and call `done` then."""
         retained = self._retained[vhost.name] = self._new_retained(vhost, self._retained_max, self._retained_max_bytes)
-        retained.load(done)
+        handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
+        retained.load(partial(handshakes.load, done))
 
     def retained_of(self, vhost: Vhost) -> RetainedMessages:
         """Return the retained messages of a vhost; those of one that was opened later may be loading."""
         found = self._retained.get(vhost.name)
         if found is None or found.vhost is not vhost:
-            self.load_retained(vhost, nothing)
+            self.load(vhost, nothing)
             found = self._retained[vhost.name]
         return found
+
+    def handshakes_of(self, vhost: Vhost) -> Handshakes:
+        """Return the handshakes of a vhost, which are loaded after its retained messages."""
+        self.retained_of(vhost)
+        return self._handshakes[vhost.name]
 
 
 def nothing() -> None:

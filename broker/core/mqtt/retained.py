@@ -6,7 +6,6 @@ queue at the start.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -17,6 +16,7 @@ from mypy_extensions import mypyc_attr
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.places import Place, read_all
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
@@ -28,7 +28,6 @@ from broker.mqtt.reason_codes import QUOTA_EXCEEDED
 from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
-from broker.slots.states import Tenure
 
 __all__ = ["RetainedMessages", "no_room_for", "no_room_for_more"]
 
@@ -38,26 +37,15 @@ NEVER: Final = 0
 MOMENTS_MIN: Final = 64  # moments that are kept whatever became of their messages
 
 
-class Retained:
+class Retained(Place):
     """The place of one retained message. Units: `expires_ms` is 0 for one that stays."""
 
-    __slots__ = ("expires_ms", "message_id", "size_bytes", "slot")
+    __slots__ = ("expires_ms", "size_bytes")
 
     def __init__(self, slot: Slot, message_id: int, size_bytes: int, expires_ms: int) -> None:
-        self.slot = slot
-        self.message_id = message_id
+        super().__init__(slot, message_id)
         self.size_bytes = size_bytes
         self.expires_ms = expires_ms
-
-    @property
-    def index(self) -> int:
-        """Its index in the slot."""
-        return self.message_id - self.slot.first
-
-    @property
-    def gone(self) -> bool:
-        """Whether an operator has purged it."""
-        return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -86,34 +74,19 @@ class RetainedMessages:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def load(self, done: Callable[[], None]) -> None:
-        """Make the index of what the queue has, a slot at a time, and call `done` then."""
-        slots = () if self._queue is None else tuple(self._queue.level.manager.slots.values())
-        self._load(deque(slots), done)
+        """Make the index of what the queue has, and call `done` then."""
+        read_all(self.vhost, self._queue, self._index, partial(self._was_loaded, done))
 
-    def _load(self, slots: deque[Slot], done: Callable[[], None]) -> None:
-        queue = self._queue
-        while slots and queue is not None and not queue.deleted:
-            slot = slots[0]
-            if slot.contents is None and slot.tenure is not Tenure.DELETED:
-                self.vhost.ports.read(queue.level, slot, partial(self._load, slots, done))
-                return
-            slots.popleft()
-            self._index(queue, slot)
+    def _index(self, message: Message, slot: Slot, index: int) -> None:
+        older = self._take_away(message.envelope.key)
+        if older is not None and self._queue is not None:
+            self._queue.level.lose(older.slot, (older.index,))
+        self._add(message, slot, index)
+
+    def _was_loaded(self, done: Callable[[], None]) -> None:
         self.loaded = True
         self._expire()
         done()
-
-    def _index(self, queue: Queue, slot: Slot) -> None:
-        contents = slot.contents
-        if contents is None or slot.tenure is Tenure.DELETED:
-            return
-        for index in tuple(slot.ready_indexes()):
-            message: Message | None = contents[index]
-            if message is not None:
-                older = self._take_away(message.envelope.key)
-                if older is not None:
-                    queue.level.lose(older.slot, (older.index,))
-                self._add(message, slot, index)
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 

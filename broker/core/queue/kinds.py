@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
-from broker.core.queue.memory_queue import RETAINED_NAME, HistoryQueue, RetainedQueue, SeenQueue
+from broker.core.queue.memory_queue import (
+    HANDSHAKES_NAME,
+    RETAINED_NAME,
+    HandshakesQueue,
+    HistoryQueue,
+    RetainedQueue,
+    SeenQueue,
+)
 from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
@@ -30,6 +37,8 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return SeenQueue
     if name == RETAINED_NAME:
         return RetainedQueue
+    if name == HANDSHAKES_NAME:
+        return HandshakesQueue
     if is_tap_name(name):
         return TapQueue
     if is_overlay_name(name):

@@ -1,7 +1,7 @@
 """The memories of exchanges: queues of the broker's own in which an exchange keeps what it has seen.
 
-They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first. That of
-MQTT's retained messages is bounded by whoever fills it.
+They are stored, counted, listed and purged like all queues, and bounded by their rules: the oldest goes first. Those of
+MQTT are bounded by whoever fills them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue
 from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
 
-__all__ = ["RETAINED_NAME", "HistoryQueue", "RetainedQueue", "SeenQueue"]
+__all__ = ["HANDSHAKES_NAME", "RETAINED_NAME", "HandshakesQueue", "HistoryQueue", "RetainedQueue", "SeenQueue"]
 
 RETAINED_NAME: Final = "amq.retained"
+HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"
 
 
 class HistoryQueue(Queue):
@@ -48,6 +49,14 @@ class RetainedQueue(Queue):
     def expires_ms(self, message: Message) -> int | None:
         """Return None."""
         return None
+
+
+class HandshakesQueue(RetainedQueue):
+    """The unfinished QoS 2 handshakes of MQTT. Whoever fills it knows when one expires."""
+
+    __slots__ = ()
+
+    holds = "the unfinished QoS 2 handshakes of MQTT"
 
 
 class SeenQueue(Queue):

@@ -1,0 +1,133 @@
+"""The unfinished QoS 2 handshakes of a vhost, in a queue of the broker's own, and an index over it.
+
+The index is made of the queue at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_writer import encode_header
+from broker.core.message.message import Envelope, Message
+from broker.core.mqtt.places import Place, read_all
+from broker.core.publishing.posting import charge_bytes
+from broker.core.queue.memory_queue import HANDSHAKES_NAME
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
+from broker.slots.slot import Slot
+
+__all__ = ["RECEIVED", "RELEASED", "Handshakes"]
+
+RECEIVED: Final = 0  # from a client: its publish was taken, and its PUBREL has not come
+RELEASED: Final = 1  # to a client: its PUBREC has come, and its PUBCOMP has not
+FRONT_BYTES: Final = 3
+
+
+class Handshakes:
+    """Keeps the unfinished QoS 2 handshakes of the clients of one vhost.
+
+    Those of a session that lasts are messages of the queue `amq.mqtt.handshakes`, which expire with the session. Those
+    of another one are in memory only. What is added or removed in a transaction is on disk with the rest of it.
+    Shapes: a message has the direction, the packet id in two octets, and the client id. `_places` has the packet ids of
+        each direction, by client, in the order in which they were added; None for one in memory only.
+    """
+
+    __slots__ = ("_expiry_s", "_header", "_places", "_queue", "loaded", "vhost")
+
+    def __init__(self, vhost: Vhost) -> None:
+        self.vhost = vhost
+        self._places: dict[tuple[int, str], dict[int, Place | None]] = {}
+        self._queue: Queue | None = vhost.queues.get(HANDSHAKES_NAME)
+        self._header = b""
+        self._expiry_s = 0  # that of the header
+        self.loaded = False
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def load(self, done: Callable[[], None]) -> None:
+        """Make the index of what the queue has, and call `done` then."""
+        read_all(self.vhost, self._queue, self._index, partial(self._was_loaded, done))
+
+    def _index(self, message: Message, slot: Slot, index: int) -> None:
+        body = message.body
+        packet_id = int.from_bytes(body[1:FRONT_BYTES], "big")
+        client_id = body[FRONT_BYTES:].decode()
+        self._places.setdefault((body[0], client_id), {})[packet_id] = Place(slot, slot.first + index)
+        self._expire(client_id, message.facts.expiration_ms or 0)
+
+    def _was_loaded(self, done: Callable[[], None]) -> None:
+        self.loaded = True
+        done()
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def enter(self, client_id: str) -> bool:
+        """Keep a client's handshakes while it is connected, and return whether it has any."""
+        self.vhost.ports.deadlines.cancel((self, client_id))
+        return (RECEIVED, client_id) in self._places or (RELEASED, client_id) in self._places
+
+    def leave(self, client_id: str, expiry_s: int) -> None:
+        """Drop the handshakes of a client that has disconnected when its session expires."""
+        if not self.enter(client_id):
+            return
+        if expiry_s:
+            self._expire(client_id, expiry_s * 1000)
+        else:
+            self.drop(client_id)
+
+    def drop(self, client_id: str) -> None:
+        """Drop the handshakes of a session that ends."""
+        for direction in (RECEIVED, RELEASED):
+            self.remove(direction, client_id, self.ids(direction, client_id))
+
+    def _expire(self, client_id: str, left_ms: int) -> None:
+        ports = self.vhost.ports
+        ports.deadlines.set((self, client_id), ports.clock.now_ms + left_ms, partial(self.drop, client_id))
+
+    # -- packet ids ---------------------------------------------------------------------------------------------------
+
+    def ids(self, direction: int, client_id: str) -> Sequence[int]:
+        """Return the packet ids of a client in a direction, the oldest first."""
+        return tuple(self._places.get((direction, client_id), ()))
+
+    def has(self, direction: int, client_id: str, packet_id: int) -> bool:
+        """Return whether a handshake is unfinished."""
+        return packet_id in self._places.get((direction, client_id), ())
+
+    def add(self, direction: int, client_id: str, packet_ids: Sequence[int], expiry_s: int) -> None:
+        """Add handshakes of a client. Units: `expiry_s` is 0 for a session that does not last."""
+        for packet_id in packet_ids:
+            places = self._places.setdefault((direction, client_id), {})
+            body = bytes((direction,)) + packet_id.to_bytes(2, "big") + client_id.encode()
+            places[packet_id] = self._record(body, expiry_s) if expiry_s else None
+
+    def _record(self, body: bytes, expiry_s: int) -> Place:
+        queue, ports = self._queue, self.vhost.ports
+        if queue is None or queue.deleted:
+            queue = self._queue = self.vhost.queues.add_memory(HANDSHAKES_NAME, {}, durable=True)
+        if expiry_s != self._expiry_s or len(body) != int.from_bytes(self._header[4:12], "big"):
+            self._expiry_s = expiry_s
+            self._header = encode_header({"delivery_mode": 2, "expiration": str(expiry_s * 1000)}, len(body))
+        header = self._header
+        envelope = Envelope("", HANDSHAKES_NAME)
+        message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), ports.clock.now_ms)
+        slot, index = ports.accept(message, queue.level, 0, b"")
+        return Place(slot, slot.first + index)
+
+    def remove(self, direction: int, client_id: str, packet_ids: Sequence[int]) -> None:
+        """Remove handshakes of a client; a packet id without one means nothing."""
+        places = self._places.get((direction, client_id))
+        if places is None:
+            return
+        queue = self._queue
+        for packet_id in packet_ids:
+            place = places.pop(packet_id, None)
+            if place is not None and queue is not None and not queue.deleted and not place.gone:
+                queue.level.lose(place.slot, (place.index,))
+        if not places:
+            del self._places[direction, client_id]
+        if queue is not None and not queue.deleted:
+            queue.level.log_settlements()

@@ -1,0 +1,66 @@
+"""The places of messages in a queue of the broker's own, of which an index is made at the start."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from broker.core.message.message import Message
+from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
+
+__all__ = ["Place", "read_all"]
+
+
+class Place:
+    """The place of one message."""
+
+    __slots__ = ("message_id", "slot")
+
+    def __init__(self, slot: Slot, message_id: int) -> None:
+        self.slot = slot
+        self.message_id = message_id
+
+    @property
+    def index(self) -> int:
+        """Its index in the slot."""
+        return self.message_id - self.slot.first
+
+    @property
+    def gone(self) -> bool:
+        """Whether an operator has purged it."""
+        return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
+
+
+def read_all(
+    vhost: Vhost, queue: Queue | None, take: Callable[[Message, Slot, int], None], done: Callable[[], None]
+) -> None:
+    """Call `take` with each message of a queue, its slot and its index, a slot at a time, and `done` at the end."""
+    slots = () if queue is None else tuple(queue.level.manager.slots.values())
+    _read(vhost, queue, deque(slots), take, done)
+
+
+def _read(
+    vhost: Vhost,
+    queue: Queue | None,
+    slots: deque[Slot],
+    take: Callable[[Message, Slot, int], None],
+    done: Callable[[], None],
+) -> None:
+    while slots and queue is not None and not queue.deleted:
+        slot = slots[0]
+        if slot.contents is None and slot.tenure is not Tenure.DELETED:
+            vhost.ports.read(queue.level, slot, partial(_read, vhost, queue, slots, take, done))
+            return
+        slots.popleft()
+        contents = slot.contents
+        if contents is None or slot.tenure is Tenure.DELETED:
+            continue
+        for index in tuple(slot.ready_indexes()):
+            message: Message | None = contents[index]
+            if message is not None:
+                take(message, slot, index)
+    done()
