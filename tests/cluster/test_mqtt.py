@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import DEADLINE_S, wait_until
 from tests.mqtt.conftest import WITH_MQTT, mqtt_port
@@ -32,6 +33,7 @@ from tests.mqtt.raw_mqtt import (
 
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
 GOODBYE = packet(0xE0)
+SETTINGS = {**WITH_MQTT, "SLOTMQ_MQTT__RETAINED_MAX_BYTES": "20000"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def mqtt_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str, _sch
     """Provide two nodes with MQTT listeners."""
     _schemas.append("slotmq_test_mqtt")
     folder = tmp_path_factory.mktemp("mqtt_nodes")
-    with Nodes(folder, postgres_url, _schemas[-1], "a", "b", lease_ms=1500, environment=WITH_MQTT) as both:
+    with Nodes(folder, postgres_url, _schemas[-1], "a", "b", lease_ms=1500, environment=SETTINGS) as both:
         yield both
 
 
@@ -216,3 +218,36 @@ def test_retained_messages_are_the_same_on_both_nodes(nodes: Nodes, enter: Calla
         node.start()
     topics[f"{name}/4/state"] = b"back"
     assert_retained(enter("b", f"{name}-6"), f"{name}/#", topics)
+
+
+def queues_of(nodes: Nodes, client_id: str) -> list[str]:
+    """Return the queues of a client, as node b has them."""
+    return [row["name"] for row in ask(nodes.by_name["b"].folder, "list_queues") if f"-{client_id}qos" in row["name"]]
+
+
+def test_a_session_ends_on_both_nodes(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
+    """A DISCONNECT with an expiry of 0 deletes the session though the client closes at once; another one expires."""
+    for node, other in ("ab", "ba"):
+        client = enter(node, name, properties=HOUR)
+        client.send(subscribe(1, (name, 1), (f"{name}-low", 0))).expect(SUBACK)
+        client.send(packet(0xE0, b"\x00\x05\x11\x00\x00\x00\x00")).close()
+        enter(other, name, clean=False).send(GOODBYE)
+    brief = enter("a", f"{name}-brief", properties=b"\x11\0\0\0\1")
+    brief.send(subscribe(1, (name, 1)), GOODBYE).expect(SUBACK)
+    assert brief.ends()
+    wait_until(lambda: queues_of(nodes, f"{name}-brief") == [], "the expiry")
+
+
+def test_what_may_not_be_retained_is_not(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
+    """A topic that the user may not write, and a message over the bounds, end the connection, and nothing is kept."""
+    folder = nodes.by_name["a"].folder
+    ask(folder, "add_user", name=name, password="secret", tags=[])
+    ask(folder, "set_permission", user=name, vhost="/", configure="", write=".*", read="")
+    ask(folder, "set_topic_permission", user=name, vhost="/", exchange="amq.topic", write="^allowed", read="")
+    allowed = enter("b", f"{name}-1", user=name, password="secret")
+    assert allowed.send(publish(f"allowed/{name}", b"x", 1, flags=1)).expect(PUBACK)
+    assert allowed.send(publish(f"{name}/forbidden", b"x", 2, flags=1)).expect(DISCONNECT)[0] == 0x87
+    large = enter("a", f"{name}-2")
+    assert large.send(publish(f"{name}/large", bytes(20_000), 3, flags=1)).expect(DISCONNECT)[0] == 0x97
+    assert_retained(enter("a", f"{name}-3"), f"{name}/#", {})
+    assert_retained(enter("a", f"{name}-4"), f"allowed/{name}", {f"allowed/{name}": b"x"})

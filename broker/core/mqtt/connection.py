@@ -26,6 +26,7 @@ from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.publisher import MqttPublisher
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.postponed import Postponed
+from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
@@ -88,6 +89,7 @@ class MqttConnection(Connection):
         "_client_id",
         "_connect",
         "_context",
+        "_ending",
         "_publisher",
         "_steps",
         "_talk",
@@ -115,6 +117,7 @@ class MqttConnection(Connection):
         self._talk = Conversation(context.packet_max_bytes)
         self._steps: deque[Callable[[], None]] = deque()
         self._client_id = ""
+        self._ending: Sequence[Queue] = ()  # queues of a session that ends with the connection
         self._connect: Connect | None = None
         self._vhost: Vhost | None = None
         self._will: Will | None = None
@@ -394,8 +397,8 @@ class MqttConnection(Connection):
             self._will = None
         self.orderly = self.drained = True
         if expiry_s == 0 and session.expiry_s:
-            self._steps += (partial(session.delete, 0), partial(session.delete, 1))
-        self._steps.append(self.finish)
+            self._ending = session.kept_queues()
+        self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
         """Tell the client why its connection ends, as its version can, and end it."""
@@ -426,9 +429,10 @@ class MqttConnection(Connection):
         super().finish()
 
     def answer_close(self) -> None:
-        """Let others have the client id: the exclusive queues of the session are deleted."""
+        """Let others have the client id when the queues of a session that ends are deleted; exclusive ones are."""
         if self._vhost is not None:
-            self._context.clients.leave(self._vhost.name, self._client_id, self)
+            left = partial(self._context.clients.leave, self._vhost.name, self._client_id, self)
+            self._vhost.queues.drop_all(self._ending, left)
 
     def _publish_will(self) -> None:
         """Publish the will, if there is one. The client is gone: what goes wrong is logged."""

@@ -293,8 +293,11 @@ class Queues(dict[str, Queue]):
 
     def owner_gone(self, owner: object, done: Callable[[], None] = lambda: None) -> None:
         """Delete the exclusive queues of a connection that ended, and call `done` when all are deleted."""
-        owned = self.owned_by(owner)
-        left = len(owned)
+        self.drop_all(self.owned_by(owner), done)
+
+    def drop_all(self, queues: Sequence[Queue], done: Callable[[], None]) -> None:
+        """Delete queues, whatever their owner, and call `done` when all are deleted; no client waits for that."""
+        left = len(queues)
 
         def dropped() -> None:
             nonlocal left
@@ -302,9 +305,9 @@ class Queues(dict[str, Queue]):
             if not left:
                 done()
 
-        for queue in owned:
+        for queue in queues:
             carry_out(partial(self._drop_found, queue), dropped)
-        if not owned:
+        if not queues:
             done()
 
     def drop(self, queue: Queue) -> int:
