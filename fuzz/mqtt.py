@@ -53,9 +53,10 @@ def talk(chunks: list[bytes]) -> tuple[list[Any], int]:
                 if isinstance(cut, PublishRun):
                     found += publishes(cut)
                 elif isinstance(cut, Acks):
-                    found += [("ack", packet_id, 0) for packet_id in cut.packet_ids]
+                    found += [("ack", cut.octet, packet_id, 0) for packet_id in cut.packet_ids]
                 else:
-                    found.append(("ack", cut.packet_id, cut.reason_code) if type(cut).__name__ == "Ack" else flat(cut))
+                    is_ack = type(cut).__name__ == "Ack"
+                    found.append(("ack", cut.octet, cut.packet_id, cut.reason_code) if is_ack else flat(cut))
                 if talk.state == LOGIN:
                     talk.accept()
     except PacketError as fault:

@@ -7,6 +7,7 @@ from random import Random
 from broker.mqtt.wire import binary, text, varint
 
 TOPICS = [b"a", b"a/b", b"home/+", b"", b"a\0b", b"\xff", b"$SYS/x", b"x" * 300, b"sensor/1/temperature", b"/"]
+ACKS = [0x40, 0x50, 0x62, 0x70]
 FILTERS = ["#", "a/#", "+/b", "a/#/b", "$share/g/a", "a+", "*", "a.b/+", "/" * 70]
 
 
@@ -40,9 +41,11 @@ def connect(rng: Random, version: int) -> bytes:
 
 def publish(rng: Random, version: int) -> bytes:
     """Return a PUBLISH packet."""
-    qos = rng.choice([0, 0, 1, 1, 1, 2]) if rng.random() < 0.1 else rng.choice([0, 1])
+    qos = rng.choice([0, 1, 1, 2])
     packet_id = rng.choice([1, 2, 300, 65535]).to_bytes(2, "big") if qos else b""
-    extra = properties(rng, version, b"\x01\1", b"\x02\0\0\0\x09", b"\x03\0\1t", b"\x26\0\1a\0\1b", b"\x09\0\2id")
+    extra = properties(
+        rng, version, b"\x01\1", b"\x02\0\0\0\x09", b"\x03\0\1t", b"\x26\0\1a\0\1b", b"\x09\0\2id", b"\x23\0\1"
+    )
     body = rng.randbytes(rng.choice([0, 1, 16, 130, 20_000]))
     topic = TOPICS[0] if rng.random() < 0.7 else rng.choice(TOPICS)
     return packet(0x30 | qos << 1 | (rng.random() < 0.05), binary(topic) + packet_id + extra + body)
@@ -57,16 +60,18 @@ def conversation(rng: Random, version: int) -> list[bytes]:
         if kind < 0.5:
             packets += [publish(rng, version)] * rng.choice([1, 1, 2, 5])
         elif kind < 0.65:
-            packets.append(packet(0x40, packet_id) * rng.choice([1, 3]))
+            packets.append(packet(rng.choice(ACKS), packet_id) * rng.choice([1, 3]))
         elif kind < 0.7:
-            packets.append(packet(0x40, packet_id + (b"\x97\0" if version == 5 else b"")))
+            packets.append(packet(rng.choice(ACKS), packet_id + (b"\x97\0" if version == 5 else b"")))
         elif kind < 0.85:
             filters = b"".join(text(rng.choice(FILTERS)) + bytes([rng.choice([0, 1, 2])]) for _ in range(3))
             packets.append(packet(0x82, packet_id + properties(rng, version, b"\x0b\x07") + filters))
         elif kind < 0.92:
             packets.append(packet(0xA2, packet_id + properties(rng, version) + text(rng.choice(FILTERS))))
-        else:
+        elif kind < 0.99:
             packets.append(packet(0xC0, b""))
+        else:
+            packets.append(packet(0xF0, rng.choice([b"", b"\x18\x04\x15\0\1a"])))
     if rng.random() < 0.5:
         packets.append(packet(0xE0, rng.choice([b"", b"\x04", b"\x00\x05\x11\0\0\0\x0a"]) if version == 5 else b""))
     return packets

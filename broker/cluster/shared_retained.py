@@ -117,16 +117,12 @@ class SharedRetained(RetainedMessages):
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    @property
-    def needs_sync(self) -> bool:
-        """False: what is kept is committed."""
-        return False
-
-    def check_room(self, session: SessionClient, key: str, header: bytes, body: bytes) -> None:
+    def check_room(self, session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Retain a message that the client may publish.
 
         Raises: Postponed until it is committed; PacketError 0x97 for one over a limit; ChannelError 403.
         """
+        assert session is not None, "a cluster holds no wills"
         for postponed in session.postponed:
             if isinstance(postponed, Retaining):
                 if postponed.counts is not None:
@@ -141,8 +137,9 @@ class SharedRetained(RetainedMessages):
             session.check_topic(exchange, key, "write")
         raise Retaining(self, key, header, body)
 
-    def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Do nothing: it is retained."""
+    def keep(self, key: str, header: bytes, body: bytes) -> bool:
+        """Return False: it is committed."""
+        return False
 
     def write(self, retaining: Retaining) -> None:
         """Retain a message, together with those that come while others are committed."""

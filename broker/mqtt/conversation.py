@@ -49,17 +49,18 @@ class Ping:
 
 
 class Acks:
-    """Consecutive PUBACK packets without an error."""
+    """Consecutive acknowledgements of one type without an error. Shapes: `octet` is the first of each packet."""
 
-    __slots__ = ("packet_ids",)
+    __slots__ = ("octet", "packet_ids")
 
-    def __init__(self, packet_ids: list[int]) -> None:
+    def __init__(self, octet: int, packet_ids: list[int]) -> None:
+        self.octet = octet
         self.packet_ids = packet_ids
 
 
 PING: Final = Ping()
-CLIENT_PACKETS: Final = frozenset((0x40, 0x80, 0xA0, 0xC0, 0xE0))
-"""Besides CONNECT and PUBLISH, what a client may send to a broker whose maximum QoS is 1."""
+CLIENT_PACKETS: Final = frozenset((0x40, 0x50, 0x60, 0x70, 0x80, 0xA0, 0xC0, 0xE0))
+"""Besides CONNECT and PUBLISH, what a client may send."""
 
 
 class Conversation:
@@ -125,7 +126,7 @@ class Conversation:
         if kind == PUBLISH_RUN:
             return cutter.publishes
         if kind == ACK_RUN:
-            return Acks(cutter.acked)
+            return Acks(cutter.ack_octet, cutter.acked)
         return self._decode(kind)
 
     def _connect(self, kind: int) -> Connect:
@@ -150,8 +151,8 @@ class Conversation:
             raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
         reader = Reader(cutter.buffer, cutter.body, cutter.end)
         version = self.version
-        if packet == 0x40:
-            return read_ack(reader, version)
+        if packet < 0x80:
+            return read_ack(reader, version, kind)
         if packet == 0x80:
             return read_subscribe(reader, version)
         if packet == 0xA0:

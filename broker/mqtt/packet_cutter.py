@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from broker.mqtt.errors import PacketError
-from broker.mqtt.reason_codes import MALFORMED, PACKET_TOO_LARGE, QOS_UNSUPPORTED
+from broker.mqtt.reason_codes import MALFORMED, PACKET_TOO_LARGE
 
 __all__ = ["ACK_RUN", "PUBLISH_RUN", "PacketCutter", "PublishRun"]
 
 PUBLISH: Final = 0x30
 DUP: Final = 0x08
-PUBACK: Final = 0x40
+ACKS: Final = frozenset((0x40, 0x50, 0x62, 0x70))  # PUBACK, PUBREC, PUBREL, PUBCOMP
 ACK_RUN: Final = -1
 PUBLISH_RUN: Final = -2
 HEADER_MAX_BYTES: Final = 5  # of a packet: its type and the length of the rest
@@ -44,19 +44,21 @@ class PacketCutter:
     """Holds received octets until they are packets.
 
     `next_packet` returns the first octet of a packet, whose body is `buffer[body:end]`, or the kind of a run: then
-    `publishes` or `acked` has it. None means that the rest is no whole packet.
+    `publishes` has it, or `acked` its packet ids, and `ack_octet` the first octet of each. None means that the rest is
+    no whole packet.
     Units: `limit_bytes` is the largest packet, its header included.
     Cost: linear in the octets, whatever the pieces in which they arrive.
     """
 
-    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_has_properties", "_missing", "acked", "body", "buffer", "end",
-                 "limit_bytes", "publishes")  # fmt: skip
+    __slots__ = ("_arrived", "_arrived_bytes", "_at", "_has_properties", "_missing", "ack_octet", "acked", "body",
+                 "buffer", "end", "limit_bytes", "publishes")  # fmt: skip
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._has_properties = False
         self.buffer = b""
         self.body = self.end = 0
+        self.ack_octet = 0
         self.acked: list[int] = []
         self.publishes: PublishRun | None = None
         self._at = 0
@@ -120,8 +122,8 @@ class PacketCutter:
     def next_packet(self) -> int | None:
         """Cut the next packet, or the next run of them. HOT.
 
-        Raises: PacketError 0x81 for a malformed header or publish, 0x95 for a packet over the limit, 0x9B for a publish
-            at QoS 2. What comes after it is not to be cut.
+        Raises: PacketError 0x81 for a malformed header or publish, 0x95 for a packet over the limit. What comes after
+            it is not to be cut.
         """
         first = self._next_header()
         if first < 0:
@@ -129,8 +131,8 @@ class PacketCutter:
         if first & 0xF0 == PUBLISH:
             self._cut_publishes(first)
             return PUBLISH_RUN
-        if first == PUBACK and self.end - self.body == 2:
-            self._cut_acks()
+        if first in ACKS and self.end - self.body == 2:
+            self._cut_acks(first)
             return ACK_RUN
         if first & 0x0F != FLAGS.get(first & 0xF0, 0):
             raise PacketError(MALFORMED, f"reserved flags in a packet of type {first >> 4}")
@@ -182,8 +184,6 @@ class PacketCutter:
         qos = first >> 1 & 3
         if qos == 3:
             raise PacketError(MALFORMED, "QoS 3")
-        if qos == 2:
-            raise PacketError(QOS_UNSUPPORTED, "QoS 2 is not supported")
         buffer = self.buffer
         run: PublishRun | None = None
         alike = first & ~DUP
@@ -256,12 +256,12 @@ class PacketCutter:
             shift += 7
         return -1, at
 
-    def _cut_acks(self) -> None:
-        """Cut consecutive PUBACK packets without a reason code."""
+    def _cut_acks(self, first: int) -> None:
+        """Cut consecutive acknowledgements of one type without a reason code."""
         buffer = self.buffer
         at = self._at
         acked: list[int] = []
-        while len(buffer) - at >= 4 and buffer[at] == PUBACK and buffer[at + 1] == 2:
+        while len(buffer) - at >= 4 and buffer[at] == first and buffer[at + 1] == 2:
             packet_id = buffer[at + 2] << 8 | buffer[at + 3]
             if not packet_id:
                 if not acked:
@@ -270,4 +270,5 @@ class PacketCutter:
             acked.append(packet_id)
             at += 4
         self._at = at
+        self.ack_octet = first
         self.acked = acked

@@ -19,6 +19,10 @@ from broker.mqtt.wire import Reader, varint
 
 __all__ = [
     "PINGRESP",
+    "PUBACK",
+    "PUBCOMP",
+    "PUBREC",
+    "PUBREL",
     "V5",
     "V311",
     "Ack",
@@ -42,6 +46,10 @@ __all__ = [
 
 V311: Final = 4
 V5: Final = 5
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
 PROTOCOL_NAME: Final = b"MQTT"
 PINGRESP: Final = b"\xd0\x00"
 FOREVER_S: Final = 0xFFFF_FFFF
@@ -131,11 +139,12 @@ class Unsubscribe:
 
 
 class Ack:
-    """A PUBACK with a reason code."""
+    """A PUBACK, PUBREC, PUBREL or PUBCOMP with a reason code. Shapes: `octet` is the first of the packet."""
 
-    __slots__ = ("packet_id", "reason_code")
+    __slots__ = ("octet", "packet_id", "reason_code")
 
-    def __init__(self, packet_id: int, reason_code: int) -> None:
+    def __init__(self, octet: int, packet_id: int, reason_code: int) -> None:
+        self.octet = octet
         self.packet_id = packet_id
         self.reason_code = reason_code
 
@@ -223,16 +232,16 @@ def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     return Unsubscribe(packet_id, filters)
 
 
-def read_ack(reader: Reader, version: int) -> Ack:
-    """Return a PUBACK packet. Raises: PacketError 0x81, 0x82."""
+def read_ack(reader: Reader, version: int, octet: int) -> Ack:
+    """Return an acknowledgement by the first octet of its packet. Raises: PacketError 0x81, 0x82."""
     packet_id = _packet_id(reader)
     reason_code = 0
     if version == V5 and reader.left:
         reason_code = reader.octet()
         if reader.left:
-            read_properties(reader, 4)
+            read_properties(reader, octet >> 4)
     reader.finish()
-    return Ack(packet_id, reason_code)
+    return Ack(octet, packet_id, reason_code)
 
 
 def read_disconnect(reader: Reader, version: int) -> Disconnect:

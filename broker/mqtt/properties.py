@@ -13,6 +13,7 @@ from broker.mqtt.wire import Reader, binary, text, varint
 
 __all__ = [
     "ASSIGNED_CLIENT_ID",
+    "AUTHENTICATION_DATA",
     "AUTHENTICATION_METHOD",
     "CONTENT_TYPE",
     "CORRELATION_DATA",
@@ -32,6 +33,7 @@ __all__ = [
     "SHARED_AVAILABLE",
     "SUBSCRIPTION_IDENTIFIER",
     "TOPIC_ALIAS",
+    "TOPIC_ALIAS_MAXIMUM",
     "USER_PROPERTY",
     "WILL",
     "WILL_DELAY_S",
@@ -58,10 +60,12 @@ SESSION_EXPIRY_S: Final = 0x11
 ASSIGNED_CLIENT_ID: Final = 0x12
 SERVER_KEEP_ALIVE: Final = 0x13
 AUTHENTICATION_METHOD: Final = 0x15
+AUTHENTICATION_DATA: Final = 0x16
 REQUEST_PROBLEM: Final = 0x17
 WILL_DELAY_S: Final = 0x18
 REASON_STRING: Final = 0x1F
 RECEIVE_MAXIMUM: Final = 0x21
+TOPIC_ALIAS_MAXIMUM: Final = 0x22
 TOPIC_ALIAS: Final = 0x23
 MAXIMUM_QOS: Final = 0x24
 RETAIN_AVAILABLE: Final = 0x25
@@ -102,7 +106,7 @@ PROPERTIES: Final[dict[int, Property]] = {
     ASSIGNED_CLIENT_ID: Property(TEXT, NOBODY),
     SERVER_KEEP_ALIVE: Property(TWO, NOBODY),
     AUTHENTICATION_METHOD: Property(TEXT, frozenset((CONNECT, AUTH))),
-    0x16: Property(BINARY, frozenset((CONNECT, AUTH))),  # Authentication Data
+    AUTHENTICATION_DATA: Property(BINARY, frozenset((CONNECT, AUTH))),
     REQUEST_PROBLEM: Property(FLAG, frozenset((CONNECT,))),
     WILL_DELAY_S: Property(FOUR, frozenset((WILL,))),
     0x19: Property(FLAG, frozenset((CONNECT,))),  # Request Response Information
@@ -110,7 +114,7 @@ PROPERTIES: Final[dict[int, Property]] = {
     0x1C: Property(TEXT, NOBODY),  # Server Reference
     REASON_STRING: Property(TEXT, ACKS | {DISCONNECT, AUTH}),
     RECEIVE_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
-    0x22: Property(TWO, frozenset((CONNECT,))),  # Topic Alias Maximum
+    TOPIC_ALIAS_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS: Property(TWO, frozenset((PUBLISH,))),
     MAXIMUM_QOS: Property(FLAG, NOBODY),
     RETAIN_AVAILABLE: Property(FLAG, NOBODY),

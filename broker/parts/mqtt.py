@@ -57,6 +57,7 @@ class Mqtt(Part):
             settings.routing.words_max,
             MqttClients() if node is None else node.mqtt_clients,
             RetainedMessages if node is None else node.retained,
+            qos_max=2 if node is None else 1,
             default_vhost=settings.auth.default_vhost,
             packet_max_bytes=settings.mqtt.packet_max_bytes,
             prefetch=settings.mqtt.prefetch,

@@ -177,9 +177,9 @@ def test_what_was_acknowledged_survives_the_death_of_a_node(nodes: Nodes, name: 
             client.stop()
 
 
-def assert_retained(client: RawMqtt, topic_filter: str, expected: dict[str, bytes]) -> None:
+def assert_retained(client: RawMqtt, expected: dict[str, bytes], *filters: str) -> None:
     """Subscribe, and check the retained messages by topic: they arrive once, marked, and no others do."""
-    client.send(subscribe(1, (topic_filter, 1))).expect(SUBACK)
+    client.send(subscribe(1, *[(one, 1) for one in filters])).expect(SUBACK)
     found: dict[str, bytes] = {}
     for _ in expected:
         first, body = client.read()
@@ -202,22 +202,22 @@ def test_retained_messages_are_the_same_on_both_nodes(nodes: Nodes, enter: Calla
     for number in range(150):
         retain(one, f"{name}/{number}/state", b"%d" % number)
     topics = {f"{name}/{number}/state": b"%d" % number for number in range(150)}
-    assert_retained(enter("b", f"{name}-3"), f"{name}/+/state", topics)
+    assert_retained(enter("b", f"{name}-3"), topics, f"{name}/+/state")
     retain(other, f"{name}/3/state", b"replaced")
     retain(other, f"{name}/4/state", b"")
     retain(one, f"{name}/brief/state", b"x", b"\x02\0\0\0\0")
     topics[f"{name}/3/state"] = b"replaced"
     del topics[f"{name}/4/state"]
 
-    assert_retained(enter("a", f"{name}-4"), f"{name}/#", topics)
+    assert_retained(enter("a", f"{name}-4"), topics, f"{name}/#")
     retain(one, f"{name}/4/state", b"back")
-    assert_retained(enter("b", f"{name}-5"), f"{name}/4/#", {f"{name}/4/state": b"back"})
+    assert_retained(enter("b", f"{name}-5"), {f"{name}/4/state": b"back"}, f"{name}/4/#")
     for node in nodes.by_name.values():
         node.kill()
     for node in nodes.by_name.values():
         node.start()
     topics[f"{name}/4/state"] = b"back"
-    assert_retained(enter("b", f"{name}-6"), f"{name}/#", topics)
+    assert_retained(enter("b", f"{name}-6"), topics, f"{name}/#")
 
 
 def queues_of(nodes: Nodes, client_id: str) -> list[str]:
@@ -232,9 +232,10 @@ def test_a_session_ends_on_both_nodes(nodes: Nodes, enter: Callable[..., RawMqtt
         client.send(subscribe(1, (name, 1), (f"{name}-low", 0))).expect(SUBACK)
         client.send(packet(0xE0, b"\x00\x05\x11\x00\x00\x00\x00")).close()
         enter(other, name, clean=False).send(GOODBYE)
-    brief = enter("a", f"{name}-brief", properties=b"\x11\0\0\0\1")
+    brief = enter("a", f"{name}-brief", properties=HOUR)
     brief.send(subscribe(1, (name, 1)), GOODBYE).expect(SUBACK)
     assert brief.ends()
+    enter("b", f"{name}-brief", present=True, clean=False, properties=b"\x11\0\0\0\1").send(GOODBYE)
     wait_until(lambda: queues_of(nodes, f"{name}-brief") == [], "the expiry")
 
 
@@ -249,5 +250,17 @@ def test_what_may_not_be_retained_is_not(nodes: Nodes, enter: Callable[..., RawM
     assert allowed.send(publish(f"{name}/forbidden", b"x", 2, flags=1)).expect(DISCONNECT)[0] == 0x87
     large = enter("a", f"{name}-2")
     assert large.send(publish(f"{name}/large", bytes(20_000), 3, flags=1)).expect(DISCONNECT)[0] == 0x97
-    assert_retained(enter("a", f"{name}-3"), f"{name}/#", {})
-    assert_retained(enter("a", f"{name}-4"), f"allowed/{name}", {f"allowed/{name}": b"x"})
+    assert_retained(enter("a", f"{name}-3"), {f"allowed/{name}": b"x"}, f"{name}/#", f"allowed/{name}")
+
+
+def test_a_cluster_has_no_qos_2_and_no_delayed_wills(nodes: Nodes, enter: Callable[..., RawMqtt], name: str) -> None:
+    """CONNACK says so, a subscription gets QoS 1, and what uses them is refused."""
+    port = mqtt_port(nodes.by_name["a"])
+    with RawMqtt(port) as client:
+        assert b"\x24\x01" in client.send(connect(name)).expect(CONNACK)
+        assert client.send(subscribe(1, (name, 2))).expect(SUBACK)[-1] == 1
+        assert client.send(packet(0x34, text(name), b"\0\2\0x")).expect(DISCONNECT)[0] == 0x9B
+    for will, flags, code in ((b"\0", 0x14, 0x9B), (b"\5\x18\0\0\0\1", 0x04, 0x83)):
+        with RawMqtt(port) as client:
+            sent = connect(name, properties=HOUR, will=will + text(name) + text("x"), will_flags=flags)
+            assert client.send(sent).expect(CONNACK)[1] == code

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Self
 
 SILENCE_S = 20.0
-CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xB0, 0xD0, 0xE0
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP = 0x20, 0x30, 0x40, 0x50, 0x70
+SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x90, 0xB0, 0xD0, 0xE0
 
 
 def varint(value: int) -> bytes:
@@ -59,6 +60,11 @@ def publish(
     extra = b"" if properties is None else varint(len(properties)) + properties
     identifier = packet_id.to_bytes(2, "big") if packet_id else b""
     return packet(0x30 | (2 if packet_id else 0) | flags, text(topic), identifier, extra, body)
+
+
+def pubrel(packet_id: int) -> bytes:
+    """Return a PUBREL packet."""
+    return packet(0x62, packet_id.to_bytes(2, "big"))
 
 
 def subscribe(packet_id: int, *filters: tuple[str, int], properties: bytes | None = b"") -> bytes:

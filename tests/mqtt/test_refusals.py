@@ -14,15 +14,16 @@ from tests.broker_process import PACKAGE, BrokerProcess
 from tests.mqtt.raw_mqtt import CONNACK, DISCONNECT, PUBACK, SUBACK, RawMqtt, connect, packet, publish, subscribe, text
 
 NAMED = connect("client")
-OFFERS = {b"\x24\x01": "maximum QoS 1", b"\x29\x00": "no ids", b"\x2a\x00": "no sharing"}
+OFFERS = {b"\x21\x10\x00": "receive maximum 4096", b"\x22\x00\x10": "16 topic aliases",
+          b"\x29\x00": "no ids", b"\x2a\x00": "no sharing"}  # fmt: skip
 
 
 def test_connack_announces_what_is_not_supported(port: int, name: str) -> None:
-    """CONNACK of MQTT 5 has maximum QoS 1, and 0 for identifiers and shared subscriptions."""
+    """CONNACK of MQTT 5 has the limits, no maximum QoS, and 0 for identifiers and shared subscriptions."""
     with RawMqtt(port) as client:
         body = client.enter(name)
     assert [offer for offer in OFFERS if offer not in body] == []
-    assert b"\x22" not in body[3:], "no topic alias maximum means 0"
+    assert b"\x24" not in body[3:]
 
 
 BEFORE_LOGIN: dict[str, tuple[bytes, int | None]] = {
@@ -35,7 +36,7 @@ BEFORE_LOGIN: dict[str, tuple[bytes, int | None]] = {
     "no such vhost": (connect("a", user="missing:guest"), 0x87),
     "no such vhost in 3.1.1": (connect("a", 4, user="missing:guest"), 0x05),
     "enhanced authentication": (connect("a", properties=b"\x15" + text("SCRAM")), 0x8C),
-    "a will at QoS 2": (connect("a", will=b"\0" + text("w") + text("x"), will_flags=0x14), 0x9B),
+    "authentication data without a method": (connect("a", properties=b"\x16\0\1x"), 0x82),
     "a will with a wildcard": (connect("a", will=b"\0" + text("w/#") + text("x"), will_flags=0x04), 0x90),
     "an empty client id that lasts": (connect("", 4, clean=False), 0x02),
     "a long client id": (connect("x" * 300), 0x85),
@@ -80,9 +81,11 @@ def first_or_end(client: RawMqtt) -> None:
 AFTER_LOGIN: dict[str, tuple[bytes, int]] = {
     "a second CONNECT": (NAMED, 0x82),
     "a retained topic with $": (publish("$SYS/x", b"x", flags=1), 0x90),
-    "a publish at QoS 2": (packet(0x34, text("a"), b"\0\1\0"), 0x9B),
     "QoS 3": (packet(0x36, text("a"), b"\0\1\0"), 0x81),
-    "a topic alias": (publish("a", b"x", properties=b"\x23\0\1"), 0x94),
+    "topic alias 0": (publish("a", b"x", properties=b"\x23\0\0"), 0x94),
+    "topic alias 17": (publish("a", b"x", properties=b"\x23\0\x11"), 0x94),
+    "a topic alias without a topic": (publish("", b"x", properties=b"\x23\0\1"), 0x82),
+    "a topic alias twice": (publish("a", b"x", properties=b"\x23\0\1\x23\0\1"), 0x82),
     "an empty topic": (publish("", b"x"), 0x90),
     "a topic with +": (publish("a/+", b"x"), 0x90),
     "a topic with #": (publish("a/#", b"x"), 0x90),
@@ -98,7 +101,8 @@ AFTER_LOGIN: dict[str, tuple[bytes, int]] = {
     "retain handling 3": (subscribe(1, ("a", 0x30)), 0x82),
     "wrong flags": (packet(0x80, b"\0\1\0", text("a"), b"\0"), 0x81),
     "a filter with NUL": (subscribe(1, ("a\0", 0)), 0x81),
-    "PUBREL": (packet(0x62, b"\0\1"), 0x82),
+    "PUBREL with the flags of PUBREC": (packet(0x60, b"\0\1"), 0x81),
+    "PUBREL of packet id 0": (packet(0x62, b"\0\0"), 0x81),
     "AUTH": (packet(0xF0), 0x82),
     "CONNACK": (packet(0x20, b"\0\0"), 0x82),
     "type 0": (packet(0x00), 0x82),
@@ -126,7 +130,7 @@ def test_a_client_is_disconnected(
 
 
 @pytest.mark.parametrize(
-    "case", ["a retained topic with $", "a publish at QoS 2", "an empty topic", "a second CONNECT"]
+    "case", ["a retained topic with $", "PUBREL of packet id 0", "an empty topic", "a second CONNECT"]
 )
 def test_3_1_1_is_disconnected_without_a_word(enter: Callable[..., RawMqtt], name: str, case: str) -> None:
     """MQTT 3.1.1 has no DISCONNECT of a broker: it only closes."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from tests.mqtt.conftest import mqtt_port, mqtt_process
@@ -78,13 +80,53 @@ def test_a_disconnect_can_end_a_session(port: int, enter: Callable[..., RawMqtt]
 
 
 def test_connack_tells_the_expiry_in_force(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
-    """An expiry over the limit is cut to a day, and a session that is resumed keeps its own."""
+    """An expiry over the limit is cut to a day."""
     forever = b"\x11\xff\xff\xff\xff"
     with RawMqtt(port) as client:
         assert b"\x11\x00\x01\x51\x80" in client.enter(name, properties=forever)
-    enter(f"{name}-2", properties=HOUR).send(subscribe(1, (name, 1))).expect(SUBACK)
-    with RawMqtt(port) as client:
-        assert HOUR in client.enter(f"{name}-2", clean=False, properties=b"\x11\x00\x00\x00\x09")
+
+
+def test_a_resumed_session_takes_the_new_expiry(tmp_path: Path, name: str) -> None:
+    """The expiry of CONNECT and that of DISCONNECT count from then on, also over a kill; 0 ends the session."""
+    process = mqtt_process(tmp_path / "folder").start()
+
+    def lasts(seconds: int) -> bool:
+        connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
+        arguments = {"x-queue-type": "classic", "x-expires": seconds * 1000}
+        with suppress(pika.exceptions.ChannelClosedByBroker):
+            connection.channel().queue_declare(f"mqtt-subscription-{name}qos1", durable=True, arguments=arguments)
+            connection.close()
+            return True
+        return False
+
+    def visit(expiry: bytes, goodbye: bytes = GOODBYE) -> bool:
+        with RawMqtt(mqtt_port(process)) as client:
+            there = present(client, connect(name, clean=False, properties=expiry))
+            if not there:
+                client.send(subscribe(1, (name, 1))).expect(SUBACK)
+            assert client.send(goodbye).ends()
+            return there
+
+    try:
+        assert not visit(HOUR)
+        assert lasts(3600)
+        assert visit(b"\x11\x00\x00\x07\x08")
+        assert lasts(1800)
+        assert visit(HOUR, packet(0xE0, b"\x00\x05\x11\x00\x00\x07\x08"))
+        with RawMqtt(mqtt_port(process)) as client:
+            client.enter(f"{name}-2", properties=HOUR)
+            client.send(subscribe(1, (name, 1))).expect(SUBACK)  # follows what came before to the disk
+        process.kill()
+        process.start()
+        assert lasts(1800)
+        assert visit(HOUR)
+        process.terminate()
+        process.start()
+        assert lasts(3600)
+        assert visit(b"")
+        assert not visit(HOUR)
+    finally:
+        process.kill()
 
 
 def test_the_second_connection_of_a_client_id_takes_over(enter: Callable[..., RawMqtt], name: str) -> None:
@@ -214,6 +256,82 @@ def test_a_silent_client_is_gone(port: int, enter: Callable[..., RawMqtt], name:
         silent.send(connect(name, keep_alive_s=1, **will(name, b"gone"))).expect(CONNACK)
         assert reader.expect(PUBLISH).endswith(b"gone")
         assert silent.ends()
+
+
+def delayed(name: str, body: bytes, seconds: int, flags: int = 0x0C, topic: str = "w") -> dict[str, Any]:
+    """Return the options of a CONNECT of a session that lasts with a delayed will."""
+    properties = b"\x18" + seconds.to_bytes(4, "big") + b"\x26\0\1k\0\1v\x26\0\1k\0\1v"
+    octets = bytes([len(properties)]) + properties + text(f"{name}/{topic}") + text(body)
+    return {"clean": False, "properties": HOUR, "will": octets, "will_flags": flags}
+
+
+def left_by(port: int, client_id: str, **options: Any) -> None:
+    """Connect, and close the socket without a DISCONNECT."""
+    with RawMqtt(port) as client:
+        client.send(connect(client_id, **options)).expect(CONNACK)
+
+
+def test_a_delayed_will_waits_for_its_moment(port: int, enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
+    """A new connection cancels it; its time, the end of the session and a clean start publish it, retained if asked."""
+    reader = enter(f"{name}-r")
+    reader.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
+    left_by(port, f"{name}-1", **delayed(name, b"never", 3600))
+    assert reader.silent(0.1)
+    left_by(port, f"{name}-1", clean=False, properties=HOUR)  # without a will of its own
+    left_by(port, f"{name}-1")
+    assert reader.silent(0.1)
+    left_by(port, f"{name}-2", **delayed(name, b"due", 1))
+    assert reader.read() == (0x30, text(f"{name}/w") + b"\x0e\x26\0\1k\0\1v\x26\0\1k\0\1vdue")
+    left_by(port, f"{name}-3", **delayed(name, b"expired", 3600) | {"properties": b"\x11\0\0\0\1"})
+    assert reader.expect(PUBLISH).endswith(b"expired")
+    left_by(port, f"{name}-4", **delayed(name, b"ended", 3600, 0x2C))
+    left_by(port, f"{name}-4")
+    assert reader.expect(PUBLISH).endswith(b"ended")
+    left_by(port, f"{name}-5", **delayed(name, b"at once", 3600) | {"properties": b""})
+    assert reader.expect(PUBLISH).endswith(b"at once")
+    late = enter(f"{name}-l")
+    late.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
+    assert late.read()[0] == 0x31
+    assert channel.queue_declare("amq.mqtt.wills", passive=True).method.message_count == 0
+
+
+@pytest.mark.parametrize("stop", ["kill", "terminate"])
+def test_delayed_wills_survive_a_restart(tmp_path: Path, name: str, stop: str) -> None:
+    """After a stop or a kill, a will is published at its time, and a new connection cancels it."""
+    process = mqtt_process(tmp_path / "folder").start()
+    try:
+        for number in (1, 2):
+            left_by(mqtt_port(process), f"{name}-{number}", **delayed(name, b"%d" % number, 3, 0x2C, f"{number}"))
+        with RawMqtt(mqtt_port(process)) as client:
+            client.enter(f"{name}-r", properties=HOUR)
+            client.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
+            client.send(publish(f"{name}/x", b"x", 1))
+            assert {client.read()[0] & 0xF0 for _ in range(2)} == {PUBLISH, PUBACK}  # the wills are on disk, too
+        getattr(process, stop)()
+        process.start()
+        left_by(mqtt_port(process), f"{name}-1", clean=False, properties=HOUR)
+        with RawMqtt(mqtt_port(process)) as client:
+            assert present(client, connect(f"{name}-r", clean=False, properties=HOUR))
+            assert [client.expect(PUBLISH)[-1:] for _ in range(2)] == [b"x", b"2"]
+            assert client.silent(0.1)
+            client.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
+            assert client.read()[0] == 0x31
+    finally:
+        process.kill()
+
+
+def test_an_alarm_does_not_end_a_blocked_client(tmp_path: Path, name: str) -> None:
+    """A client that an alarm blocks is not read, so its silence does not count; one that only reads goes on."""
+    process = mqtt_process(tmp_path / "folder", SLOTMQ_MEMORY__ALARM_BYTES="1").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as blocked, RawMqtt(mqtt_port(process)) as reader:
+            reader.enter(f"{name}-r")
+            blocked.send(connect(name, keep_alive_s=1)).expect(CONNACK)
+            blocked.send(publish(name, b"x", 1)).expect(PUBACK)
+            assert blocked.send(publish(name, b"x", 2), packet(0xC0)).silent(3.5)
+            reader.round_trip()
+    finally:
+        process.kill()
 
 
 def test_a_will_survives_the_stop_of_the_broker(tmp_path: Path, name: str) -> None:

@@ -21,7 +21,7 @@ from paho.mqtt.properties import Properties
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
 from tests.mqtt.conftest import mqtt_port, mqtt_process
-from tests.mqtt.raw_mqtt import PUBACK, PUBLISH, SUBACK, RawMqtt, publish, subscribe, text
+from tests.mqtt.raw_mqtt import DISCONNECT, PUBACK, PUBLISH, SUBACK, RawMqtt, publish, subscribe, text
 
 VERSIONS = [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5]
 
@@ -88,6 +88,23 @@ def test_aiomqtt_talks_to_itself(port: int, name: str) -> None:
         raise AssertionError
 
     assert asyncio.run(asyncio.wait_for(talk(), DEADLINE_S)) == b"hello"
+
+
+def test_a_topic_alias_stands_for_its_last_topic(enter: Callable[..., RawMqtt], name: str) -> None:
+    """Also within a run, at QoS 2 and for retained messages; each connection has its own."""
+    reader, writer = enter(f"{name}-r"), enter(name)
+    reader.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
+    alias = b"\x23\0\x10"
+    writer.send(*[publish(topic, b"x", 0, alias) for topic in (f"{name}/a", "", f"{name}/b", "")])
+    writer.send(publish("", b"x", 1, alias, 1), publish(f"{name}/c", b"x", 2, alias, 1), publish("", b"y", 3, alias, 1))
+    assert [reader.expect(PUBLISH)[len(name) + 3 :] for _ in range(7)] == [
+        b"a\0x", b"a\0x", b"b\0x", b"b\0x", b"b\0x", b"c\0x", b"c\0y"
+    ]  # fmt: skip
+    assert [writer.expect(PUBACK) for _ in range(3)] == [b"\0\1", b"\0\2", b"\0\3"]
+    late = enter(f"{name}-l")
+    late.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
+    assert [late.expect(PUBLISH)[len(name) + 3 :] for _ in range(2)] == [b"b\0x", b"c\0y"]
+    assert writer.send(publish("", b"x", 0, b"\x23\0\1")).expect(DISCONNECT)[0] == 0x82
 
 
 def test_amqp_reads_what_mqtt_publishes(port: int, name: str, channel: Any) -> None:

@@ -1,58 +1,112 @@
-"""The PUBACK packets of one client: confirms in the form of MQTT."""
+"""The answers to what one client publishes: confirms as PUBACK, PUBREC and PUBCOMP packets."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.core.mqtt.faults import PacketFault
 from broker.core.session.channel_confirms import NACK, ChannelConfirms
-from broker.mqtt.errors import PacketError
-from broker.mqtt.packets import V5
-from broker.mqtt.reason_codes import QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED
+from broker.mqtt.packets import PUBACK, PUBREC, V5
+from broker.mqtt.reason_codes import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.amqp.connection import Connection
+    from broker.core.publishing.message_store import Targets
     from broker.core.statistics.publish_tally import ChannelPublishes
     from broker.core.vhost import Vhost
 
-__all__ = ["PubackConfirms"]
+__all__ = ["MqttConfirms"]
 
-IN_FLIGHT_MAX: Final = 65_535  # the receive maximum of a broker that announces none
-PUBACK: Final = 0x40
+CODE_SHIFT: Final = 16
+OCTET_SHIFT: Final = 24
+OCTETS: Final = (0, PUBACK, PUBREC)  # by QoS
 
 
-class PubackConfirms(ChannelConfirms):
-    """Answers publishes at QoS 1 with PUBACK packets, after the sync, in the order of the publishes.
+class MqttConfirms(ChannelConfirms):
+    """Answers publishes at QoS 1 and 2, and PUBREL packets, after the sync, in their order.
 
-    Shapes: `_packet_ids` has an item for each unconfirmed publish, 0 at QoS 0.
+    Shapes: `_answers` has an item for each unconfirmed publish and PUBREL: the first octet of its answer, the reason
+        code and the packet id; 0 at QoS 0. `in_flight` counts the PUBACK packets that are due. Since the last `expect`,
+        `refused` has the numbers of publishes that a full queue refused, and `unrouted` counts those without a queue.
     """
 
-    __slots__ = ("_in_flight", "_packet_ids", "_ports", "_version")
+    __slots__ = ("_answers", "_forget", "_version", "_vhost", "in_flight", "refused", "unrouted")
+
+    _forget: Callable[[list[int]], None]  # called with the packet ids of refused publishes at QoS 2
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         super().__init__(channel, connection, vhost, tally)
-        self._packet_ids: deque[int] = deque()
-        self._in_flight = 0
-        self._ports = vhost.ports
+        self._answers: deque[int] = deque()
+        self._vhost = vhost
         self._version = V5
+        self.in_flight = 0
+        self.refused: list[int] = []
+        self.unrouted = 0
 
-    def speak(self, version: int) -> None:
-        """Take the version of the client."""
+    def begin(self, version: int, forget: Callable[[list[int]], None]) -> None:
+        """Take the version of the client and what forgets refused publishes at QoS 2; confirm from now on."""
         self._version = version
+        self._forget = forget
+        self.start()
 
-    def expect(self, packet_ids: list[int], qos: int) -> None:
-        """Take the packet ids of publishes that come next. Raises: PacketError 0x93 for too many at QoS 1."""
-        if qos:
-            self._in_flight += len(packet_ids)
-            if self._in_flight > IN_FLIGHT_MAX:
-                raise PacketError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {IN_FLIGHT_MAX} publishes wait for a PUBACK")
-        self._packet_ids.extend(packet_ids)
+    def published_run(
+        self,
+        headers: list[bytes],
+        bodies: list[bytes],
+        start: int,
+        stop: int,
+        targets: list[Targets],
+        stops: list[int],
+        logged: int,
+    ) -> None:
+        """Count publishes as AMQP's, and those that no queue gets."""
+        self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
+        super().published_run(headers, bodies, start, stop, targets, stops, logged)
+
+    def refuse(self, number: int) -> None:
+        """Answer an unconfirmed publish with an error: a full queue did not take it."""
+        self.refused.append(number)
+        super().refuse(number)
+
+    def expect(self, packet_ids: list[int], qos: int, nowhere: list[bool]) -> None:
+        """Take the packet ids of publishes that were accepted in this turn.
+
+        Shapes: `nowhere` says which of them no queue gets; it is empty when all of them have one.
+        """
+        self.unrouted = 0
+        self.refused.clear()
+        octet = OCTETS[qos]
+        if nowhere:
+            for place, packet_id in enumerate(packet_ids):
+                code = NO_MATCHING_SUBSCRIBERS if nowhere[place] else SUCCESS
+                self._answers.append(packed(octet, code, packet_id))
+        elif qos > 1:
+            self._answers.extend([packed(octet, SUCCESS, packet_id) for packet_id in packet_ids])
+        else:
+            self._answers.extend(packet_ids)
+        if qos == 1:
+            self.in_flight += len(packet_ids)
+
+    def answer(self, octet: int, packet_id: int, reason_code: int = SUCCESS) -> None:
+        """Send an answer after the earlier ones, when all that is recorded is on disk."""
+        self._answers.append(packed(octet, reason_code, packet_id))
+        self.published += 1
+        self.wait_for_records()
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
+
+    def wait_for_records(self) -> None:
+        """Confirm the last publish when all that is recorded is on disk."""
+        if self._vhost.store.needs_sync:
+            self.wait_for_disk()
 
     def _settle(self, kind: int, upto: int) -> None:
-        """Send a PUBACK for each publish at QoS 1 up to a number.
+        """Send the answer of each publish and PUBREL up to a number.
 
         A publish that a full queue refused is answered with 0x97; MQTT 3.1.1 has no such answer, and the client is
         disconnected.
@@ -61,20 +115,35 @@ class PubackConfirms(ChannelConfirms):
         if count <= 0:
             return
         self.confirmed = upto
-        waiting = self._packet_ids
-        packet_ids = [packet_id for packet_id in [waiting.popleft() for _ in range(count)] if packet_id]
-        self._in_flight -= len(packet_ids)
+        waiting = self._answers
+        answers = [waiting.popleft() for _ in range(count)]
+        due = [answer for answer in answers if answer]
+        pieces: list[bytes] = []
+        published = count
+        for answer in due:
+            octet = answer >> OCTET_SHIFT or PUBACK
+            code = QUOTA_EXCEEDED if kind == NACK else answer >> CODE_SHIFT & 0xFF
+            if octet == PUBACK:
+                self.in_flight -= 1
+            elif octet != PUBREC:
+                published -= 1
+            if code and self._version == V5:
+                pieces.append(bytes((octet, 3, answer >> 8 & 0xFF, answer & 0xFF, code)))
+            else:
+                pieces.append(bytes((octet, 2, answer >> 8 & 0xFF, answer & 0xFF)))
         if kind == NACK:
-            if not packet_ids:
-                return
-            if self._version != V5:
+            self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
+            if due and self._version != V5:
                 fault = PacketFault(QUOTA_EXCEEDED, "a queue is full", 406)
-                ports = self._ports  # in the next turn: the committer is at work
+                ports = self._vhost.ports  # in the next turn: the committer is at work
                 ports.deadlines.set((self, "refused"), ports.clock.now_ms, partial(self._connection.fail, fault))
                 return
-            pieces = [bytes((PUBACK, 3)) + packet_id.to_bytes(2, "big") + b"\x97" for packet_id in packet_ids]
         else:
-            self._tally.confirmed(count)
-            pieces = [bytes((PUBACK, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids]
+            self._tally.confirmed(published)
         if pieces:
             self._connection.write(b"".join(pieces))
+
+
+def packed(octet: int, reason_code: int, packet_id: int) -> int:
+    """Return an answer as one number."""
+    return octet << OCTET_SHIFT | reason_code << CODE_SHIFT | packet_id

@@ -23,9 +23,11 @@ from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
-from broker.core.mqtt.publisher import MqttPublisher
+from broker.core.mqtt.handshakes import Handshakes
+from broker.core.mqtt.publisher import NO_QOS_2, RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
+from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
-from broker.core.postponed import Postponed
+from broker.core.postponed import Postponed, carry_out
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
@@ -34,6 +36,8 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import (
     PINGRESP,
+    PUBACK,
+    PUBREL,
     V5,
     V311,
     Ack,
@@ -46,6 +50,7 @@ from broker.mqtt.packets import (
 )
 from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
+    AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     IDENTIFIERS_AVAILABLE,
     MAXIMUM_PACKET_SIZE,
@@ -54,6 +59,7 @@ from broker.mqtt.properties import (
     SESSION_EXPIRY_S,
     SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS_MAXIMUM,
     WILL_DELAY_S,
 )
 from broker.mqtt.reason_codes import (
@@ -217,7 +223,7 @@ class MqttConnection(Connection):
         if isinstance(packet, PublishRun):
             self._publisher.publish(packet)
         elif isinstance(packet, Acks):
-            self._mqtt.deliveries.acknowledge(packet.packet_ids)
+            self._acknowledge(packet.octet, packet.packet_ids)
         elif isinstance(packet, Ping):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
@@ -225,14 +231,21 @@ class MqttConnection(Connection):
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(packet)
         elif isinstance(packet, Ack):
-            if packet.reason_code < FAILURE_311:
-                self._mqtt.deliveries.acknowledge([packet.packet_id])
-            else:
+            if packet.octet == PUBACK and packet.reason_code >= FAILURE_311:
                 self._mqtt.deliveries.refuse(packet.packet_id)
+            else:
+                self._acknowledge(packet.octet, [packet.packet_id])
         elif isinstance(packet, Disconnect):
             self._disconnect(packet)
         else:
             self._log_in(packet)
+
+    def _acknowledge(self, octet: int, packet_ids: list[int]) -> None:
+        """Take acknowledgements of one type."""
+        if octet == PUBACK:
+            self._mqtt.deliveries.acknowledge(packet_ids)
+        elif octet == PUBREL:
+            self._publisher.receipts.release(packet_ids)
 
     @property
     def _mqtt(self) -> MqttSession:
@@ -251,6 +264,8 @@ class MqttConnection(Connection):
         }
         if AUTHENTICATION_METHOD in connect.properties:
             raise PacketError(BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported")
+        if AUTHENTICATION_DATA in connect.properties:
+            raise PacketError(PROTOCOL_ERROR, "authentication data without a method")
         if len(connect.client_id.encode()) > CLIENT_ID_MAX_BYTES:
             raise PacketError(CLIENT_ID_INVALID, f"a client id of more than {CLIENT_ID_MAX_BYTES} bytes")
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
@@ -274,10 +289,10 @@ class MqttConnection(Connection):
 
     def _check_will(self, connect: Connect, will: Will) -> None:
         """Check a will, so that it can be published at the end. Raises: PacketError."""
-        if will.qos > 1:
-            raise PacketError(QOS_UNSUPPORTED, "a will at QoS 2 is not supported")
-        if will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s:
-            raise PacketError(IMPLEMENTATION_ERROR, "a delayed will of a session that lasts is not supported")
+        if will.qos > self._context.qos_max:
+            raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
+        if self._context.qos_max < 2 and will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s != 0:
+            raise PacketError(IMPLEMENTATION_ERROR, "a cluster delays no will of a session that lasts")
         mapping = self._context.mapping
         mapping.payload(will.topic)
         mapping.will_properties(will.properties, will.qos)
@@ -302,7 +317,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def _open(self) -> None:
-        """Open the vhost, take over the client id, and begin the session. Raises: ConnectionFault."""
+        """Open the vhost, and take over the client id. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
         named, colon, _ = (connect.user or "").rpartition(":")
@@ -312,6 +327,16 @@ class MqttConnection(Connection):
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
         if not context.handshakes_of(vhost).loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
+        self._steps += (
+            partial(context.clients.enter, vhost.name, self._client_id, self),
+            partial(self._begin, connect, session, vhost),
+        )
+
+    def _begin(self, connect: Connect, session: MqttSessionOfConnection, vhost: Vhost) -> None:
+        """Begin the session, when no other connection has the client id any more."""
+        context = self._context
+        handshakes = context.handshakes_of(vhost)
+        context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
@@ -322,27 +347,38 @@ class MqttConnection(Connection):
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
         prefetch = min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch))
-        self._publisher = MqttPublisher(channel, opened, context.mapping, context.retained_of(vhost), self._steps)
         opened.begin(self._client_id, form, expiry_s, prefetch)
+        receipts = Receipts(handshakes, self._client_id, opened)
+        retained = context.retained_of(vhost)
+        self._publisher = MqttPublisher(
+            channel, opened, connect.version, context.mapping, retained, receipts, self._steps, context.qos_max
+        )
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
+        self._will = connect.will
         self.state = RUNNING
-        self._steps.append(partial(context.clients.enter, vhost.name, self._client_id, self))
         if connect.clean_start:
+            handshakes.drop(self._client_id)
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
-        self._steps += (partial(self._welcome, connect, opened), partial(opened.resume, 0), partial(opened.resume, 1))
+        self._steps += (
+            partial(opened.renew_expiry, opened.expiry_s),
+            partial(self._welcome, connect, opened, handshakes),
+            partial(opened.resume, 0),
+            partial(opened.resume, 1),
+        )
         self.touch()
 
-    def _welcome(self, connect: Connect, session: MqttSession) -> None:
+    def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
         """Answer a CONNECT."""
-        self._will = connect.will
         self._talk.accept()
-        present = bool(session.kept_queues())
-        session.learn_expiry()
+        present = handshakes.enter(self._client_id) or bool(session.kept_queues())
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
                 properties[SESSION_EXPIRY_S] = session.expiry_s
-            properties[MAXIMUM_QOS] = 1
+            properties[RECEIVE_MAXIMUM] = RECEIVE_MAX
+            if self._context.qos_max < 2:
+                properties[MAXIMUM_QOS] = self._context.qos_max
+            properties[TOPIC_ALIAS_MAXIMUM] = TOPIC_ALIAS_MAX
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
@@ -391,13 +427,10 @@ class MqttConnection(Connection):
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
-            if expiry_s:
-                raise PacketError(IMPLEMENTATION_ERROR, "a DISCONNECT can end a session, not change its expiry")
+            carry_out(partial(session.renew_expiry, min(expiry_s, self._context.session_expiry_max_s)))
         if packet.reason_code != WITH_WILL:
             self._will = None
         self.orderly = self.drained = True
-        if expiry_s == 0 and session.expiry_s:
-            self._ending = session.kept_queues()
         self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
@@ -425,6 +458,9 @@ class MqttConnection(Connection):
             self._talk.end()
             if self.state is RUNNING:
                 self._publish_will()
+                if not self._mqtt.expiry_s:
+                    self._ending = self._mqtt.kept_queues()
+                self._publisher.receipts.leave()
                 del self._publisher
         super().finish()
 
@@ -439,9 +475,14 @@ class MqttConnection(Connection):
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
+        session = self._mqtt
+        delay_s = min(will.properties.get(WILL_DELAY_S, 0), session.expiry_s)
         fault: ProtocolError | None = None
         try:
-            self._publisher.publish_will(will)
+            if delay_s:
+                self._publisher.hold_will(will, self._context.wills_of(session.vhost), self._client_id, delay_s)
+            else:
+                self._publisher.publish_will(will)
         except PacketError as error:
             fault = PacketFault(error.reason_code, error.text)
         except ProtocolError as error:

@@ -9,6 +9,8 @@ from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
+from broker.core.mqtt.wills import Wills
+from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 
 __all__ = ["MqttContext"]
@@ -18,11 +20,13 @@ class MqttContext:
     """What all MQTT connections of a broker share.
 
     Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
-        `retained_max` is how many messages a vhost retains.
+        `retained_max` is how many messages a vhost retains. `qos_max` is 1 in a cluster, which keeps no handshakes and
+        no delayed wills.
     """
 
-    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes", "clients",
-                 "default_vhost", "mapping", "packet_max_bytes", "prefetch", "session_expiry_max_s")  # fmt: skip
+    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes", "_wills",
+                 "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch", "qos_max",
+                 "session_expiry_max_s")  # fmt: skip
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class MqttContext:
         retained: Callable[[Vhost, int, int], RetainedMessages],
         *,
         default_vhost: str,
+        qos_max: int,
         packet_max_bytes: int,
         prefetch: int,
         session_expiry_max_s: int,
@@ -43,18 +48,24 @@ class MqttContext:
         self.default_vhost = default_vhost
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch
+        self.qos_max = qos_max
         self.session_expiry_max_s = session_expiry_max_s
         self._handshakes: dict[str, Handshakes] = {}
+        self._wills: dict[str, Wills] = {}  # of vhosts that have had any
         self._new_retained = retained
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the indexes of a vhost's retained messages and handshakes, and call `done` then."""
+        """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
         retained = self._retained[vhost.name] = self._new_retained(vhost, self._retained_max, self._retained_max_bytes)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
-        retained.load(partial(handshakes.load, done))
+        self._wills.pop(vhost.name, None)
+        load = partial(handshakes.load, done)
+        if WILLS_NAME in vhost.queues:
+            load = partial(self.wills_of(vhost).load, load)
+        retained.load(load)
 
     def retained_of(self, vhost: Vhost) -> RetainedMessages:
         """Return the retained messages of a vhost; those of one that was opened later may be loading."""
@@ -65,9 +76,25 @@ class MqttContext:
         return found
 
     def handshakes_of(self, vhost: Vhost) -> Handshakes:
-        """Return the handshakes of a vhost, which are loaded after its retained messages."""
+        """Return the handshakes of a vhost, which are loaded after all else."""
         self.retained_of(vhost)
         return self._handshakes[vhost.name]
+
+    def wills_of(self, vhost: Vhost) -> Wills:
+        """Return the delayed wills of a vhost, whose queue is made now or found."""
+        found = self._wills.get(vhost.name)
+        if found is None:
+            found = self._wills[vhost.name] = Wills(self._retained[vhost.name])
+        return found
+
+    def end_wait(self, vhost: Vhost, client_id: str, *, clean_start: bool) -> None:
+        """Drop the delayed will of a client that connects, or publish it because its session ends."""
+        wills = self._wills.get(vhost.name)
+        if wills is not None:
+            if clean_start:
+                wills.publish(client_id)
+            else:
+                wills.cancel(client_id)
 
 
 def nothing() -> None:

@@ -93,6 +93,10 @@ class Handshakes:
         """Return the packet ids of a client in a direction, the oldest first."""
         return tuple(self._places.get((direction, client_id), ()))
 
+    def count(self, direction: int, client_id: str) -> int:
+        """Return how many handshakes of a client are unfinished in a direction."""
+        return len(self._places.get((direction, client_id), ()))
+
     def has(self, direction: int, client_id: str, packet_id: int) -> bool:
         """Return whether a handshake is unfinished."""
         return packet_id in self._places.get((direction, client_id), ())

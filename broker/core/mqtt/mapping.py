@@ -26,22 +26,24 @@ from broker.mqtt.properties import (
     USER_PROPERTY,
     encode_properties,
 )
-from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR, TOPIC_ALIAS_INVALID
+from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR
 from broker.mqtt.topics import routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 
-__all__ = ["EXCHANGE", "MessageMapping"]
+__all__ = ["EXCHANGE", "NO_ALIAS", "MessageMapping"]
 
 EXCHANGE: Final = "amq.topic"
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
 BASIC: Final = 60
 KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
 KNOWN_MAX_BYTES: Final = 512
+NO_ALIAS: Final = -1
 TRANSIENT: Final = 1
 PERSISTENT: Final = 2
 FORMAT_HEADER: Final = "x-payload-format-indicator"
 CORRELATION_HEADER: Final = "x-correlation-id"
 REPLY_HEADER: Final = "x-reply-to-topic"
+QOS_HEADER: Final = "x-mqtt-publish-qos"  # 2; QoS 0 and 1 are delivery modes
 NOTHING: Final[dict[int, Any]] = {}
 
 
@@ -57,7 +59,7 @@ class MessageMapping:
         self.levels_max = levels_max
         self._payloads: dict[bytes, bytes] = {}
         self._headers: dict[tuple[bytes, int], bytes] = {}
-        self._properties: dict[tuple[bytes, int], bytes] = {}
+        self._properties: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self._topics: dict[str, bytes] = {}
         self._sent: dict[bytes, bytes] = {}
 
@@ -78,15 +80,18 @@ class MessageMapping:
             self._payloads[topic] = found
         return found
 
-    def properties(self, octets: bytes, qos: int) -> bytes:
-        """Return the properties of a content header, encoded, for the encoded properties of a publish.
+    def properties(self, octets: bytes, qos: int) -> tuple[bytes, int]:
+        """Return the properties of a content header, encoded, for those of a publish, and its topic alias.
+
+        The topic alias is `NO_ALIAS` without one.
 
         Raises: PacketError for those that are malformed, and for what no content header can hold.
         """
         key = (octets, qos)
         found = self._properties.get(key)
         if found is None:
-            found = content_properties(read_publish_properties(octets) if octets else NOTHING, qos)
+            properties = read_publish_properties(octets) if octets else NOTHING
+            found = content_properties(properties, qos), properties.get(TOPIC_ALIAS, NO_ALIAS)
             if len(octets) <= KNOWN_MAX_BYTES:
                 if len(self._properties) >= KNOWN_MAX:
                     self._properties.clear()
@@ -139,10 +144,8 @@ def content_properties(properties: dict[int, Any], qos: int) -> bytes:
     """Return the flags and properties of a content header.
 
     User properties become text headers in their order, one that occurs twice too.
-    Raises: PacketError 0x83 for a property that no content header can hold, 0x94 for a topic alias.
+    Raises: PacketError 0x83 for a property that no content header can hold.
     """
-    if TOPIC_ALIAS in properties:
-        raise PacketError(TOPIC_ALIAS_INVALID, "topic aliases are not supported")
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
     if CONTENT_TYPE in properties:
@@ -160,6 +163,8 @@ def content_properties(properties: dict[int, Any], qos: int) -> bytes:
         entries.append((REPLY_HEADER, routing_key(topic.encode(), TEXT_MAX_BYTES)))
     if properties.get(PAYLOAD_FORMAT) == 1:
         entries.append((FORMAT_HEADER, 1))
+    if qos > 1:
+        entries.append((QOS_HEADER, qos))
     entries += properties.get(USER_PROPERTY, [])
     try:
         header = encode_header({**values, "headers": {}} if entries else values, 0)

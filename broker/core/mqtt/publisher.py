@@ -5,53 +5,75 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from broker.amqp.framing import PublishRun as AmqpRun
 from broker.core.mqtt.channel import MqttChannel
-from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
+from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
+from broker.core.mqtt.wills import Wills
 from broker.core.postponed import Postponed
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
-from broker.mqtt.packets import Will
+from broker.mqtt.packets import PUBREC, V5, Will
+from broker.mqtt.reason_codes import PROTOCOL_ERROR, QOS_UNSUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
 from broker.mqtt.topics import routing_key
 
-__all__ = ["MqttPublisher"]
+__all__ = ["NO_QOS_2", "RECEIVE_MAX", "TOPIC_ALIAS_MAX", "MqttPublisher"]
+
+RECEIVE_MAX: Final = 4096
+RECEIVE_MAX_311: Final = 65_535  # which cannot be announced
+TOPIC_ALIAS_MAX: Final = 16  # RabbitMQ's
+NO_QOS_2: Final = "a cluster has no QoS 2"
 
 
 class MqttPublisher:
     """Publishes for one client.
 
-    Shapes: `steps` is the connection's: what has to wait becomes its next step.
+    Shapes: `steps` is the connection's: what has to wait becomes its next step. `_aliases` has the topic of each topic
+        alias.
     """
 
-    __slots__ = ("_channel", "_client", "_confirms", "_mapping", "_retained", "_steps")
+    __slots__ = ("_aliases", "_channel", "_confirms", "_mapping", "_qos_max", "_receive_max", "_retained", "_session",
+                 "_steps", "receipts")  # fmt: skip
 
     def __init__(
         self,
         channel: MqttChannel,
         session: MqttSession,
+        version: int,
         mapping: MessageMapping,
         retained: RetainedMessages,
+        receipts: Receipts,
         steps: deque[Callable[[], None]],
+        qos_max: int,
     ) -> None:
         self._channel = channel
-        self._client = session.session
+        self._session = session
         self._confirms = session.confirms
         self._mapping = mapping
         self._retained = retained
         self._steps = steps
+        self._qos_max = qos_max
+        self._receive_max = RECEIVE_MAX if version == V5 else RECEIVE_MAX_311
+        self._aliases: dict[int, bytes] = {}
+        self.receipts = receipts
+        self._confirms.begin(version, receipts.forget)
 
     def publish(self, run: PublishRun) -> None:
         """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
         mapping = self._mapping
-        properties = mapping.properties(run.properties, run.qos)
+        properties, alias = mapping.properties(run.properties, run.qos)
         payloads: list[bytes] = []
         fault: PacketError | None = None
-        for topic in run.topics:
+        topics = run.topics
+        for place in range(len(topics)):
             try:
-                payloads.append(mapping.payload(topic))
+                if alias != NO_ALIAS:
+                    topics[place] = self._topic_of(alias, topics[place])
+                payloads.append(mapping.payload(topics[place]))
             except PacketError as error:
                 fault = error
                 break
@@ -62,52 +84,117 @@ class MqttPublisher:
             packet_ids = packet_ids[: len(payloads)]
             self._steps.appendleft(partial(throw, fault))
         if payloads:
+            qos = run.qos
+            if qos:
+                if qos > self._qos_max:
+                    raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
+                self._check_receive_maximum(len(payloads))
             headers = [mapping.header(properties, len(body)) for body in bodies]
-            if run.retain:
+            if run.retain or (qos > 1 and self.receipts.repeat_among(packet_ids)):
                 for place in range(len(payloads) - 1, -1, -1):
-                    one = run.topics[place], payloads[place], headers[place], bodies[place]
-                    self._steps.appendleft(partial(self._retain, *one, packet_ids[place], run.qos))
+                    topic = topics[place] if run.retain else b""
+                    one = payloads[place], headers[place], bodies[place], packet_ids[place], qos
+                    self._steps.appendleft(partial(self._publish_one, topic, *one))
                 return
-            self._confirms.expect(packet_ids, run.qos)
-            self._pass_on(payloads, headers, bodies)
+            self._pass_on(payloads, headers, bodies, packet_ids, qos)
 
-    def _pass_on(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes]) -> None:
+    def _topic_of(self, alias: int, topic: bytes) -> bytes:
+        """Return the topic of an alias, which a topic sets. Raises: PacketError 0x82, 0x94."""
+        if not 0 < alias <= TOPIC_ALIAS_MAX:
+            raise PacketError(TOPIC_ALIAS_INVALID, f"topic alias {alias}, at most {TOPIC_ALIAS_MAX} are allowed")
+        if topic:
+            self._aliases[alias] = topic
+        elif alias not in self._aliases:
+            raise PacketError(PROTOCOL_ERROR, f"topic alias {alias} has no topic")
+        return self._aliases[alias]
+
+    def _check_receive_maximum(self, count: int) -> None:
+        """Check how many publishes at QoS 1 and 2 are unfinished. Raises: PacketError 0x93 for too many."""
+        if self._confirms.in_flight + len(self.receipts) + count > self._receive_max:
+            raise PacketError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {self._receive_max} publishes are unfinished")
+
+    def _pass_on(
+        self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
+    ) -> None:
         """Publish messages; those that have to wait are the next step."""
-        largest_bytes = max([len(body) for body in bodies])
-        taken = self._channel.accept_run(AmqpRun(0, payloads, headers, bodies, largest_bytes))
+        taken = self._accept(payloads, headers, bodies, packet_ids, qos)
         if taken < len(payloads):
-            self._steps.appendleft(partial(self._pass_on, payloads[taken:], headers[taken:], bodies[taken:]))
+            rest = payloads[taken:], headers[taken:], bodies[taken:], packet_ids[taken:]
+            self._steps.appendleft(partial(self._pass_on, *rest, qos))
 
-    def _retain(self, topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int) -> None:
-        """Publish a message that is retained. Raises: PacketError 0x97 when that is over a limit."""
-        key = routing_key(topic, self._mapping.levels_max)
-        self._retained.check_room(self._client, key, header, body)
-        self._confirms.expect([packet_id], qos)
-        self._pass_on_retained(key, payload, header, body)
+    def _publish_one(
+        self, retained_topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int
+    ) -> None:
+        """Publish a message that is retained, or that may have been received before.
 
-    def _pass_on_retained(self, key: str, payload: bytes, header: bytes, body: bytes) -> None:
-        """Publish a message and retain it, which its PUBACK waits for; one that has to wait is the next step."""
-        if not self._channel.accept_run(AmqpRun(0, [payload], [header], [body], len(body))):
-            self._steps.appendleft(partial(self._pass_on_retained, key, payload, header, body))
+        Shapes: `retained_topic` is empty for a message that is not retained.
+        Raises: PacketError 0x97 when it would be over a limit of retained messages.
+        """
+        confirms, retained = self._confirms, self._retained
+        if qos > 1 and self.receipts.has(packet_id):
+            confirms.answer(PUBREC, packet_id)
             return
-        self._retained.keep(key, header, body)
-        if self._retained.needs_sync:
-            self._confirms.wait_for_disk()
+        key = routing_key(retained_topic, self._mapping.levels_max) if retained_topic else ""
+        if key:
+            retained.check_room(self._session.session, key, header, body)
+        with retained.vhost.ports.transaction():
+            if not self._accept([payload], [header], [body], [packet_id], qos):
+                again = retained_topic, payload, header, body, packet_id, qos
+                self._steps.appendleft(partial(self._publish_one, *again))
+            elif key and retained.keep(key, header, body):
+                confirms.wait_for_records()
+
+    def _accept(
+        self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
+    ) -> int:
+        """Publish messages, and return how many were taken; the rest has to wait."""
+        run = AmqpRun(0, payloads, headers, bodies, max([len(body) for body in bodies]))
+        taken = self._channel.accept_run(run) if qos < 2 else self._accept_once(run, packet_ids)
+        nowhere: list[bool] = []
+        unrouted = self._confirms.unrouted
+        if qos and unrouted:
+            publisher = self._session.publisher
+            nowhere = [unrouted == taken or publisher.leads_nowhere(payload) for payload in payloads[:taken]]
+        self._confirms.expect(packet_ids[:taken], qos, nowhere)
+        return taken
+
+    def _accept_once(self, run: AmqpRun, packet_ids: list[int]) -> int:
+        """Publish messages at QoS 2 in one transaction with their receipts, and return how many were taken."""
+        confirms = self._confirms
+        begun = confirms.published
+        with self._retained.vhost.ports.transaction():
+            try:
+                taken = self._channel.accept_run(run)
+            finally:
+                published = confirms.published - begun
+                refused = confirms.refused
+                self.receipts.take(
+                    [packet_ids[place] for place in range(published) if not refused or begun + place + 1 not in refused]
+                )
+        if published < taken:  # the last one is published when the connection goes on: it has very many queues
+            self._steps.appendleft(partial(self.receipts.take, packet_ids[published:taken]))
+        return taken
 
     def publish_will(self, will: Will) -> None:
         """Publish a will. Raises: ProtocolError or PacketError for one that cannot be published."""
         mapping = self._mapping
         header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
-        run = AmqpRun(0, [mapping.payload(will.topic)], [header], [will.body], len(will.body))
-        self._confirms.expect([0], 0)
-        if self._channel.accept_run(run) and will.retain:
+        if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
             key = routing_key(will.topic, mapping.levels_max)
             try:
-                self._retained.check_room(self._client, key, header, will.body)
+                self._retained.check_room(self._session.session, key, header, will.body)
             except Postponed as postponed:
                 postponed.begin(nothing)
             else:
                 self._retained.keep(key, header, will.body)
+
+    def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
+        """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""
+        mapping = self._mapping
+        header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
+        self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
+        key = routing_key(will.topic, mapping.levels_max)
+        wills.hold(client_id, key, header, will.body, delay_s * 1000, retain=will.retain)
 
 
 def nothing() -> None:

@@ -90,12 +90,7 @@ class RetainedMessages:
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    @property
-    def needs_sync(self) -> bool:
-        """Whether the PUBACK of what was kept last must wait for a sync."""
-        return self.vhost.store.needs_sync
-
-    def check_room(self, _session: SessionClient, key: str, header: bytes, body: bytes) -> None:
+    def check_room(self, _session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Check that a client's message may be retained.
 
         Raises: PacketError 0x97 for one over a limit; in a cluster, Postponed.
@@ -109,18 +104,21 @@ class RetainedMessages:
         if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
             raise no_room_for(size_bytes, self._bytes)
 
-    def keep(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one of its key; an empty one only deletes that."""
+    def keep(self, key: str, header: bytes, body: bytes) -> bool:
+        """Retain a message in place of the last one of its key; an empty one only deletes that.
+
+        Return whether its PUBACK must wait for a sync.
+        """
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
             if not body:
-                return
+                return False
             self._clear()
             queue = self._queue = self.vhost.queues.add_memory(RETAINED_NAME, {}, durable=True)
         level = queue.level
         older = self._find(key)
         if older is None and not body:
-            return
+            return False
         with ports.transaction():
             if body:
                 charge = charge_bytes(header, body, 1)
@@ -134,6 +132,7 @@ class RetainedMessages:
             self._add(message, slot, index)
             if self._moments:
                 self._expire()
+        return True
 
     def _add(self, message: Message, slot: Slot, index: int) -> None:
         key = message.envelope.key

@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
 from broker.core.mqtt.basic import MqttBasic
-from broker.core.mqtt.confirms import PubackConfirms
+from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.mapping import EXCHANGE
 from broker.core.queue.queue import Queue
@@ -38,9 +38,9 @@ class MqttSession(SessionOfChannel):
     __slots__ = ("_client_id", "_confirms", "_mqtt_basic", "_was_bound", "expiry_s")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        super().__init__(channel, session, vhost, basic=MqttBasic, confirms=PubackConfirms)
+        super().__init__(channel, session, vhost, basic=MqttBasic, confirms=MqttConfirms)
         basic, confirms = self.basic, self.publisher.confirms
-        assert isinstance(basic, MqttBasic) and isinstance(confirms, PubackConfirms)
+        assert isinstance(basic, MqttBasic) and isinstance(confirms, MqttConfirms)
         self._mqtt_basic = basic
         self._confirms = confirms
         self._client_id = ""
@@ -48,12 +48,10 @@ class MqttSession(SessionOfChannel):
         self.expiry_s = 0
 
     def begin(self, client_id: str, form: ClientForm, expiry_s: int, prefetch: int) -> None:
-        """Take the client that connects, and confirm what it publishes."""
+        """Take the client that connects."""
         self._client_id = client_id
         self.expiry_s = expiry_s
         self._mqtt_basic.take_form(form, prefetch)
-        self._confirms.speak(form.version)
-        self._confirms.start()
 
     @property
     def deliveries(self) -> MqttBasic:
@@ -61,8 +59,8 @@ class MqttSession(SessionOfChannel):
         return self._mqtt_basic
 
     @property
-    def confirms(self) -> PubackConfirms:
-        """The PUBACK packets to the client."""
+    def confirms(self) -> MqttConfirms:
+        """The answers to what the client publishes."""
         return self._confirms
 
     def queue_name(self, qos: int) -> str:
@@ -74,10 +72,12 @@ class MqttSession(SessionOfChannel):
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
-    def learn_expiry(self) -> None:
-        """Keep the expiry of the session that an earlier connection left."""
-        for queue in self.kept_queues():
-            self.expiry_s = int(queue.arguments.get(EXPIRES, 0)) // 1000 or self.expiry_s
+    def renew_expiry(self, expiry_s: int) -> None:
+        """Let the session expire as the client asks now; one that is to end with the connection is deleted then."""
+        self.expiry_s = expiry_s
+        if expiry_s:
+            for queue in self.kept_queues():
+                self.vhost.queues.change_expiry(queue, expiry_s * 1000)
 
     def resume(self, qos: int) -> None:
         """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
 from broker.core.queue.memory_queue import (
     HANDSHAKES_NAME,
     RETAINED_NAME,
+    WILLS_NAME,
     HandshakesQueue,
     HistoryQueue,
     RetainedQueue,
     SeenQueue,
+    WillsQueue,
 )
 from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
 from broker.core.queue.queue import Queue
@@ -17,6 +21,13 @@ from broker.core.queue.tap_queue import TapQueue, is_tap_name
 from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
 
 __all__ = ["kind_of"]
+
+
+OF_MQTT: Final[dict[str, type[Queue]]] = {
+    RETAINED_NAME: RetainedQueue,
+    HANDSHAKES_NAME: HandshakesQueue,
+    WILLS_NAME: WillsQueue,
+}
 
 
 class RecoveredQueue(Queue):
@@ -35,10 +46,8 @@ def kind_of(name: str, recovered: bool) -> type[Queue]:
         return HistoryQueue
     if name.startswith(SEEN_PREFIX):
         return SeenQueue
-    if name == RETAINED_NAME:
-        return RetainedQueue
-    if name == HANDSHAKES_NAME:
-        return HandshakesQueue
+    if name in OF_MQTT:
+        return OF_MQTT[name]
     if is_tap_name(name):
         return TapQueue
     if is_overlay_name(name):

@@ -16,10 +16,20 @@ from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue
 from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
 
-__all__ = ["HANDSHAKES_NAME", "RETAINED_NAME", "HandshakesQueue", "HistoryQueue", "RetainedQueue", "SeenQueue"]
+__all__ = [
+    "HANDSHAKES_NAME",
+    "RETAINED_NAME",
+    "WILLS_NAME",
+    "HandshakesQueue",
+    "HistoryQueue",
+    "RetainedQueue",
+    "SeenQueue",
+    "WillsQueue",
+]
 
 RETAINED_NAME: Final = "amq.retained"
 HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"
+WILLS_NAME: Final = "amq.mqtt.wills"
 
 
 class HistoryQueue(Queue):
@@ -57,6 +67,14 @@ class HandshakesQueue(RetainedQueue):
     __slots__ = ()
 
     holds = "the unfinished QoS 2 handshakes of MQTT"
+
+
+class WillsQueue(RetainedQueue):
+    """The delayed wills of MQTT clients. Whoever fills it knows when one is due."""
+
+    __slots__ = ()
+
+    holds = "the delayed wills of MQTT clients"
 
 
 class SeenQueue(Queue):

@@ -214,6 +214,10 @@ class Queue(LevelOwner):
             return True
         return not self.rules.exceeded(self.waiting + len(sizes), self.waiting_bytes + sum(sizes))
 
+    def redeclare(self, declaration: QueueDeclaration) -> None:
+        """Take the arguments of a new declaration, whose rules are applied next."""
+        self.arguments = declaration.arguments
+
     def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
         """Take the rules that policies give now, with their names; return whether the rules have changed.
 

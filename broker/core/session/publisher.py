@@ -209,6 +209,10 @@ class Publisher:
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
 
+    def leads_nowhere(self, payload: bytes) -> bool:
+        """Return whether no queue gets the messages of a publish that was made just now."""
+        return (self._resolver.entries.get(payload) or self._resolver.resolve(payload)).nowhere
+
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
         """Check a publish now, and return it for a later `send`. Raises: as `publish`."""
         entry = self._resolver.entries.get(payload)

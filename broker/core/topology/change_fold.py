@@ -42,7 +42,9 @@ class ChangeFold:
         self._lives[name] = self._lives.get(name, 0) + 1
 
     def queue_declared(self, change: Change) -> None:
-        self.queues.setdefault(change["name"], change)
+        standing = self.queues.get(change["name"])
+        if standing is None or standing["number"] == change["number"]:
+            self.queues[change["name"]] = change
         self.last_number = max(self.last_number, change["number"])
 
     def queue_deleted(self, change: Change) -> None:

@@ -43,7 +43,10 @@ def queue_declared(queue: Queue) -> Change:
 
 
 def new_queue(declaration: QueueDeclaration) -> Change:
-    """Return the change that makes a queue under its number, which names its messages in the log."""
+    """Return the change that makes a queue under its number, which names its messages in the log.
+
+    One for a queue that exists under this number gives it other arguments.
+    """
     change = {
         "change": "queue_declared",
         "name": declaration.name,

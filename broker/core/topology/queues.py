@@ -6,6 +6,7 @@ Codes and texts are those of RabbitMQ 4.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -225,6 +226,18 @@ class Queues(dict[str, Queue]):
         while name in self:
             name = new_name(f"recovered.{number}.")
         return self._add_own(QueueDeclaration(name, number, recovered=True))
+
+    def change_expiry(self, queue: Queue, expires_ms: int) -> None:
+        """Let a queue expire after another time without use. The change is journalled."""
+        if queue.arguments.get("x-expires") != expires_ms:
+            declaration = replace(queue.declaration, arguments={**queue.arguments, "x-expires": expires_ms})
+            self._journal.decide(changes.new_queue(declaration), durable=queue.durable)
+            self.redeclare(queue, declaration)
+
+    def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
+        """Give a queue the arguments of a new declaration, which is journalled."""
+        queue.redeclare(declaration)
+        self._policies.apply_to_queue(queue)
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
         """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""

@@ -27,6 +27,7 @@ def test_publishes_with_equal_qos_and_properties_are_one_run() -> None:
     cutter.expect_properties()
     cutter.feed(publish("a", b"1") + publish("b", b"2") + publish("c", b"3", 7) + publish("d", b"4", 8, flags=8))
     cutter.feed(publish("e", b"5", 9, b"\x01\x01") + packet(0xC0) + publish("f", b"", 10) + b"\x40\x02\0\1\x40\x02\0\2")
+    cutter.feed(b"\x62\x02\0\1\x62\x02\0\2\x50\x02\0\3")
     assert cut(cutter) == [
         [(b"a", 0), (b"b", 0)],
         [(b"c", 7), (b"d", 8)],
@@ -34,6 +35,8 @@ def test_publishes_with_equal_qos_and_properties_are_one_run() -> None:
         0xC0,
         [(b"f", 10)],
         [1, 2],
+        [1, 2],
+        [3],
     ]
     assert cutter.buffered_bytes == 0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.amqp.content_header import decode_properties, facts_of, measure_header
-from broker.core.mqtt.mapping import MessageMapping, message_properties
+from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping, message_properties
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.mqtt.errors import PacketError
 from broker.mqtt.properties import encode_properties
@@ -23,29 +23,29 @@ SETS: list[dict[int, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("properties", SETS)
 def test_properties_come_back(properties: dict[int, Any], qos: int) -> None:
     """A content header holds every property of a publish, and is whole."""
     mapping = MessageMapping(64)
-    header = mapping.header(mapping.properties(encode_properties(properties), qos), 5)
+    content, alias = mapping.properties(encode_properties(properties), qos)
+    header = mapping.header(content, 5)
     measure_header(header)
-    assert facts_of(header).persistent is (qos == 1)
+    assert alias == NO_ALIAS
+    assert facts_of(header).persistent is (qos > 0)
     assert message_properties(header) == properties
-    assert mapping.header(mapping.properties(encode_properties(properties), qos), 5) is header
+    assert mapping.header(mapping.properties(encode_properties(properties), qos)[0], 5) is header
 
 
 def test_an_expiry_is_an_expiration() -> None:
     """Seconds become milliseconds; the rest of them is told at the delivery."""
     mapping = MessageMapping(64)
-    header = mapping.header(mapping.properties(b"\x02\0\0\0\x09", 1), 0)
+    header = mapping.header(mapping.properties(b"\x02\0\0\0\x09", 1)[0], 0)
     assert decode_properties(header).expiration == "9000"
     assert message_properties(header) == {}
 
 
-@pytest.mark.parametrize(
-    ("properties", "code"), [({0x23: 1}, 0x94), ({0x03: "x" * 256}, 0x83), ({0x26: [("x" * 256, "")]}, 0x83)]
-)
+@pytest.mark.parametrize(("properties", "code"), [({0x03: "x" * 256}, 0x83), ({0x26: [("x" * 256, "")]}, 0x83)])
 def test_what_no_header_can_hold(properties: dict[int, Any], code: int) -> None:
     """It is refused with its reason code, and nothing is dropped in silence."""
     with pytest.raises(PacketError) as caught:
@@ -59,7 +59,7 @@ def test_the_tables_are_bounded() -> None:
     for number in range(10_000):
         mapping.payload(b"t/%d" % number)
         mapping.topic(f"t.{number}")
-        mapping.header(mapping.properties(encode_properties({0x03: str(number)}), 0), number)
+        mapping.header(mapping.properties(encode_properties({0x03: str(number)}), 0)[0], number)
     kept = [getattr(mapping, name) for name in ("_payloads", "_topics", "_properties", "_headers")]
     assert max(map(len, kept)) <= 4096
 

@@ -1,0 +1,112 @@
+"""The delayed wills of a vhost, in a queue of the broker's own: each waits for its moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import edit_header, read_headers
+from broker.core.message.delay import HeldMessage
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Envelope, Message
+from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.places import Place, read_all
+from broker.core.mqtt.retained import RetainedMessages
+from broker.core.publishing.posting import charge_bytes
+from broker.core.queue.holding import Holding
+from broker.core.queue.memory_queue import WILLS_NAME
+from broker.event_log import get_logger
+from broker.mqtt.errors import PacketError
+from broker.slots.redeliveries import ReturnRun
+from broker.slots.slot import Slot
+
+__all__ = ["Wills"]
+
+_log = get_logger()
+
+CLIENT_HEADER: Final = "x-mqtt-client-id"
+RETAIN_HEADER: Final = "x-mqtt-retain"
+
+
+class Wills(Holding):
+    """Holds the wills of clients that have disconnected, and publishes those that are due.
+
+    A will has its client id and its flag RETAIN in headers, until it is published.
+    """
+
+    __slots__ = ("_places", "_retained", "_vhost")
+
+    def __init__(self, retained: RetainedMessages) -> None:
+        self._vhost = vhost = retained.vhost
+        queue = vhost.queues.add_memory(WILLS_NAME, {}, durable=True)
+        super().__init__(vhost.ports, queue.level)
+        self._retained = retained
+        self._places: dict[str, Place] = {}
+
+    def load(self, done: Callable[[], None]) -> None:
+        """Find the wills that were held before the broker started, and call `done` then."""
+        queue = self._vhost.queues.get(WILLS_NAME)
+        read_all(self._vhost, queue, self._index, partial(self._was_loaded, done))
+
+    def _index(self, message: Message, slot: Slot, index: int) -> None:
+        client_id = str(read_headers(message.header, CLIENT_HEADER)[CLIENT_HEADER])
+        self._places[client_id] = Place(slot, slot.first + index)
+
+    def _was_loaded(self, done: Callable[[], None]) -> None:
+        self.gather()
+        done()
+
+    def hold(self, client_id: str, key: str, header: bytes, body: bytes, delay_ms: int, *, retain: bool) -> None:
+        """Publish a will after a while, unless it is cancelled."""
+        header = edit_header(header, set_headers={CLIENT_HEADER: client_id, RETAIN_HEADER: retain})
+        now_ms = self._ports.clock.now_ms
+        charge = charge_bytes(header, body, 1)
+        will = Message(Envelope(EXCHANGE, key), header, body, charge, facts_of(header), now_ms)
+        slot, index = self.keep(HeldMessage(will, now_ms + delay_ms), now_ms + delay_ms)
+        self._places[client_id] = Place(slot, slot.first + index)
+
+    def cancel(self, client_id: str) -> None:
+        """Drop the will of a client that goes on with its session."""
+        place = self._places.pop(client_id, None)
+        if place is not None and not place.gone:
+            self.level.lose(place.slot, (place.index,))
+
+    def publish(self, client_id: str) -> None:
+        """Publish the will of a client whose session has ended."""
+        place = self._places.pop(client_id, None)
+        if place is None or place.gone:
+            return
+        contents = place.slot.contents
+        if contents is None:
+            wanted = ((place.message_id, place.slot),)
+            self._ports.fetch(self.level, wanted, partial(self._publish, place))
+        else:
+            self._publish(place, {place.message_id: contents[place.index]})
+
+    def _publish(self, place: Place, found: Mapping[int, Message | None]) -> None:
+        will = found.get(place.message_id)
+        if will is not None and not place.gone:
+            with self._ports.transaction():
+                self.level.lose(place.slot, (place.index,))
+                self.level.log_settlements()
+                self.send(will, None)
+
+    def send(self, held: Message, returns: ReturnRun | None) -> None:
+        """Publish a will now, and retain it if it asks for that."""
+        headers = read_headers(held.header, CLIENT_HEADER, RETAIN_HEADER)
+        self._places.pop(str(headers[CLIENT_HEADER]), None)
+        header = edit_header(held.header, drop_headers=(CLIENT_HEADER, RETAIN_HEADER))
+        vhost, key, body = self._vhost, held.envelope.key, held.body
+        queues = vhost.exchanges.router.match(vhost.exchanges[EXCHANGE], key, HeaderFields(header), ())
+        if queues:
+            charge = charge_bytes(header, body, len(queues))
+            message = Message(held.envelope, header, body, charge, facts_of(header), self._ports.clock.now_ms)
+            vhost.poster.post(message, queues)
+        if headers[RETAIN_HEADER]:
+            try:
+                self._retained.check_room(None, key, header, body)
+                self._retained.keep(key, header, body)
+            except PacketError as error:
+                _log.warning("will.not_retained", vhost=vhost.name, topic=key, reason=error.text)
