@@ -171,6 +171,11 @@ class Connection(ConnectionOutput):
         """The protocol, in RabbitMQ's words."""
         return "AMQP 0-9-1"
 
+    @property
+    def client_facts(self) -> dict[str, Any] | None:
+        """What operators see of a client whose session may outlive the connection; None in AMQP."""
+        return None
+
     def has_capability(self, name: str) -> bool:
         """Return whether the client announced the capability."""
         announced = self.client_properties.get("capabilities")

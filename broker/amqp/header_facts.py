@@ -20,10 +20,10 @@ MEASURED_ENTRIES_MAX: Final = 1 << 31
 FACTS_MAX: Final = 1024
 PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
-CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
+CC, BCC, DELAY, RETAIN = b"CC", b"BCC", b"x-delay", b"x-mqtt-retain"
 # As short strings: a table without these octets need not be decoded.
-CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
-READ: Final = frozenset((CC, BCC, DELAY, PRODUCER, SEQUENCE))
+CC_OCTETS, BCC_OCTETS, DELAY_OCTETS, RETAIN_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY, RETAIN))
+READ: Final = frozenset((CC, BCC, DELAY, RETAIN, PRODUCER, SEQUENCE))
 MISSING: Final = object()
 NO_PRIORITY: Final = -1
 
@@ -49,6 +49,7 @@ class HeaderFacts:
         "plain",
         "priority",
         "reply_to",
+        "retain",
         "special",
         "user_id",
     )
@@ -66,6 +67,7 @@ class HeaderFacts:
         cc: Any = MISSING,
         bcc: Any = MISSING,
         delay: Any = MISSING,
+        retain: Any = MISSING,
         fault: str | None = None,
         mark: ProducerMark | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class HeaderFacts:
         self.cc = cc
         self.bcc = bcc
         self.delay = delay
+        self.retain = retain
         self.fault = fault
         self.mark = mark  # all other facts of a numbered publish are in it
 
@@ -147,8 +150,9 @@ def gather_facts(
         for name in ("expiration", "reply_to", "user_id")
     )
     reader = TableReader(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="replace")
-    cc, bcc, delay = (
-        reader.value(named[name].value_at, named[name].end) if name in named else MISSING for name in (CC, BCC, DELAY)
+    cc, bcc, delay, retain = (
+        reader.value(named[name].value_at, named[name].end) if name in named else MISSING
+        for name in (CC, BCC, DELAY, RETAIN)
     )
     return HeaderFacts(
         persistent,
@@ -161,6 +165,7 @@ def gather_facts(
         cc=cc,
         bcc=bcc,
         delay=delay,
+        retain=retain,
         fault=fault or refused_routes(header, cc, bcc, named),
     )
 
@@ -190,7 +195,13 @@ def gather_marked(
 
 def mentions(header: bytes) -> bool:
     """Return whether the headers table may contain an entry that the broker reads. HOT for new headers."""
-    return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header or SEQUENCE_OCTETS in header
+    return (
+        CC_OCTETS in header
+        or BCC_OCTETS in header
+        or DELAY_OCTETS in header
+        or SEQUENCE_OCTETS in header
+        or RETAIN_OCTETS in header
+    )
 
 
 def read_expiration(octets: bytes) -> tuple[int | None, str | None]:

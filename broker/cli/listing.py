@@ -23,8 +23,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
     "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
     "connections": (
-        "name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "recv_oct", "send_oct",
-        "connection_name",
+        "name", "user", "vhost", "state", "protocol", "client_id", "channels", "peer_host", "peer_port",
+        "recv_oct", "send_oct", "connection_name",
     ),
     "channels": (
         "connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count",

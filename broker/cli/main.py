@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 MODULES: Final = (  # in the order of `slotmq --help`; each has add_<name>(commands)
     "lifecycle", "doctor", "listing", "top", "slots", "taps", "trace", "resources", "users", "vhosts", "topology",
-    "messages", "moving", "definitions", "migrate", "perf", "pipeline", "cluster", "overlay",
+    "messages", "retained", "moving", "definitions", "migrate", "perf", "pipeline", "cluster", "overlay",
 )  # fmt: skip
 REMOTE: Final = ("--url", "--cafile", "--insecure")
 NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux container"

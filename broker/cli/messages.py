@@ -17,7 +17,7 @@ from broker.cli.parser import BadUsage, add_command, add_switch, add_value, fini
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
 
-__all__ = ["GET_MAX", "add_messages", "message_count", "print_messages"]
+__all__ = ["GET_MAX", "add_messages", "body_lines", "message_count", "print_messages"]
 
 PROPERTIES: Final = (
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
@@ -216,10 +216,15 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
     lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
     lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
     lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]
+    return lines + body_lines(message)
+
+
+def body_lines(message: Mapping[str, Any]) -> list[str]:
+    """Return the body of a message as lines to read."""
     shown = "" if message["body_complete"] else ", cut"
-    lines.append(f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):")
     text = message["body"] if message["body_encoding"] == "base64" else _readable(message["body"])
-    return lines + [f"    {line}" for line in text.split("\n")]
+    head = f"  body ({counted(message['body_bytes'], 'bytes')}, {message['body_encoding']}{shown}):"
+    return [head, *[f"    {line}" for line in text.split("\n")]]
 
 
 def _readable(body: str) -> str:

@@ -15,11 +15,13 @@ from broker.cluster.errors import StatementRefused
 from broker.cluster.link import patiently
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import EXCHANGE
-from broker.core.mqtt.retained import RetainedMessages, no_room_for, no_room_for_more
+from broker.core.mqtt.retained import RetainedMessages
 from broker.core.postponed import Postponed
 from broker.core.publishing.posting import charge_bytes
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import QUOTA_EXCEEDED
 from broker.tasks import Tasks
 
 __all__ = ["SharedRetained"]
@@ -107,6 +109,11 @@ class SharedRetained(RetainedMessages):
         self._reading = False
         self._tasks = Tasks(fail)
 
+    @property
+    def by_header(self) -> bool:
+        """False: only MQTT clients wait until PostgreSQL has a message."""
+        return False
+
     def __len__(self) -> int:
         return len(self._keys)
 
@@ -126,10 +133,9 @@ class SharedRetained(RetainedMessages):
         for postponed in session.postponed:
             if isinstance(postponed, Retaining):
                 if postponed.counts is not None:
-                    count, size_bytes = postponed.counts
-                    if count >= self._max:
-                        raise no_room_for_more(count)
-                    raise no_room_for(len(key) + len(header) + len(body), size_bytes)
+                    raise PacketError(
+                        QUOTA_EXCEEDED, self.lack_in(*postponed.counts, len(key) + len(header) + len(body))
+                    )
                 return
         exchange = self.vhost.exchange_resource(EXCHANGE)
         session.check(exchange, "write")

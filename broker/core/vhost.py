@@ -23,6 +23,7 @@ from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.publish_target import PublishTarget
 from broker.core.publishing.reply_to import ReplyConsumers
+from broker.core.publishing.retainer import Retainer
 from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.queue.consumer import ChannelConsumers
 from broker.core.queue.level import Level
@@ -125,6 +126,7 @@ class Vhost:
         "queues",
         "refusal",
         "replies",
+        "retainer",
         "router",
         "share",
         "store",
@@ -213,6 +215,7 @@ class Vhost:
         ports.connect(store.accept_one, store.transaction, self.delays.of_queue)
         self.replies = replies(name)
         self.accept_link: LinkAcceptor | None = None
+        self.retainer: Retainer | None = None  # while MQTT is on
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
         )
@@ -246,6 +249,10 @@ class Vhost:
     def accept_links(self, accept: LinkAcceptor) -> None:
         """Accept links of other brokers of the overlay."""
         self.accept_link = accept
+
+    def retain_with(self, retainer: Retainer) -> None:
+        """Take what keeps retained messages."""
+        self.retainer = retainer
 
     def exchange_resource(self, name: str) -> Resource:
         """Return the name of an exchange of this vhost."""

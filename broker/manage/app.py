@@ -31,6 +31,7 @@ from broker.manage.api import (
     policies,
     queue_messages,
     queues,
+    retained,
     route_test,
     running_parts,
     users,
@@ -55,7 +56,8 @@ __all__ = ["RouteTable", "api_routes", "application", "http_routes", "metrics_ro
 
 NOUNS: Final = (
     *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
-    *(overview, parameters, pipeline, policies, queue_messages, queues, route_test, running_parts, users, vhosts),
+    *(overview, parameters, pipeline, policies, queue_messages, queues, retained, route_test, running_parts, users),
+    vhosts,
 )
 """The modules of the API, each with its ROUTES."""
 NOBODY: Final = LoggedIn(User(""), lambda: True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["PacketError"]
 
 
-class PacketError(Exception):
+class PacketError(ValueError):
     """A packet that is malformed, not allowed in this state, or asks for what the broker does not offer."""
 
     def __init__(self, reason_code: int, text: str) -> None:

@@ -356,7 +356,7 @@ class Listener:
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
         session: Any = connection.session
         tell = _log.info if error.reply_code == FORCED else _log.warning  # no fault of the client
-        tell(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)
+        tell(event, **session.facts, channel=channel, code=error.reply_code, text=error.reply_text)
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:

@@ -61,6 +61,7 @@ CONSUMER: Final = (
 CONNECTION: Final = (
     *("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "host", "port", "ssl", "frame_max"),
     *("channel_max", "timeout", "recv_oct", "send_oct", "publishes_lost", "connection_name", "client_properties"),
+    *("protocol", "client_id", "mqtt"),
 )
 CHANNEL: Final = (
     *("connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count"),

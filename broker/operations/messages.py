@@ -20,6 +20,7 @@ from broker.core.message.carbon_copies import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.moving.walk import Walk
+from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.session.publication import check_user_id
@@ -165,6 +166,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
     else:
         course, envelope = to_exchange(vhost, destination, None), Envelope(destination.name, key or "")
     count = dict.fromkeys(Outcome, 0)
+    retainer = vhost.retainer
     for number, body in enumerate(bodies, 1):
         header = encode_header(properties, len(body))
         known = facts_of(header)
@@ -172,6 +174,9 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             raise OperationRefused(known.fault)
         if not isinstance(destination, Queue):
             check(destination, [envelope.key, *further_keys(known)])
+        retained = check_retained(retainer, envelope, known.retain)
+        if retained and retainer is not None and (lack := retainer.lack_of_room(envelope.key, len(header), len(body))):
+            raise OperationRefused(lack)
         message = Message(envelope, header, body, 0, known, vhost.ports.clock.now_ms)
         landing = course(message)
         assert landing is not None, "what is published has nowhere to stay"
@@ -182,6 +187,9 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             queues = [queue for queue in landing.queues if not queue.is_overlay or queue in shown.queues]
             landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
         outcome = land(vhost, landing, body)
+        if retained and retainer is not None:
+            retainer.keep(envelope.key, header, body)
+            outcome = Outcome.TAKEN if outcome is Outcome.UNROUTABLE else outcome
         if outcome is not None:
             count[outcome] += 1
         if number % PUBLISH_AT_ONCE == 0:

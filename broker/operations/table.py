@@ -14,6 +14,7 @@ from broker.operations.operation import Operation, verb_of
 from broker.operations.process import PROCESS_OPERATIONS
 from broker.operations.queues import QUEUE_OPERATIONS
 from broker.operations.request import Verb
+from broker.operations.retained import RETAINED_OPERATIONS
 from broker.operations.taps import TAP_OPERATIONS
 from broker.operations.top import TOP_OPERATIONS
 from broker.operations.trace import TRACE_OPERATIONS
@@ -35,6 +36,7 @@ OPERATIONS: Final[dict[str, Operation[Any]]] = {
     **EXCHANGE_OPERATIONS,
     **MESSAGE_OPERATIONS,
     **UNACKED_OPERATIONS,
+    **RETAINED_OPERATIONS,
     **MOVING_OPERATIONS,
     **USER_OPERATIONS,
     **VHOST_OPERATIONS,

@@ -48,7 +48,7 @@ class Mqtt(Part):
             return
         from broker.core.mqtt.clients import MqttClients  # noqa: PLC0415 - a start without is shorter
         from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
-        from broker.core.mqtt.context import MqttContext  # noqa: PLC0415 - as above
+        from broker.core.mqtt.context import MqttContext, nothing  # noqa: PLC0415 - as above
         from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
@@ -66,6 +66,7 @@ class Mqtt(Part):
             retained_max_bytes=settings.mqtt.retained_max_bytes,
         )
         await self._load(context)
+        self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))
         listener = self._clients.listener
 
         def machine(transport: Transport) -> MqttConnection:

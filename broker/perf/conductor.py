@@ -52,14 +52,15 @@ class Conductor:
         processes: ProcessTree | None = None,
         publishers: Mapping[str, Task] | None = None,
         ready: Callable[[], int] | None = None,
+        consumers: Mapping[str, Task] | None = None,
     ) -> None:
         """Prepare a run.
 
-        Shapes: `publishers` are processes that replace the load's own publishers; `ready` asks the broker how many
+        Shapes: `publishers` and `consumers` are processes that replace the load's own; `ready` asks the broker how many
         messages its queues hold.
         """
         self._load = load
-        self._tasks = publishers
+        self._tasks = publishers, consumers
         self._interruption = interruption
         self._processes = processes
         self._ready = ready
@@ -79,8 +80,8 @@ class Conductor:
         second Ctrl-C.
         """
         load = self._load
-        publishers = self._tasks or tasks("publisher", Publishers, load.publish_shares())
-        consumers = tasks("consumer", Consumers, load.consume_shares())
+        publishers = self._tasks[0] or tasks("publisher", Publishers, load.publish_shares())
+        consumers = self._tasks[1] or tasks("consumer", Consumers, load.consume_shares())
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
             crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))

@@ -15,7 +15,7 @@ from broker.perf.crew import CrewPipe
 from broker.perf.faults import Fault
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunTally
-from broker.perf.peer import PeerConnection
+from broker.perf.peer import Peer
 from broker.perf.sender import NEVER_NS
 
 STOP: Final = "stop"  # words that the run sends
@@ -39,7 +39,7 @@ T = TypeVar("T")
 class DrivenConnection(Protocol):
     """A connection that is driven by events."""
 
-    peer: PeerConnection
+    peer: Peer
 
     def interest(self, now_ns: int) -> int: ...
     def wakes_ns(self) -> int: ...

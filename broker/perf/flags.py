@@ -7,14 +7,15 @@ output. A scenario that moves messages calls `add_load`, too.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from broker.perf.faults import BadOptions
 from broker.perf.load import Load
 from broker.perf.machine import cores
-from broker.perf.peer import LOGIN, Address
+from broker.perf.peer import AMQP_PORTS, LOGIN, Address
 from broker.perf.quantities import argument, at_most, count, count_or_none, duration, rate, size
 from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import STAMP_BYTES, Material
@@ -41,8 +42,14 @@ def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None
     group.add_argument(*names.split(), action="store_true", help=text)
 
 
-def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """Return a scenario's parser, with the options that every scenario has.
+def add_scenario(
+    commands: Any,
+    name: str,
+    summary: str,
+    default_uri: str = DEFAULT_URI,
+    ports: Mapping[str, int] = AMQP_PORTS,
+) -> argparse.ArgumentParser:
+    """Return a scenario's parser, with the options that every scenario has; `ports` are those of the URL's schemes.
 
     Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
     or a file's name), `plot`, `quiet`.
@@ -52,8 +59,10 @@ def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentPar
     )
     made.set_defaults(scenario=name)
     broker = made.add_argument_group("broker")
-    uri = f"amqp://, or amqps:// with ?cacertfile=FILE or ?verify=verify_none; default {DEFAULT_URI}"
-    add(broker, "-h --uri", "URL", _address, uri, Address.parse(DEFAULT_URI))
+    plain, secure = ports
+    uri = f"{plain}://, or {secure}:// with ?cacertfile=FILE or ?verify=verify_none; default {default_uri}"
+    address = partial(_address, ports=ports)
+    add(broker, "-h --uri", "URL", address, uri, address(default_uri))
     add(broker, "--pid", "PID", count, "the broker's process on this machine, for CPU time and memory")
     output = made.add_argument_group("output")
     add(output, "-i --interval", "T", _interval, "interval of progress lines, default 1s", 1.0)
@@ -198,9 +207,9 @@ def masked(words: Sequence[str]) -> list[str]:
     return [LOGIN.sub("//***@", word) for word in words]
 
 
-def _address(text: str) -> Address:
+def _address(text: str, ports: Mapping[str, int]) -> Address:
     try:
-        return Address.parse(text)
+        return Address.parse(text, ports)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.load import Share
+from broker.perf.load import Load, Share
 from broker.perf.machine import make_room
 from broker.perf.outcome import RunTally
 from broker.perf.peer import PeerConnection
@@ -128,13 +128,16 @@ class Consumers:
         self._quota = DeliveryQuota(load.deliveries)
         self._stopped = False
         make_room(len(share.numbers))
-        auto_ack = not load.demand.ack_every
         for consumer in share.numbers:
-            peer, queues = PeerConnection(load.address, CONSUME_CHANNEL), load.queues[consumer]
-            for number, queue in enumerate(queues):
-                tag = CONSUMER_TAG if len(queues) == 1 else f"{CONSUMER_TAG}-{number:06d}"
-                peer.consume(queue, tag, auto_ack=auto_ack, prefetch=0 if auto_ack else load.prefetch)
-            self.members.append(Receiver(peer, load.demand, self._watch, self._quota))
+            self.members.append(self._member(load, consumer))
+
+    def _member(self, load: Load, consumer: int) -> Receiver:
+        peer, queues = PeerConnection(load.address, CONSUME_CHANNEL), load.queues[consumer]
+        auto_ack = not load.demand.ack_every
+        for number, queue in enumerate(queues):
+            tag = CONSUMER_TAG if len(queues) == 1 else f"{CONSUMER_TAG}-{number:06d}"
+            peer.consume(queue, tag, auto_ack=auto_ack, prefetch=0 if auto_ack else load.prefetch)
+        return Receiver(peer, load.demand, self._watch, self._quota)
 
     def start(self, at_ns: int) -> None:
         """Start counting."""

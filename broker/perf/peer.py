@@ -10,12 +10,12 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker.perf import wire
 from broker.perf.faults import Refusal
-from broker.perf.scanner import reason
+from broker.perf.scanner import Scanner, Watch, reason
 from broker.perf.wire import FRAME_MAX_BYTES
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ Pending = TypeVar("Pending", bytes, memoryview)
 CALL_LIMIT_S = 30.0
 _CLOSE_LIMIT_S = 2.0
 _CALLS_AT_ONCE = 100  # few enough for the answers to fit into the socket buffer meanwhile
-_PORTS = {"amqp": 5672, "amqps": 5671}
+AMQP_PORTS = MappingProxyType({"amqp": 5672, "amqps": 5671})
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 LOGIN = re.compile(r"//\S*@")
 
@@ -43,16 +43,17 @@ class Address:
     verify: bool = True
 
     @classmethod
-    def parse(cls, url: str) -> Self:
-        """Return the parts of an amqp:// or amqps:// URL; omitted parts have RabbitMQ's defaults.
+    def parse(cls, url: str, ports: Mapping[str, int] = AMQP_PORTS) -> Self:
+        """Return the parts of a URL; omitted parts have RabbitMQ's defaults.
 
+        Shapes: `ports` has the schemes, and their ports.
         Raises: ValueError, without the URL's password.
         """
         parts = urlsplit(url)
-        if parts.scheme not in _PORTS or not parts.hostname:
-            raise ValueError(f"not an amqp:// or amqps:// URL: {LOGIN.sub('//***@', url)}")
+        if parts.scheme not in ports or not parts.hostname:
+            raise ValueError(f"not an {':// or '.join(ports)}:// URL: {LOGIN.sub('//***@', url)}")
         try:
-            port = parts.port or _PORTS[parts.scheme]
+            port = parts.port or ports[parts.scheme]
         except ValueError:
             raise ValueError(f"the port is none: {LOGIN.sub('//***@', url)}") from None
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
@@ -63,7 +64,7 @@ class Address:
         if unknown or verify not in ("verify_peer", "verify_none"):
             raise ValueError("a URL has ?cacertfile=FILE and ?verify=verify_none or verify_peer, and nothing else")
         ca_file = query.get("cacertfile", [None])[-1]
-        tls = parts.scheme == "amqps"
+        tls = parts.scheme.endswith("s")
         return cls(parts.hostname, port, user, password, vhost, tls, ca_file, verify == "verify_peer")
 
     def connect(self, limit_s: float, receive_bytes: int = 0, unsent_bytes: int = 0) -> socket.socket:
@@ -165,6 +166,22 @@ def receive_some(end: socket.socket, room: memoryview, whose: str) -> int:
     return count
 
 
+class Peer(Protocol):
+    """A connection that is used call by call until messages flow.
+
+    Shapes: the answer to `round_trip` shows that the broker has read all that was sent before it.
+    """
+
+    channel: int
+    socket: socket.socket
+    received: bytearray
+
+    @property
+    def round_trip(self) -> bytes: ...
+    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner: ...
+    def close(self) -> None: ...
+
+
 class PeerConnection:
     """A connection with one open channel, used call by call until messages flow."""
 
@@ -181,6 +198,15 @@ class PeerConnection:
         except BaseException:
             self.socket.close()
             raise
+
+    @property
+    def round_trip(self) -> bytes:
+        """The request whose answer shows that the broker has read all that was sent before it."""
+        return wire.basic_qos(self.channel, 0)
+
+    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
+        """Return what counts the bytes that the broker sends once messages flow."""
+        return Scanner(lenient=lenient, watch=watch)
 
     def _follow(self, script: Generator[Ask, bytes, T]) -> T:
         """Run a script to its end and return its value."""
@@ -279,7 +305,7 @@ class PeerConnection:
 
     def settle(self) -> None:
         """Wait until the broker has read everything sent on the channel: one round trip after the last ack."""
-        self.call(wire.basic_qos(self.channel, 0), wire.BASIC_QOS_OK)
+        self.call(self.round_trip, wire.BASIC_QOS_OK)
 
     def close(self) -> None:
         """Close the connection as the specification says, so that no broker logs a warning for it.

@@ -70,9 +70,7 @@ def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> I
 
     Raises: BadOptions for a --pid that does not exist, Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
     """
-    processes = ProcessTree(options.pid) if options.pid is not None else None
-    if processes and not processes.usage().rss_bytes:
-        raise BadOptions(f"--pid {options.pid}: no such process on this machine (this needs Linux)")
+    processes = process_tree(options)
     with Interruption() as interruption:
         control = PeerConnection(options.uri, PUBLISH_CHANNEL)
         made = Stage(options, topology, progress, interruption, processes, control)
@@ -89,6 +87,14 @@ def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> I
                     topology.remove(remover)
             if not in_step:
                 control.close()
+
+
+def process_tree(options: Namespace) -> ProcessTree | None:
+    """Return the broker's processes, None without --pid. Raises: BadOptions for one that does not exist."""
+    processes = ProcessTree(options.pid) if options.pid is not None else None
+    if processes and not processes.usage().rss_bytes:
+        raise BadOptions(f"--pid {options.pid}: no such process on this machine (this needs Linux)")
+    return processes
 
 
 def _ceiling_per_s(load: Load, interruption: Interruption) -> float:

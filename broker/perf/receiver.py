@@ -10,8 +10,7 @@ from typing import Final
 
 from broker.perf import wire
 from broker.perf.histogram import Histogram
-from broker.perf.peer import PeerConnection, receive_some, send_some
-from broker.perf.scanner import Scanner
+from broker.perf.peer import Peer, receive_some, send_some
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import DUE_BYTES, STAMP, STAMP_BYTES
 
@@ -92,7 +91,7 @@ class Receiver:
     Invariant: no delivery above the quota is acked or counted.
     """
 
-    def __init__(self, peer: PeerConnection, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
+    def __init__(self, peer: Peer, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer
         self.last_ns = 0
         self.delivered = 0
@@ -100,7 +99,7 @@ class Receiver:
         self._demand = demand
         self._watch = watch
         self._quota = quota
-        self._scanner = Scanner(watch=watch.look)
+        self._scanner = peer.scanner(watch=watch.look)
         self._tail = bytes(peer.received)  # a partly received frame
         self._out = b""
         self.acked = 0

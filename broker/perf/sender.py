@@ -9,10 +9,8 @@ from fractions import Fraction
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
-from broker.perf import wire
 from broker.perf.histogram import Histogram
-from broker.perf.peer import PeerConnection, receive_some, send_some
-from broker.perf.scanner import Scanner
+from broker.perf.peer import Peer, receive_some, send_some
 from broker.perf.spool import CHUNK_BYTES, Spool
 
 NEVER_NS: Final = 1 << 62
@@ -66,7 +64,7 @@ class Sender:
 
     def __init__(
         self,
-        peer: PeerConnection,
+        peer: Peer,
         spool: Spool,
         pace: SenderPace,
         confirm_times: Histogram,
@@ -81,7 +79,7 @@ class Sender:
         self._pace = pace
         self._limit = NEVER_NS if pace.messages is None else pace.messages
         self._schedule = Schedule(pace.per_s) if pace.per_s else None
-        self._scanner = Scanner(lenient=True)
+        self._scanner = peer.scanner(lenient=True)
         self._received = bytearray(_READ_BYTES + 2 * len(peer.received))
         self._fill = len(peer.received)
         self._received[: self._fill] = peer.received
@@ -169,7 +167,7 @@ class Sender:
         Raises: Refusal, BrokenStream, OSError.
         """
         self._socket.settimeout(limit_s)
-        self._socket.sendall(wire.basic_qos(self.peer.channel, 0))
+        self._socket.sendall(self.peer.round_trip)
         while not self._scanner.settled:
             self.pull(time.monotonic_ns())
 

@@ -52,18 +52,33 @@ class Spool:
             for key in keys:
                 if pieces and used >= room_bytes:
                     break
-                pieces.append(_encoded(material, key))
+                pieces.append(self.encoded(material, key, len(pieces) + 1))
                 used += len(pieces[-1])
         if len({len(piece) for piece in pieces}) > 1:
             raise ValueError("the routing keys are not equally long")
         self.buffer = bytearray(b"".join(pieces))
         self.length = len(self.buffer)
         self.stride = len(pieces[0])
-        self._body_at = self.stride - _tail_bytes(material.body_bytes)
+        self._body_at = self.stride - self.tail_bytes(material.body_bytes)
         self._stamped = next((size for size in (STAMP_BYTES, DUE_BYTES) if material.body_bytes >= size), 0)
         self._passes = -1
         self._pass_at = pieces[0].index(PASS_DIGITS.encode()) if material.renewed else -1
         self.renew()
+
+    def encoded(self, material: Material, key: str, number: int) -> bytes:
+        """Return a message as it is sent; the first one has number 1."""
+        body = bytes(material.body_bytes)
+        exchange, persistent = material.exchange, material.persistent
+        if material.relayed:
+            return wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, exchange, key, body, persistent=persistent)
+        return wire.publish(PUBLISH_CHANNEL, exchange, key, body, persistent=persistent, mandatory=material.mandatory)
+
+    def tail_bytes(self, body_bytes: int) -> int:
+        """Return the distance from a message's end to the start of its body."""
+        if not body_bytes:
+            return 0
+        empty, whole = (len(wire.content(1, bytes(size), persistent=False)) for size in (0, body_bytes))
+        return whole - empty - wire.FRAME_HEAD.size
 
     def stamp_each(self, at: int, dues_ns: Sequence[int], now_ns: int) -> None:
         """Write into each message from `at` on its own due time, and the current time as its send time."""
@@ -96,20 +111,3 @@ class Spool:
         count = self.length // self.stride
         for place, digit in enumerate(f"{self._passes:06d}".encode(), self._pass_at):
             self.buffer[place :: self.stride] = bytes((digit,)) * count
-
-
-def _encoded(material: Material, key: str) -> bytes:
-    body = bytes(material.body_bytes)
-    if material.relayed:
-        return wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, material.exchange, key, body, persistent=material.persistent)
-    return wire.publish(
-        PUBLISH_CHANNEL, material.exchange, key, body, persistent=material.persistent, mandatory=material.mandatory
-    )
-
-
-def _tail_bytes(body_bytes: int) -> int:
-    """Return the distance from a message's end to the start of its body."""
-    if not body_bytes:
-        return 0
-    empty, whole = (len(wire.content(1, bytes(size), persistent=False)) for size in (0, body_bytes))
-    return whole - empty - wire.FRAME_HEAD.size

@@ -51,6 +51,14 @@ class BrokerStatistics:
             counts = counts.plus(tally.counts())
         return counts
 
+    def by_protocol(self) -> dict[str, MessageCounts]:
+        """Return the counts of messages of the whole broker by protocol; none ever falls."""
+        total: dict[str, MessageCounts] = {}
+        for tally in self._all():
+            for protocol, counts in tally.by_protocol().items():
+                total[protocol] = total.get(protocol, NO_MESSAGES).plus(counts)
+        return total
+
     def vhost(self, name: str) -> MessageCounts:
         """Return the counts of a vhost; zeros for one that is down. Raises: KeyError."""
         if name in self._vhosts.offline:

@@ -73,6 +73,8 @@ a             DELETE /api/slotmq/overlay/leaves/{leaf}
 oa            GET /api/slotmq/zmq
 mpoa~mpoa/oa  GET /api/slotmq/dead-letters
 mpoa/oa       GET /api/slotmq/dead-letters/{vhost}
+mpoa/-:r      GET /api/slotmq/retained/{vhost}
+mpoa/-:r      DELETE /api/slotmq/retained/{vhost}?filter=a
 mpoa~mpoa/oa  GET /api/slotmq/pipeline
 a/-:cr        PUT /api/slotmq/pipeline/taps/{vhost}/{tap} {"exchange": "{v}.x", "pattern": "#"}
 a/-:c         DELETE /api/slotmq/pipeline/taps/{vhost}/{tap}
@@ -307,6 +309,8 @@ a/-:rw  move {"queue": "{v}.q", "to": "{v}.x:k"}
 a/-:rw  requeue_dead_letters {"queue": "{v}.q"}
 a/-:r   purge_queue {"queue": "{v}.q"}
 a/-:r   release_delayed {"queue": "{v}.q"}
+a/-:r   list_retained
+a/-:r   delete_retained {"filter": "a"}
 a/-:r   trace
 a/-:cr  tap_add {"exchange": "{v}.x", "pattern": "#", "name": "{v}.u"}
 a/-:c   tap_remove {"name": "{v}.u"}
@@ -389,7 +393,8 @@ WITHOUT = {  # what this broker does not have: an administrator hears that, and 
     *("cluster", "overlay", "zmq", "overlay_explain", "cluster_leave", "overlay_forget", "backup", "reload"),
     *("close_connection", "drain", "add_user", "delete_user", "add_vhost", "delete_vhost"),
     *("/api/slotmq/cluster", "/api/slotmq/cluster/nodes/{node}", "/api/slotmq/overlay", "/api/slotmq/zmq"),
-    *("/api/slotmq/overlay/explain", "/api/slotmq/overlay/leaves/{leaf}"),
+    *("/api/slotmq/overlay/explain", "/api/slotmq/overlay/leaves/{leaf}", "/api/slotmq/retained/{vhost}"),
+    *("list_retained", "delete_retained"),
 }
 ENDLESS = {"/api/live"}
 

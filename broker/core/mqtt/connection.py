@@ -134,6 +134,24 @@ class MqttConnection(Connection):
         return WORDS[self._talk.version]
 
     @property
+    def client_facts(self) -> dict[str, Any] | None:
+        """What operators see of the client."""
+        connect = self._connect
+        if connect is None:
+            return None
+        session = self.channels.get(CHANNEL)
+        will = connect.will
+        return {
+            "client_id": self._client_id or connect.client_id,
+            "keep_alive_s": connect.keep_alive_s,
+            "clean_start": connect.clean_start,
+            "session_expiry_s": 0 if session is None else self._mqtt.expiry_s,
+            "will_topic": None if will is None else will.topic.decode(errors="replace"),
+            "will_qos": None if will is None else will.qos,
+            "will_retain": None if will is None else will.retain,
+        }
+
+    @property
     def buffered_bytes(self) -> int:
         """Return how many received bytes wait to be processed."""
         return self._talk.buffered_bytes
@@ -325,6 +343,7 @@ class MqttConnection(Connection):
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
+        self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
         if not context.handshakes_of(vhost).loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         self._steps += (

@@ -60,6 +60,8 @@ class MqttContext:
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
         retained = self._retained[vhost.name] = self._new_retained(vhost, self._retained_max, self._retained_max_bytes)
+        if retained.by_header:
+            vhost.retain_with(retained)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
         self._wills.pop(vhost.name, None)
         load = partial(handshakes.load, done)

@@ -25,11 +25,13 @@ from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
+from broker.mqtt.topics import binding_key, routing_key, topic_of
+from broker.mqtt.wire import TEXT_MAX_BYTES
 from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
 
-__all__ = ["RetainedMessages", "no_room_for", "no_room_for_more"]
+__all__ = ["RetainedMessages"]
 
 _log = get_logger()
 
@@ -68,8 +70,23 @@ class RetainedMessages:
         self._queue: Queue | None = vhost.queues.get(RETAINED_NAME)
         self.loaded = False
 
+    @property
+    def by_header(self) -> bool:
+        """Whether publishers of AMQP may retain messages by a header."""
+        return True
+
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def exchange(self) -> str:
+        """The exchange whose publishes can be retained."""
+        return EXCHANGE
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are retained: topics, headers and bodies."""
+        return self._bytes
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -95,14 +112,25 @@ class RetainedMessages:
 
         Raises: PacketError 0x97 for one over a limit; in a cluster, Postponed.
         """
-        if not body:
-            return
+        if lack := self.lack_of_room(key, len(header), len(body)):
+            raise PacketError(QUOTA_EXCEEDED, lack)
+
+    def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
+        """Return which limit does not allow to retain a message; empty if it can be."""
+        if not body_bytes:
+            return ""
         older = self._find(key)
-        if older is None and len(self._places) >= self._max:
-            raise no_room_for_more(len(self._places))
-        size_bytes = len(key) + len(header) + len(body)
-        if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
-            raise no_room_for(size_bytes, self._bytes)
+        size_bytes = len(key) + header_bytes + body_bytes
+        older_bytes = 0 if older is None else older.size_bytes
+        return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
+
+    def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
+        """Return which limit does not allow to retain a message besides others; empty if it can be."""
+        if count >= self._max:
+            return f"{count} messages are retained: mqtt.retained_max allows no more"
+        if retained_bytes + size_bytes > self._max_bytes:
+            return f"{retained_bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
+        return ""
 
     def keep(self, key: str, header: bytes, body: bytes) -> bool:
         """Retain a message in place of the last one of its key; an empty one only deletes that.
@@ -204,9 +232,26 @@ class RetainedMessages:
     def prepare(self, session: SessionClient) -> None:
         """Bring the index up to date, for a client's new subscriptions. Raises: Postponed, in a cluster."""
 
-    def search(self, binding_key: str) -> Iterator[str | None]:
+    def topic(self, key: str) -> str:
+        """Return the topic of a routing key; empty if no message of it can be retained."""
+        return (topic_of(key) or b"").decode()
+
+    def key(self, topic: str) -> str:
+        """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
+        return routing_key(topic.encode(), TEXT_MAX_BYTES)
+
+    def expires_ms(self, key: str) -> int:
+        """Return when the message of a key expires, 0 if it stays or is gone."""
+        place = self._find(key)
+        return NEVER if place is None else place.expires_ms
+
+    def find(self, topic_filter: str) -> Iterator[str | None]:
+        """Yield the keys of the topics that a filter matches, and None between them. Raises: PacketError."""
+        return self.search(binding_key(topic_filter, TEXT_MAX_BYTES))
+
+    def search(self, key: str) -> Iterator[str | None]:
         """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
-        return self._trie.search(AMQP.parse(binding_key).words)
+        return self._trie.search(AMQP.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message that each key has when it is called, and `done` at the end.
@@ -259,14 +304,3 @@ class RetainedMessages:
             self.read(left, take, done)
         else:
             done()
-
-
-def no_room_for_more(count: int) -> PacketError:
-    """Return the error for a message beyond the most that may be retained."""
-    return PacketError(QUOTA_EXCEEDED, f"{count} messages are retained: mqtt.retained_max allows no more")
-
-
-def no_room_for(size_bytes: int, retained_bytes: int) -> PacketError:
-    """Return the error for a message beyond the most bytes that may be retained."""
-    text = f"{retained_bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
-    return PacketError(QUOTA_EXCEEDED, text)

@@ -43,7 +43,8 @@ class BasicSession(ChannelConsumers):
     __slots__ = ("_channel", "_fetches", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        super().__init__(session.connection, channel.number, session.output_window, vhost.share, vhost.tally.deliveries)
+        deliveries = vhost.tally.deliveries_of(session.connection.protocol)
+        super().__init__(session.connection, channel.number, session.output_window, vhost.share, deliveries)
         self._channel = channel
         self._session = session
         self._vhost = vhost

@@ -78,7 +78,7 @@ class SessionOfConnection(SessionClient):
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
-            _log.warning("connection.refused", **self._facts, reason=verdict.reason)
+            _log.warning("connection.refused", **self.facts, reason=verdict.reason)
             self.connection.refuse(verdict, mechanism)
             return
         self.user = verdict
@@ -144,24 +144,27 @@ class SessionOfConnection(SessionClient):
             if connection.orderly or connection.failure is not None:
                 self._tell("connection.closed")
             else:
-                _log.warning("connection.lost", **self._facts, reason="the client went away without closing")
+                _log.warning("connection.lost", **self.facts, reason="the client went away without closing")
 
     def crashed(self, error: Exception) -> None:
         """Log an unexpected exception; the machine closes this connection with 541."""
-        _log.error("connection.crashed", **self._facts, exc_info=error)
+        _log.error("connection.crashed", **self.facts, exc_info=error)
 
     def _tell(self, event: str) -> None:
         """Log an event; one of a client within the process is for debugging alone: it may live for one HTTP request."""
-        (_log.debug if self.peer.inside else _log.info)(event, **self._facts)
+        (_log.debug if self.peer.inside else _log.info)(event, **self.facts)
 
     @property
-    def _facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, str]:
         """The fields of the connection in each log line, as far as they are known."""
         facts = {"conn": self.name}
         if self.user is not None:
             facts["user"] = self.user.name
         if self.vhost is not None:
             facts["vhost"] = self.vhost.name
+        client = self.connection.client_facts
+        if client is not None:
+            facts["client_id"] = client["client_id"]
         return facts
 
     def wake_consumers(self) -> None:
@@ -181,11 +184,11 @@ class SessionOfConnection(SessionClient):
 
     def tell_blocked(self, reason: str) -> None:
         """Log that an alarm blocks the connection, which publishes."""
-        _log.warning("connection.blocked", **self._facts, reason=reason)
+        _log.warning("connection.blocked", **self.facts, reason=reason)
 
     def tell_blocked_too_long(self, blocked_s: int) -> None:
         """Log that the broker closes the connection, because an alarm has blocked it as long as its vhost allows."""
-        _log.warning("connection.blocked_too_long", **self._facts, blocked_s=blocked_s)
+        _log.warning("connection.blocked_too_long", **self.facts, blocked_s=blocked_s)
 
     def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
         """Log that the client has not read what the broker sends for a while, with the first of its consumers."""
@@ -194,7 +197,7 @@ class SessionOfConnection(SessionClient):
             for channel in self.connection.channels.values()
             for consumer in cast("SessionOfChannel", channel.session).basic.consumers.values()
         ]
-        fields: dict[str, Any] = {**self._facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}
+        fields: dict[str, Any] = {**self.facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}
         if not consumers:
             _log.warning("connection.slow", **fields, advice="the client does not read answers: is its process stuck?")
             return
@@ -248,7 +251,7 @@ class SessionOfConnection(SessionClient):
             for consumer in list(basic.consumers.values()):
                 queue = consumer.queue
                 if not self.permissions.allows(self.user, self.vhost.queue_resource(queue.name), "read"):
-                    _log.warning("consumer.revoked", **self._facts, channel=channel.number, queue=queue.name)
+                    _log.warning("consumer.revoked", **self.facts, channel=channel.number, queue=queue.name)
                     basic.expel(consumer)
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
@@ -268,7 +271,7 @@ class SessionOfConnection(SessionClient):
             for consumer, upto in basic.timed_out(now_ms):
                 own_ms = consumer.timeout_in_force_ms
                 fields = {"channel": channel.number, "queue": consumer.queue.name, "consumer_tag": consumer.tag}
-                _log.warning("consumer.timed_out", **self._facts, **fields, timeout_ms=own_ms)
+                _log.warning("consumer.timed_out", **self.facts, **fields, timeout_ms=own_ms)
                 if not self.connection.has_capability("consumer_cancel_notify"):
                     self._close_timed_out(channel.number, own_ms)
                     break

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.header_facts import HeaderFacts, ProducerMark
+from broker.amqp.errors import ChannelError
+from broker.amqp.header_facts import MISSING, HeaderFacts, ProducerMark
 from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
@@ -14,6 +15,7 @@ from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.core.publishing.producers import Producer
 from broker.core.publishing.publish_entry import PublishEntry, reach_of
 from broker.core.publishing.reply_to import ReplyConsumer
+from broker.core.publishing.retainer import check_retained
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import REJECT_PUBLISH
@@ -181,6 +183,9 @@ class DetailedPublisher:
             self._wait_for_original(publication.producer, publication.sequence)
             return
         header, body, envelope = publication.header, publication.body, publication.envelope
+        if publication.retainer is not None and self._lack_of_room(publication):
+            self.refuse_last()
+            return
         queues = [queue for queue in publication.queues if not queue.deleted]
         charge = charge_bytes(header, body, len(queues))
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
@@ -206,11 +211,26 @@ class DetailedPublisher:
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
                 self._channel.send_return(returned, publication.original, body)
                 self._tally.returned()
+        if publication.retainer is not None:
+            publication.retainer.keep(envelope.key, header, body)
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
         self._share.end(left, lagged)
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self._confirms.wait_for_disk()
+
+    def _look_at_retained(self, publication: Publication, asked: Any) -> None:
+        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406."""
+        retainer = self._vhost.retainer
+        if retainer is not None and check_retained(retainer, publication.envelope, asked):
+            publication.retain_with(retainer)
+            if not self._confirms.confirming and (lack := self._lack_of_room(publication)):
+                raise ChannelError(406, f"x-mqtt-retain: {lack}")
+
+    def _lack_of_room(self, publication: Publication) -> str:
+        retainer = publication.retainer
+        assert retainer is not None
+        return retainer.lack_of_room(publication.envelope.key, len(publication.header), len(publication.body))
 
     def refuse_last(self, *, kept: bool = False) -> None:
         """Answer the last publish with a nack; without confirms it is lost unless `kept`, and counted as such."""
@@ -251,6 +271,8 @@ class DetailedPublisher:
         else:
             facts = mark.facts
             publication = look_at_numbered(self._session, self._vhost, entry, mark, header, body, self.replies)
+        if facts.retain is not MISSING:
+            self._look_at_retained(publication, facts.retain)
         if self._vhost.firehose.active:
             content = (facts, publication.header, publication.body)
             envelope, queues = publication.envelope, publication.queues

@@ -22,6 +22,7 @@ from broker.core.message.message import Envelope
 from broker.core.publishing.producers import Producer, Producers
 from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
+from broker.core.publishing.retainer import Retainer
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
@@ -52,6 +53,7 @@ class Publication:
         "producer",
         "queues",
         "replies",
+        "retainer",
         "sequence",
     )
 
@@ -76,6 +78,7 @@ class Publication:
         self.delay_ms = delay_ms
         self.producer: Producer | None = None
         self.sequence = 0
+        self.retainer: Retainer | None = None  # keeps the message, if it is retained
 
     @property
     def used(self) -> bool:
@@ -85,6 +88,10 @@ class Publication:
     def take_number(self, producer: Producer, sequence: int, original: bytes) -> None:
         """Take the number that a producer gave the publish, and the header that has it."""
         self.producer, self.sequence, self.original = producer, sequence, original
+
+    def retain_with(self, retainer: Retainer) -> None:
+        """Take what keeps the message besides the queues."""
+        self.retainer = retainer
 
     def renew(self, producers: Producers) -> None:
         """Take its producer again, if this broker gave it up meanwhile. Raises: Postponed."""

@@ -66,7 +66,7 @@ class Publisher:
         self._store: MessageStore = vhost.store
         self.wide = vhost.wide
         self._resolver = Resolver(channel, session, vhost)
-        self.tally = ChannelPublishes(vhost.tally.publishes, vhost.tally.sizes)
+        self.tally = ChannelPublishes(vhost.tally.publishes_of(session.connection.protocol), vhost.tally.sizes)
         self.confirms = confirms(channel, session.connection, vhost, self.tally)
         self._numbers = self.confirms if self._store.refuses_later else None
         self._detailed: DetailedPublisher | None = None

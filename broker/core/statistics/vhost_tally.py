@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.core.statistics.lost_publishes import LostPublishes
 from broker.core.statistics.message_counts import MessageCounts
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 
-__all__ = ["VhostTally"]
+__all__ = ["AMQP", "VhostTally"]
+
+AMQP: Final = "AMQP 0-9-1"
+
+
+class ProtocolTally:
+    """Counts the messages that clients of one protocol publish and get."""
+
+    __slots__ = ("deliveries", "publishes")
+
+    def __init__(self) -> None:
+        self.publishes = PublishTally()
+        self.deliveries = DeliveryTally()
 
 
 class VhostTally:
     """Counts what happens in one vhost.
+
+    `publishes` and `deliveries` count AMQP's clients, `others` those of each other protocol.
 
     Shapes: ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or delivery_limit; ``lost``
         has the publishers that lost messages.
@@ -26,6 +41,7 @@ class VhostTally:
         "dead_lettered",
         "deliveries",
         "lost",
+        "others",
         "publishes",
         "queues_created",
         "queues_declared",
@@ -36,12 +52,29 @@ class VhostTally:
     def __init__(self) -> None:
         self.publishes = PublishTally()
         self.deliveries = DeliveryTally()
+        self.others: dict[str, ProtocolTally] = {}
         self.sizes = SizeTally()
         self.dead_lettered: Counter[str] = Counter()
         self.lost = LostPublishes()
         self.queues_declared = 0
         self.queues_created = 0
         self.queues_deleted = 0
+
+    def publishes_of(self, protocol: str) -> PublishTally:
+        """Return what counts the publishes of a protocol."""
+        return self.publishes if protocol == AMQP else self._other(protocol).publishes
+
+    def deliveries_of(self, protocol: str) -> DeliveryTally:
+        """Return what counts the deliveries of a protocol."""
+        return self.deliveries if protocol == AMQP else self._other(protocol).deliveries
+
+    def _other(self, protocol: str) -> ProtocolTally:
+        return self.others.setdefault(protocol, ProtocolTally())
+
+    @property
+    def publishes_lost(self) -> int:
+        """How many messages a limit refused to publishers that do not hear of it."""
+        return self.publishes.lost + sum([other.publishes.lost for other in self.others.values()])
 
     def declared(self) -> None:
         """Count a declare of a client, of a queue that may have existed before."""
@@ -63,6 +96,10 @@ class VhostTally:
         """Add the counts of another vhost, which has ended."""
         self.publishes.add(other.publishes)
         self.deliveries.add(other.deliveries)
+        for protocol, counted in other.others.items():
+            mine = self._other(protocol)
+            mine.publishes.add(counted.publishes)
+            mine.deliveries.add(counted.deliveries)
         self.sizes.add(other.sizes)
         self.dead_lettered.update(other.dead_lettered)
         self.queues_declared += other.queues_declared
@@ -71,4 +108,12 @@ class VhostTally:
 
     def counts(self) -> MessageCounts:
         """Return the counts of messages now."""
-        return MessageCounts.of(self.publishes, self.deliveries)
+        counts = MessageCounts.of(self.publishes, self.deliveries)
+        for other in self.others.values():
+            counts = counts.plus(MessageCounts.of(other.publishes, other.deliveries))
+        return counts
+
+    def by_protocol(self) -> dict[str, MessageCounts]:
+        """Return the counts of messages now, by protocol."""
+        others = {name: MessageCounts.of(one.publishes, one.deliveries) for name, one in self.others.items()}
+        return {AMQP: MessageCounts.of(self.publishes, self.deliveries), **others}

@@ -33,7 +33,12 @@ CHOICES: Final = {
 async def running_parts(call: Call) -> Response:
     """Answer with a flag for each part that only some brokers have, and with what this one supports."""
     broker = call.broker
-    parts = {"cluster": broker.cluster is not None, "overlay": broker.overlay.is_on, "zmq": bool(broker.zmq())}
+    parts = {
+        "cluster": broker.cluster is not None,
+        "overlay": broker.overlay.is_on,
+        "zmq": bool(broker.zmq()),
+        "mqtt": broker.settings().mqtt.enabled,
+    }
     return json_answer({**parts, "choices": CHOICES})
 
 

@@ -34,10 +34,11 @@ __all__ = [
 class ChannelReading:
     """A channel at the moment of a scrape."""
 
-    __slots__ = ("counts", "inner", "labels", "row")
+    __slots__ = ("counts", "inner", "labels", "protocol", "row")
 
     def __init__(self, channel: ChannelOf) -> None:
         inner = self.inner = channel[2]
+        self.protocol = channel[0].connection.protocol
         self.row = channel_row("", channel, {})
         self.labels = (("channel", self.row["name"]), ("vhost", self.row["vhost"]))
         self.counts = MessageCounts.of(inner.publisher.tally, inner.basic.tally)

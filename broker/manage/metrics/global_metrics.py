@@ -9,25 +9,34 @@ from broker import __version__
 from broker.core.statistics.message_counts import MessageCounts
 from broker.core.statistics.publish_tally import SIZE_BOUNDS, SizeTally
 from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
-from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, head, label_text, sample
+from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
 
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["dead_letter_lines", "gauge_line", "global_lines", "histogram_lines", "identity_lines", "size_lines"]
+__all__ = [
+    "dead_letter_lines",
+    "gauge_line",
+    "global_lines",
+    "histogram_lines",
+    "identity_lines",
+    "protocol_lines",
+    "size_lines",
+]
 
 PROTOCOL: Final = (("protocol", "amqp091"),)
-QUEUE: Final = (*PROTOCOL, ("queue_type", "rabbit_classic_queue"))  # one kind of queue serves every type
+CLIENT: Final[Labels] = ()
+QUEUE: Final[Labels] = (("queue_type", "rabbit_classic_queue"),)  # one kind of queue serves every type
 AT_MOST_ONCE: Final = (("queue_type", "rabbit_classic_queue"), ("dead_letter_strategy", "at_most_once"))
 
 # Source: RabbitMQ, rabbit_global_counters.
-GLOBAL: Final[tuple[tuple[str, str, tuple[tuple[str, str], ...], Callable[[MessageCounts], int]], ...]] = (
-    ("received", "Messages published by clients", PROTOCOL, lambda c: c.publish),
-    ("received_confirm", "Messages published by clients that expect confirms", PROTOCOL, lambda c: c.publish_confirm),
-    ("routed", "Messages routed to queues, once for each queue", PROTOCOL, lambda c: c.routed),
-    ("unroutable_dropped", "Messages that reached no queue", PROTOCOL, lambda c: c.drop_unroutable),
-    ("unroutable_returned", "Mandatory messages that were returned", PROTOCOL, lambda c: c.return_unroutable),
-    ("confirmed", "Messages confirmed to their publishers", PROTOCOL, lambda c: c.confirm),
+GLOBAL: Final[tuple[tuple[str, str, Labels, Callable[[MessageCounts], int]], ...]] = (
+    ("received", "Messages published by clients", CLIENT, lambda c: c.publish),
+    ("received_confirm", "Messages published by clients that expect confirms", CLIENT, lambda c: c.publish_confirm),
+    ("routed", "Messages routed to queues, once for each queue", CLIENT, lambda c: c.routed),
+    ("unroutable_dropped", "Messages that reached no queue", CLIENT, lambda c: c.drop_unroutable),
+    ("unroutable_returned", "Mandatory messages that were returned", CLIENT, lambda c: c.return_unroutable),
+    ("confirmed", "Messages confirmed to their publishers", CLIENT, lambda c: c.confirm),
     ("delivered", "Messages delivered or fetched", QUEUE, lambda c: c.deliver_get),
     ("delivered_consume_manual_ack", "Messages delivered, with acknowledgement", QUEUE, lambda c: c.deliver),
     ("delivered_consume_auto_ack", "Messages delivered, without acknowledgement", QUEUE, lambda c: c.deliver_no_ack),
@@ -39,11 +48,18 @@ GLOBAL: Final[tuple[tuple[str, str, tuple[tuple[str, str], ...], Callable[[Messa
 )
 
 
-def global_lines(counts: MessageCounts) -> Iterator[str]:
-    """Yield the counters of messages."""
-    for name, about, labels, value in GLOBAL:
+def global_lines(by_protocol: Mapping[str, MessageCounts]) -> Iterator[str]:
+    """Yield the counters of messages of each protocol."""
+    labelled = [((("protocol", word(protocol)),), counts) for protocol, counts in by_protocol.items()]
+    for name, about, more, value in GLOBAL:
         full = f"rabbitmq_global_messages_{name}_total"
-        yield head(full, COUNTER, about) + sample(full, label_text(labels), value(counts))
+        samples = [sample(full, label_text((*labels, *more)), value(counts)) for labels, counts in labelled]
+        yield head(full, COUNTER, about) + "".join(samples)
+
+
+def word(protocol: str) -> str:
+    """Return the label of a protocol: `amqp091`, `mqtt311`, `mqtt50`."""
+    return "".join([letter for letter in protocol.lower() if letter.isalnum()])
 
 
 def dead_letter_lines(reasons: Mapping[str, int]) -> Iterator[str]:
@@ -79,6 +95,12 @@ def histogram_lines(
 def gauge_line(name: str, about: str, value: float, labels: tuple[tuple[str, str], ...] = ()) -> str:
     """Return a gauge with one sample."""
     return head(name, GAUGE, about) + sample(name, label_text(labels), value)
+
+
+def protocol_lines(name: str, about: str, counts: Mapping[str, int]) -> str:
+    """Return a gauge with a sample for each protocol."""
+    samples = [sample(name, label_text((("protocol", word(one)),)), count) for one, count in sorted(counts.items())]
+    return head(name, GAUGE, about) + "".join(samples)
 
 
 def identity_lines(broker: ManagedBroker, endpoint: str) -> Iterator[str]:

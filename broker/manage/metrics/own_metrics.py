@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.committer import COMMIT_BOUNDS_S, CommitTally
-from broker.manage.metrics.global_metrics import histogram_lines
+from broker.manage.metrics.global_metrics import histogram_lines, protocol_lines
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
 from broker.manage.metrics.node_metrics import NodeReading
 
 if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
     from broker.delivery.engine import Engine
     from broker.manage.managed_broker import ManagedBroker
 
@@ -32,6 +34,10 @@ def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
     alarms: list[Sample] = [((("kind", kind),), node.alarmed(kind)) for kind in ALARMS]
     yield metric("slotmq_alarm", GAUGE, "1 while an alarm is in effect, else 0", alarms)
     yield from vhost_lines(list(broker.administration.vhosts.engines.values()))
+    connected = Counter([session.connection.protocol for session in broker.listener.sessions()])
+    yield protocol_lines("slotmq_connections", "Connected clients", connected)
+    if broker.settings().mqtt.enabled:
+        yield from retained_lines(list(broker.administration.vhosts.values()))
     yield from tap_lines(broker.taps.listing())
     if broker.cluster is not None:
         yield from cluster_lines(broker.cluster.facts())
@@ -70,9 +76,18 @@ def vhost_lines(engines: list[Engine]) -> Iterator[str]:
     yield each("slotmq_resident_limit_bytes", GAUGE, "Memory for messages", [pager.budget_bytes for pager in pagers])
     yield each("slotmq_slots_paged_out_total", COUNTER, "Slots moved to disk", [pager.paged_out for pager in pagers])
     yield each("slotmq_messages_spilled_total", COUNTER, "Messages written to page", [one.spilled for one in pagers])
-    lost = [engine.vhost.tally.publishes.lost for engine in engines]
+    lost = [engine.vhost.tally.publishes_lost for engine in engines]
     yield each("slotmq_publishes_lost_total", COUNTER, "Messages refused to publishers without confirms", lost)
     yield each("slotmq_slot_reads_total", COUNTER, "Slots read back", [engine.reader.reads for engine in engines])
+
+
+def retained_lines(vhosts: list[Vhost]) -> Iterator[str]:
+    """Yield how many messages the vhosts retain for MQTT clients."""
+    found = [(one.name, one.retainer) for one in vhosts if one.retainer is not None]
+    messages: list[Sample] = [((("vhost", name),), len(retainer)) for name, retainer in found]
+    size_bytes: list[Sample] = [((("vhost", name),), retainer.size_bytes) for name, retainer in found]
+    yield metric("slotmq_retained_messages", GAUGE, "Retained messages", messages)
+    yield metric("slotmq_retained_bytes", GAUGE, "Size of the retained messages", size_bytes)
 
 
 def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:

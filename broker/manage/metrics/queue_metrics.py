@@ -33,6 +33,8 @@ __all__ = [
     "vhost_readings",
 ]
 
+SESSION_PREFIX: Final = "mqtt-subscription-"
+
 
 class QueueReading:
     """A queue at the moment of a scrape. What costs more than a number is read when a metric asks for it."""
@@ -51,6 +53,14 @@ class QueueReading:
     def labels(self) -> Labels:
         """The labels of each sample."""
         return (("vhost", self.vhost), ("queue", self.queue.name))
+
+    @property
+    def session(self) -> str:
+        """The client of an MQTT session that is not connected, whose queue this is; empty for other queues."""
+        name = self.queue.name
+        if not name.startswith(SESSION_PREFIX) or self.queue.consumers:
+            return ""
+        return name[len(SESSION_PREFIX) : -len("qos0")]
 
     @property
     def counts(self) -> MessageCounts:

@@ -6,9 +6,11 @@ Between two pieces the loop does other work, so that a scrape of thousands of qu
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from broker.core.statistics.vhost_tally import AMQP
 from broker.core.vhost import Vhost
 from broker.manage.metrics.channel_metrics import (
     CHANNEL_FAMILIES,
@@ -19,11 +21,11 @@ from broker.manage.metrics.channel_metrics import (
     login_readings,
 )
 from broker.manage.metrics.global_metrics import (
-    PROTOCOL,
     dead_letter_lines,
     gauge_line,
     global_lines,
     identity_lines,
+    protocol_lines,
     size_lines,
 )
 from broker.manage.metrics.metric import Family, Labelled, Metric, Whole, head, label_text, sample
@@ -91,9 +93,12 @@ class Scrape:
             yield piece
         vhosts = self._vhosts
         queues, slots = Sums(QUEUE_FAMILIES), 0
+        left: set[tuple[str, str]] = set()  # sessions of MQTT without a connection
         async for queue in gradually(queue_readings(vhosts, self._broker.statistics), slots_cost):
             queues.add(queue)
             slots += queue.slots
+            if queue.session:
+                left.add((queue.vhost, queue.session))
         channels = Sums(CHANNEL_FAMILIES)
         async for channel in gradually(channel_readings(self._sessions)):
             channels.add(channel)
@@ -106,6 +111,8 @@ class Scrape:
             bindings += exchange.of.binding_count
         yield "".join([sums.text(self._whole) for sums in (queues, channels, connections, exchanges)])
         yield gauge_line("slotmq_slots", "Slots of all queues", slots)
+        if self._broker.settings().mqtt.enabled:
+            yield gauge_line("slotmq_mqtt_sessions_disconnected", "Sessions that wait for their clients", len(left))
         yield gauge_line("slotmq_bindings", "Bindings, without those to the default exchange", bindings)
         async for piece in self._totals():
             yield piece
@@ -137,29 +144,30 @@ class Scrape:
         """Yield what has no object: who the broker is, its counters, and what only this broker has."""
         statistics = self._broker.statistics
         yield from identity_lines(self._broker, endpoint)
-        yield from global_lines(self._whole.messages)
+        yield from global_lines(self._broker.statistics.by_protocol())
         yield from dead_letter_lines(statistics.dead_letters())
         yield from size_lines(statistics.sizes())
         yield from own_lines(self._broker, self._node)
 
     async def _totals(self) -> Pieces:
         """Yield how many objects there are."""
-        channels = consumers = publishers = 0
+        channels = 0
+        consumers, publishers = Counter({AMQP: 0}), Counter({AMQP: 0})
         async for channel in gradually(channel_readings(self._sessions)):
             channels += 1
-            consumers += channel.row["consumer_count"]
-            publishers += channel.counts.publish > 0
+            consumers[channel.protocol] += channel.row["consumer_count"]
+            publishers[channel.protocol] += channel.counts.publish > 0
         queues = sum([vhost.queues.declared_count for vhost in self._vhosts])
-        for name, about, count, labels in (
-            ("rabbitmq_connections", "Open connections", len(self._sessions), ()),
-            ("rabbitmq_channels", "Open channels", channels, ()),
-            ("rabbitmq_consumers", "Consumers", consumers, ()),
-            ("rabbitmq_queues", "Queues", queues, ()),
-            ("slotmq_exchanges", "Exchanges", sum([len(vhost.exchanges) for vhost in self._vhosts]), ()),
-            ("rabbitmq_global_consumers", "Consumers", consumers, PROTOCOL),
-            ("rabbitmq_global_publishers", "Channels that have published", publishers, PROTOCOL),
+        for name, about, count in (
+            ("rabbitmq_connections", "Open connections", len(self._sessions)),
+            ("rabbitmq_channels", "Open channels", channels),
+            ("rabbitmq_consumers", "Consumers", consumers.total()),
+            ("rabbitmq_queues", "Queues", queues),
+            ("slotmq_exchanges", "Exchanges", sum([len(vhost.exchanges) for vhost in self._vhosts])),
         ):
-            yield gauge_line(name, about, count, labels)
+            yield gauge_line(name, about, count)
+        yield protocol_lines("rabbitmq_global_consumers", "Consumers", consumers)
+        yield protocol_lines("rabbitmq_global_publishers", "Channels that have published", publishers)
 
     async def _of_objects(self, prefix: str, families: Collection[str] | None, vhosts: Sequence[Vhost]) -> Pieces:
         """Yield the families of objects that are asked for, all for None."""

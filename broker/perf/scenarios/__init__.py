@@ -25,9 +25,10 @@ SCENARIOS: Final = {  # name -> the summary in `slotmq perf --help`
     "backlog": "publish without a consumer, then drain the queue",
     "pingpong": "run pairs of clients that wait for each single message",
     "connections": "open and hold many connections: time and memory of each",
+    "mqtt": "publish to MQTT subscribers, at QoS 0, 1 or 2, with any number of clients",
     "churn": "make and remove connections, channels, queues, bindings or consumers, over and over",
 }
-_OWN_MODULES: Final = frozenset(("pingpong", "connections", "churn"))
+_OWN_MODULES: Final = frozenset(("pingpong", "connections", "mqtt", "churn"))
 
 
 def add(name: str, commands: Any) -> None:

@@ -24,6 +24,7 @@ from bench.run import Run
 from broker.overlay.packets import Space, StreamName
 from broker.overlay.peers import choose
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.scanner import Scanner
 from broker.perf.spool import STAMP, STAMP_BYTES, Material, Spool
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -86,7 +87,7 @@ def test_the_longest_dip_is_at_a_stretch() -> None:
 def paced(per_s: float) -> tuple[PacedSource, socket.socket]:
     """Return a publisher with a spool of one message, and the other end of its socket."""
     here, there = socket.socketpair()
-    peer = cast("PeerConnection", SimpleNamespace(socket=here, received=bytearray()))
+    peer = cast("PeerConnection", SimpleNamespace(socket=here, received=bytearray(), scanner=Scanner))
     return PacedSource(peer, Spool(Material("x", ("a",), 16), 0, 1), 1_000, per_s), there
 
 

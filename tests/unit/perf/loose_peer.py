@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
-from broker.perf.peer import PeerConnection
+from broker.perf import wire
+from broker.perf.peer import Peer
+from broker.perf.scanner import Scanner, Watch
 
 
 class LoosePeer:
@@ -17,12 +18,21 @@ class LoosePeer:
         self.socket = end
         self.channel = channel
         self.received = bytearray()
+        self.round_trip = wire.basic_qos(channel, 0)
+
+    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> Scanner:
+        """Return the scanner of a connection of AMQP."""
+        return Scanner(lenient=lenient, watch=watch)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
 
 
 @contextmanager
-def loose_peer(channel: int = 1) -> Iterator[tuple[PeerConnection, socket.socket]]:
+def loose_peer(channel: int = 1) -> Iterator[tuple[Peer, socket.socket]]:
     """Return a peer and the broker's end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     with ours, theirs:
-        yield cast("PeerConnection", LoosePeer(ours, channel)), theirs
+        yield LoosePeer(ours, channel), theirs

@@ -45,6 +45,11 @@ async function open(view) {
         ["Protocol", row.protocol], ["TLS", row.ssl ? [row.ssl_protocol, row.ssl_cipher].filter(Boolean).join(", ") || "yes" : yesNo(row.ssl)], ["Login by", row.auth_mechanism],
         ["Heartbeat", row.timeout === 0 ? "none" : duration(row.timeout * 1000)], ["Largest frame", bytes(row.frame_max)], ["Channels at most", count(row.channel_max)], ["Since", moment(row.connected_at)],
       ])),
+      row.mqtt ? card("MQTT session", facts([
+        ["Client id", row.mqtt.client_id], ["Keep alive", row.mqtt.keep_alive_s === 0 ? "none" : duration(row.mqtt.keep_alive_s * 1000)], ["Clean start", yesNo(row.mqtt.clean_start)],
+        ["Session lasts", row.mqtt.session_expiry_s === 0 ? "as long as the connection" : duration(row.mqtt.session_expiry_s * 1000)],
+        ["Will", row.mqtt.will_topic === null ? "none" : `${row.mqtt.will_topic}, QoS ${row.mqtt.will_qos}${row.mqtt.will_retain ? ", retained" : ""}`],
+      ])) : "",
       card("What the client says of itself", facts([...Object.entries(properties), ["capabilities", Object.entries(capabilities ?? {}).filter(([, on]) => on).map(([label]) => label).join(", ")]])),
     );
   };

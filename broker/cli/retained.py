@@ -1,0 +1,73 @@
+"""`slotmq retained`: lists, shows and deletes the retained messages of MQTT topics."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from broker.cli.control_client import ask_for
+from broker.cli.messages import GET_MAX, body_lines, message_count
+from broker.cli.parser import add_command, add_group, add_value, finish
+from broker.cli.table import cell, counted, print_json, print_rows, warn
+
+__all__ = ["add_retained"]
+
+COLUMNS: Final = ("topic", "bytes", "age_ms", "expires_in_ms")
+
+
+def add_retained(commands: Any) -> None:
+    """Add the commands."""
+    verbs = add_group(commands, "retained", "list, show or delete the retained messages of MQTT topics")
+    for verb, summary, run in (
+        ("list", f"list the topics that a filter matches; columns: {', '.join(COLUMNS)}", _list),
+        ("get", "show the messages of the topics that a filter matches", _get),
+        ("delete", "delete the messages of the topics that a filter matches", _delete),
+    ):
+        command = add_command(verbs, verb, summary)
+        meaning = "a topic, or a filter such as 'home/+/config' or 'home/#'"
+        default = {"nargs": "?", "default": "#"} if verb == "list" else {}
+        add_value(command, "filter", "FILTER", meaning, **default)
+        if verb != "delete":
+            most = {"list": 1000, "get": 100}[verb]
+            text = f"at most N topics, up to {GET_MAX} (default {most})"
+            add_value(command, "--limit", "N", text, type=message_count, default=most)
+        finish(command, run, json=True, vhost=True)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    answer = ask_for(arguments, "list_retained", "filter", "vhost", "limit")
+    if arguments.json:
+        print_json(answer)
+    else:
+        print_rows(answer["rows"], COLUMNS, as_json=False)
+        _tell_rest(answer)
+    return 0
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    answer = ask_for(arguments, "list_retained", "filter", "vhost", "limit", body_bytes=32 << 20)
+    if arguments.json:
+        print_json(answer)
+        return 0
+    for row in answer["rows"]:
+        named = {**row["properties"], "age_ms": row["age_ms"]}
+        print("\n".join([cell(row["topic"]), *[f"  {name}: {cell(value)}" for name, value in named.items()]]))
+        print("\n".join(body_lines(row)))
+    if not answer["rows"]:
+        warn(f"nothing is retained for '{arguments.filter}'")
+    _tell_rest(answer)
+    return 0
+
+
+def _tell_rest(answer: Any) -> None:
+    if answer["truncated"]:
+        warn(f"{len(answer['rows'])} of more topics are shown (--limit); the vhost retains {answer['messages']}")
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    answer = ask_for(arguments, "delete_retained", "filter", "vhost")
+    if arguments.json:
+        print_json(answer)
+    else:
+        print(f"{counted(answer['messages'], 'messages')} deleted")
+    return 0

@@ -1,0 +1,59 @@
+"""What publishers and operators see of a vhost's retained messages, whichever part of the broker keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from broker.amqp.content_header import MISSING
+from broker.amqp.errors import ChannelError
+from broker.core.message.message import Envelope, Message
+
+__all__ = ["Retainer", "check_retained"]
+
+
+class Retainer(Protocol):
+    """The retained messages of a vhost.
+
+    Units: `size_bytes` is the sum of their topics, headers and bodies; `expires_ms` is 0 for a message that stays.
+    """
+
+    @property
+    def exchange(self) -> str:
+        """The exchange whose publishes can be retained."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def topic(self, key: str) -> str:
+        """Return the topic of a routing key; empty if no message of it can be retained."""
+
+    def key(self, topic: str) -> str:
+        """Return the routing key of a topic. Raises: ValueError for one that cannot be."""
+
+    def expires_ms(self, key: str) -> int: ...
+
+    def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
+        """Return why a message cannot be retained; empty if it can."""
+
+    def keep(self, key: str, header: bytes, body: bytes) -> object:
+        """Retain a message in place of the last one of its key; an empty one only deletes that."""
+
+    def find(self, topic_filter: str) -> Iterator[str | None]:
+        """Yield the keys of the topics that a filter matches, and None between them. Raises: ValueError."""
+
+    def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
+        """Call `take` with the message of each key, and `done` at the end."""
+
+
+def check_retained(retainer: Retainer | None, envelope: Envelope, asked: Any) -> bool:
+    """Return whether a message is retained, by its header x-mqtt-retain. Raises: ChannelError 406."""
+    if asked is MISSING or retainer is None or envelope.exchange != retainer.exchange or asked is False:
+        return False
+    if asked is not True:
+        raise ChannelError(406, "x-mqtt-retain is neither true nor false")
+    if not retainer.topic(envelope.key):
+        raise ChannelError(406, f"x-mqtt-retain: routing key '{envelope.key[:100]}' is no topic of MQTT")
+    return True

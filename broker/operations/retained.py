@@ -1,0 +1,139 @@
+"""The retained messages of a vhost, as an operator lists, reads and deletes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from broker.core.auth.permissions import Kind
+from broker.core.auth.users import User
+from broker.core.message.message import Message
+from broker.core.publishing.retainer import Retainer
+from broker.core.queue.memory_queue import RETAINED_NAME
+from broker.core.vhost import Vhost
+from broker.event_log import get_logger
+from broker.operations.operation import Operation
+from broker.operations.request import Asker, OperationRefused, Range, parameters
+from broker.operations.rows import body_fields, properties_row
+
+if TYPE_CHECKING:
+    from broker.operations.operated_broker import OperatedBroker
+
+__all__ = ["RETAINED_OPERATIONS"]
+
+_log = get_logger()
+
+LIMIT_MAX: Final = 10_000
+PORTION: Final = 64  # messages that are read or deleted between two turns of the loop
+VISITS: Final = 4096  # nodes of the index that are looked at between two turns
+BODIES_BYTES_MAX: Final = 32 << 20  # in one answer
+
+
+@parameters
+class OfRetained:
+    """The retained messages whose topics a filter of MQTT matches."""
+
+    filter: str = "#"
+    vhost: str = "/"
+
+
+@parameters
+class ListRetained(OfRetained):
+    """How many of them are shown, and how much of each body; 0 shows neither bodies nor properties."""
+
+    limit: Annotated[int, Range(1, LIMIT_MAX)] = 1000
+    body_bytes: Annotated[int, Range()] = 0
+
+
+async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Asker) -> dict[str, Any]:
+    """Return the retained messages that a filter matches, by topic, and how many the vhost has in all."""
+    vhost = broker.vhost(asked.vhost)
+    retainer = _retainer(vhost)
+    keys = await _found(retainer, asked.filter, asked.limit + 1)
+    now_ms = vhost.ports.clock.now_ms
+    body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // asked.limit)
+    rows: list[dict[str, Any]] = []
+    for start in range(0, min(len(keys), asked.limit), PORTION):
+        messages = await _read(retainer, keys[start : min(start + PORTION, asked.limit)])
+        rows += [_row(retainer, message, now_ms, body_bytes) for message in messages]
+        await asyncio.sleep(0)
+    rows.sort(key=lambda row: str(row["topic"]))
+    return {
+        "rows": rows,
+        "truncated": len(keys) > asked.limit,
+        "messages": len(retainer),
+        "bytes": retainer.size_bytes,
+    }
+
+
+async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Asker) -> dict[str, int]:
+    """Delete the retained messages that a filter matches, and return how many. Later ones may come meanwhile."""
+    vhost = broker.vhost(asked.vhost)
+    retainer, committer = _retainer(vhost), broker.engine(vhost).committer
+    keys = await _found(retainer, asked.filter, None)
+    for number, key in enumerate(keys, 1):
+        retainer.keep(key, b"", b"")
+        if number % PORTION == 0:
+            await asyncio.sleep(0)
+    _log.info("retained.deleted", vhost=vhost.name, filter=asked.filter, messages=len(keys))
+    await committer.drain()
+    return {"messages": len(keys)}
+
+
+def _retainer(vhost: Vhost) -> Retainer:
+    if vhost.retainer is None:
+        raise OperationRefused("nothing is retained here: MQTT is off (mqtt.enabled), or this is a node of a cluster")
+    return vhost.retainer
+
+
+async def _found(retainer: Retainer, topic_filter: str, most: int | None) -> list[str]:
+    """Return the keys of a filter. Raises: ValueError for one that cannot be."""
+    keys: list[str] = []
+    for visits, key in enumerate(retainer.find(topic_filter), 1):
+        if key is not None:
+            keys.append(key)
+            if len(keys) == most:
+                break
+        if visits % VISITS == 0:
+            await asyncio.sleep(0)
+    return keys
+
+
+async def _read(retainer: Retainer, keys: Sequence[str]) -> list[Message]:
+    messages: list[Message] = []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end() -> None:
+        if not done.done():  # otherwise the asker has hung up
+            done.set_result(None)
+
+    retainer.read(keys, messages.append, end)
+    await done
+    return messages
+
+
+def _row(retainer: Retainer, message: Message, now_ms: int, body_bytes: int) -> dict[str, Any]:
+    key = message.envelope.key
+    expires_ms = retainer.expires_ms(key)
+    row: dict[str, Any] = {
+        "topic": retainer.topic(key),
+        "routing_key": key,
+        "bytes": len(message.body),
+        "age_ms": max(0, now_ms - message.timestamp_ms),
+        "expires_in_ms": max(0, expires_ms - now_ms) if expires_ms else None,
+    }
+    if body_bytes:
+        row |= {"properties": properties_row(message.header), **body_fields(message.body, body_bytes)}
+    return row
+
+
+def _may(broker: OperatedBroker, user: User, asked: OfRetained, kind: Kind = "read") -> None:
+    """Let a user read, and drop, what the queue of retained messages has. Raises: ChannelError (403)."""
+    broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(RETAINED_NAME), kind)
+
+
+RETAINED_OPERATIONS: Final[dict[str, Operation[Any]]] = {
+    "list_retained": Operation(list_retained, ListRetained, _may),
+    "delete_retained": Operation(delete_retained, OfRetained, _may),
+}

@@ -1,0 +1,266 @@
+"""MQTT 3.1.1 and 5 as a load generator needs them: packets, a client's connection, and what counts received packets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from struct import Struct
+from types import MappingProxyType
+from typing import Final
+
+from broker.perf.faults import BrokenStream, Refusal
+from broker.perf.peer import CALL_LIMIT_S, Address
+from broker.perf.scanner import Scanner, Watch
+
+MQTT_PORTS: Final = MappingProxyType({"mqtt": 1883, "mqtts": 8883})
+VERSIONS: Final = MappingProxyType({"3.1.1": 4, "5": 5})  # name -> protocol level
+PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGRESP, DISCONNECT = 3, 4, 5, 6, 7, 13, 14  # a packet's first four bits
+PACKET_ID: Final = Struct(">H")
+
+_CONNACK, _SUBACK = 2, 9
+_REFUSED: Final = 0x80  # reason codes from here on are errors
+_UNROUTED: Final = 0x10
+_RECEIVE_MAXIMUM, _MAXIMUM_QOS, _REASON = 0x21, 0x24, 0x1F
+_SIZES: Final = MappingProxyType(
+    {0x11: 4, 0x13: 2, 0x21: 2, 0x22: 2, 0x24: 1, 0x25: 1, 0x27: 4, 0x28: 1, 0x29: 1, 0x2A: 1}
+)
+_CLOSE_LIMIT_S: Final = 2.0
+_FOREVER: Final = 0xFFFF_FFFF
+
+
+def packet(head: int, *parts: bytes) -> bytes:
+    """Return a packet with its remaining length."""
+    rest = b"".join(parts)
+    left, length = len(rest), bytearray()
+    while left > 127:
+        length.append(left & 127 | 128)
+        left >>= 7
+    return bytes((head, *length, left)) + rest
+
+
+def text(value: str) -> bytes:
+    """Return a string as MQTT has it."""
+    raw = value.encode()
+    return PACKET_ID.pack(len(raw)) + raw
+
+
+def publish(level: int, topic: str, body: bytes, qos: int, packet_id: int, *, retain: bool) -> bytes:
+    """Return a PUBLISH, which has no properties."""
+    number = PACKET_ID.pack(packet_id) if qos else b""
+    return packet(PUBLISH << 4 | qos << 1 | retain, text(topic), number, bytes(level == 5), body)
+
+
+def properties_of(raw: bytes) -> dict[int, int | str]:
+    """Return the first properties of a CONNACK or DISCONNECT, up to one that no broker sends there."""
+    at, found = 1, dict[int, int | str]()
+    while at < len(raw):
+        name, size = raw[at], _SIZES.get(raw[at], 0)
+        if size:
+            found[name] = int.from_bytes(raw[at + 1 : at + 1 + size], "big")
+        else:
+            size = 2 + int.from_bytes(raw[at + 1 : at + 3], "big")
+            found[name] = raw[at + 3 : at + 1 + size].decode(errors="replace")
+            if name == 0x26:  # a user property has two strings
+                size += 2 + int.from_bytes(raw[at + 1 + size : at + 3 + size], "big")
+        at += 1 + size
+    return found
+
+
+class MqttPeer:
+    """A client's connection, used call by call until messages flow; no keep alive is agreed."""
+
+    channel = 0
+    round_trip = b"\xc0\x00"  # PINGREQ
+
+    def __init__(
+        self,
+        address: Address,
+        client_id: str,
+        level: int,
+        *,
+        lasting: bool = False,
+        receive_maximum: int = 0,
+        unsent_bytes: int = 0,
+    ) -> None:
+        """Connect; a `lasting` session is deleted by close(). Raises: Refusal, OSError."""
+        self.socket = address.connect(CALL_LIMIT_S, 0, unsent_bytes)
+        self.received = bytearray()
+        self._again = (address, client_id, level) if lasting else None
+        user = address.user if address.vhost == "/" else f"{address.vhost}:{address.user}"
+        own = b"\x11" + _FOREVER.to_bytes(4, "big") if lasting else b""
+        own += b"\x21" + PACKET_ID.pack(receive_maximum) if receive_maximum else b""
+        known = bytes((len(own),)) + own if level == 5 else b""
+        flags = bytes((level, 0xC0 if lasting else 0xC2, 0, 0))
+        login = text(user), text(address.password)
+        try:
+            answer = self.call(packet(0x10, text("MQTT"), flags, known, text(client_id), *login), _CONNACK)
+            told = properties_of(answer[2:])
+            if answer[1]:
+                raise Refusal(f"CONNACK {answer[1]:#04x} {told.get(_REASON, '')}".rstrip())
+        except BaseException:
+            self.socket.close()
+            raise
+        self._level = level
+        self.qos_max = int(told.get(_MAXIMUM_QOS, 2))
+        self.receive_maximum = int(told.get(_RECEIVE_MAXIMUM, 0xFFFF))
+
+    def scanner(self, *, lenient: bool = False, watch: Watch | None = None) -> PacketScanner:
+        """Return what counts the bytes that the broker sends once messages flow."""
+        return PacketScanner(self._level, watch)
+
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Subscribe; `received` may hold packets when this returns. Raises: Refusal, OSError."""
+        wanted = text(topic_filter) + bytes((qos,))
+        answer = self.call(packet(0x82, PACKET_ID.pack(1), bytes(self._level == 5), wanted), _SUBACK)
+        if answer[-1] >= _REFUSED:
+            raise Refusal(f"SUBACK {answer[-1]:#04x} for '{topic_filter}'")
+
+    def call(self, request: bytes, answer: int) -> bytes:
+        """Send a packet, and return what follows the length of the answer. Raises: Refusal, OSError."""
+        self.socket.sendall(request)
+        at = 0  # packets that came before stay in `received`
+        while True:
+            head = head_of(self.received, at, len(self.received))
+            if head is None or len(self.received) < at + head[1]:
+                chunk = self.socket.recv(65536)
+                if not chunk:
+                    raise Refusal("the broker closed the socket")
+                self.received += chunk
+            elif self.received[at] >> 4 == answer:
+                found = bytes(self.received[at + head[0] : at + head[1]])
+                del self.received[at : at + head[1]]
+                return found
+            else:
+                at += head[1]
+
+    def close(self) -> None:
+        """Disconnect, read what is in flight, and delete a lasting session."""
+        with suppress(OSError, Refusal), self.socket:
+            self.socket.settimeout(_CLOSE_LIMIT_S)
+            self.socket.sendall(b"\xe0\x00")
+            self.socket.shutdown(socket.SHUT_WR)
+            stop_at = time.monotonic() + _CLOSE_LIMIT_S
+            while self.socket.recv(65536) and time.monotonic() < stop_at:
+                continue
+        if self._again is not None:
+            with suppress(OSError, Refusal):
+                MqttPeer(*self._again).close()
+
+
+def head_of(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
+    """Return the sizes of a packet's fixed header and of the packet; None if the header is incomplete."""
+    size, shift = 0, 0
+    for place in range(at + 1, min(end, at + 5)):
+        size |= (buffer[place] & 127) << shift
+        shift += 7
+        if buffer[place] < 128:
+            return place + 1 - at, place + 1 - at + size
+    if end - at >= 5:
+        raise BrokenStream("a remaining length of five bytes")
+    return None
+
+
+class PacketScanner(Scanner):
+    """Counts what a broker sends to an MQTT client, and answers it.
+
+    Shapes: message number n of a publisher has packet id 1 + (n - 1) % `packet_ids`; `answers` are packets to send.
+    """
+
+    def __init__(self, level: int, watch: Watch | None = None) -> None:
+        super().__init__(lenient=True, watch=watch)
+        self.packet_ids = 1
+        self.answers = b""
+        self._level = level
+
+    def take_answers(self) -> bytes:
+        """Return the packets to send, once."""
+        answers, self.answers = self.answers, b""
+        return answers
+
+    def scan(self, buffer: bytearray, end: int) -> int:
+        """Count every whole packet in `buffer[:end]` and return how many bytes they occupy.
+
+        Raises: Refusal, BrokenStream.
+        Cost: a few slices for packets of one kind and length in a row.
+        """
+        at = 0
+        while (head := head_of(buffer, at, end)) is not None and at + head[1] <= end:
+            first, stride = head
+            kind = buffer[at] >> 4
+            if kind == PUBLISH:
+                at += stride * self._messages(buffer, at, end, first, stride)
+            elif kind in (PUBACK, PUBREC, PUBREL, PUBCOMP):
+                at += stride * self._acks(buffer, at, end, stride)
+            elif kind == PINGRESP:
+                self.settled += 1
+                at += stride
+            elif kind == DISCONNECT:
+                raise Refusal(f"DISCONNECT {buffer[at + 2] if stride > 2 else 0:#04x}")
+            else:
+                raise BrokenStream(f"packet type {kind} was not expected while messages flow")
+        return at
+
+    def _messages(self, buffer: bytearray, at: int, end: int, first: int, stride: int) -> int:
+        """Count equal messages in a row."""
+        qos = buffer[at] >> 1 & 3
+        id_at = first + 2 + int.from_bytes(buffer[at + first : at + first + 2], "big")
+        rest_at = id_at + (2 if qos else 0)
+        offsets = [*range(first + 2)]
+        if self._level == 5:
+            offsets.append(rest_at)
+            rest_at += 1 + buffer[at + rest_at]
+        count = _equal(buffer, at, stride, (end - at) // stride, offsets)
+        self.deliveries += count
+        self.body_bytes += count * (stride - rest_at)
+        if self._watch and stride > rest_at:
+            self._watch(buffer, at + rest_at, stride, count)
+        if qos:
+            self._answer(PUBACK << 4 if qos == 1 else PUBREC << 4, buffer, at + id_at, stride, count)
+        return count
+
+    def _acks(self, buffer: bytearray, at: int, end: int, stride: int) -> int:
+        """Count equal acknowledgements in a row."""
+        reason = buffer[at + 4] if stride > 4 else 0
+        kind = buffer[at] >> 4
+        count = _equal(buffer, at, stride, (end - at) // stride, [0, 1, 4] if stride > 4 else [0, 1])
+        if reason == _UNROUTED:
+            self.returned += count
+        if kind == PUBREL:
+            self._answer(PUBCOMP << 4, buffer, at + 2, stride, count)
+        elif kind == PUBREC and reason < _REFUSED:
+            self._answer(PUBREL << 4 | 2, buffer, at + 2, stride, count)
+        else:
+            before = self.confirms.count
+            stop = at + count * stride
+            self._confirm([high << 8 | low for high, low in zip(
+                buffer[at + 2 : stop : stride], buffer[at + 3 : stop : stride], strict=True)])  # fmt: skip
+            self.nacked += self.confirms.count - before if reason >= _REFUSED else 0
+        return count
+
+    def _confirm(self, packet_ids: list[int]) -> None:
+        confirms, first, ids = self.confirms, packet_ids[0], self.packet_ids
+        if first - 1 == confirms.watermark % ids and packet_ids == list(range(first, first + len(packet_ids))):
+            confirms.add(confirms.watermark + len(packet_ids), multiple=True)
+            return
+        for packet_id in packet_ids:
+            done = confirms.watermark
+            confirms.add(done + 1 + (packet_id - 1 - done) % ids, multiple=False)
+
+    def _answer(self, head: int, buffer: bytearray, id_at: int, stride: int, count: int) -> None:
+        """Answer packets whose ids are `stride` bytes apart."""
+        stop = id_at + count * stride
+        answers = bytearray(bytes((head, 2, 0, 0)) * count)
+        answers[2::4] = buffer[id_at : stop - stride + 1 : stride]
+        answers[3::4] = buffer[id_at + 1 : stop - stride + 2 : stride]
+        self.answers += bytes(answers)
+
+
+def _equal(buffer: bytearray, at: int, stride: int, count: int, offsets: list[int]) -> int:
+    """Return how many packets from `at` surely are like the first in the bytes at these offsets, at least one."""
+    while count > 1:
+        stop = at + count * stride
+        if all(buffer[at + offset : stop : stride].count(buffer[at + offset]) == count for offset in offsets):
+            break
+        count //= 2
+    return max(1, count)

@@ -1,0 +1,75 @@
+"""`slotmq perf mqtt` against this broker, and against Mosquitto where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli.control_client import ask
+from broker.perf.result import Result
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.perf_run import PerfRun
+
+MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+
+
+def measured(port: int, *words: str) -> Result:
+    """Return the result of a run."""
+    run = PerfRun("mqtt", *words, "--uri", f"mqtt://guest:guest@127.0.0.1:{port}", "--json", "--quiet")
+    assert not run.code, run.err
+    return run.result
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[int]:
+    """Provide the port of a Mosquitto."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    settings = tmp_path / "mosquitto.conf"
+    settings.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n")
+    assert MOSQUITTO is not None
+    with subprocess.Popen([MOSQUITTO, "-c", str(settings)], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: _answers(port), "Mosquitto")
+        yield port
+        process.terminate()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_each_subscriber_gets_each_message_once(port: int) -> None:
+    """Two publishers at QoS 1, three subscribers, ten topics: all is confirmed, delivered and acknowledged."""
+    words = ("-Q", "1", "-C", "900", "-x", "2", "-y", "3", "--topics", "10", "-V", "3.1.1")
+    totals = measured(port, *words).totals
+    assert (totals.published, totals.confirmed, totals.delivered, totals.acked) == (900, 900, 2700, 2700)
+    assert totals.deliver_bytes == 2700 * 16
+
+
+def test_lasting_sessions_are_deleted_at_the_end(shared_mqtt: BrokerProcess, port: int) -> None:
+    """A run at a rate has latencies from the due times, and its session is gone afterwards."""
+    result = measured(port, "-Q", "1", "-C", "50", "-r", "500", "--lasting")
+    assert result.latency_us is not None and result.latency_us.count == 50
+    assert "from_send_p50" in result.figures
+    assert not [row["name"] for row in ask(shared_mqtt.folder, "list_queues") if "slotmq-perf" in row["name"]]
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto")
+def test_another_broker_is_measured_at_qos_2(mosquitto: int) -> None:
+    """Messages at QoS 2 through a Mosquitto, within its receive maximum."""
+    totals = measured(mosquitto, "-Q", "2", "-C", "500", "-y", "2").totals
+    assert (totals.published, totals.confirmed, totals.delivered) == (500, 500, 1000)
+
+
+def test_a_qos_that_the_broker_lacks_is_an_error_of_usage(port: int) -> None:
+    """What a CONNACK announces bounds the options, and a run without a topic of its own needs one by name."""
+    run = PerfRun("mqtt", "-x", "0", "--uri", f"mqtt://127.0.0.1:{port}")
+    assert (run.code, run.line) == (2, run.line)
+    assert "name the topic with -t" in run.err
