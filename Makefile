@@ -1,6 +1,7 @@
 # Every target sets up its requirements in .venv; a stamp file prevents a second setup. `make` alone prints this help.
 #   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
-#                passes flags on); it compiles in the background for later starts, if there is a C compiler; SLOTMQ_COMPILE=0
+#                passes flags on; ARGS=--mqtt with port 1883, SLOTMQ_MQTT__ANONYMOUS_USER=guest for clients of this machine
+#                without a password); it compiles in the background for later starts, if there is a C compiler; SLOTMQ_COMPILE=0
 #                leaves that out
 #   make compile compile at once, for the next make run
 #   make test    all tests on the compiled broker, in two processes, and those that need the interpreted one; named files in one

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection
 
-__all__ = ["choices"]
-
 
 def choices(known: Collection[str], *, empty: bool = False) -> Callable[[str], tuple[str, ...]]:
     """Return a parser of "a,b" into names, for argparse's `type`; it refuses unknown names.

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from bench.run import Run
 
-__all__ = ["Places", "page_at"]
-
 
 def page_at(text: str) -> Path:
     """Return the path of a page, for argparse's `type`: a missing page is reported before the slow steps."""

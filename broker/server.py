@@ -30,13 +30,12 @@ from broker.parts.entrance import Entrance
 from broker.parts.http import Http
 from broker.parts.mqtt import Mqtt
 from broker.parts.overlay import Overlay
-from broker.parts.part import Part, Shared
+from broker.parts.part import Part, Shared, Stopping
 from broker.parts.ports import CertificateWatch, Ports
 from broker.parts.zmq import Zmq
 from broker.process_memory import open_descriptors, resident_bytes
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
-from broker.stopping import Stopping
 from broker.store.files import Files
 from broker.taps.taps import Taps
 from broker.vhosts.broker_statistics import BrokerStatistics

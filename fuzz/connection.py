@@ -15,8 +15,8 @@ from pamqp import frame as pamqp_frame
 from broker.amqp.channel import Channel
 from broker.amqp.codec import Method, decode_properties, publish_fields
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import CODE_NAMES, ChannelError, ConnectionFault, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
 from fuzz.campaign import main
 from fuzz.grammar import PROTOCOL_HEADER, conversation, handshake

@@ -24,11 +24,10 @@ PLUGIN: Final = "pytest_slotmq.py"
 PACKAGES: Final = ("amqp", "core", "delivery", "mqtt", "overlay", "routing", "slots", "store")
 """The packages of the broker that are compiled, with the packages in them, less `EXCEPTIONS`."""
 EXCEPTIONS: Final = {
-    "amqp/access.py": "pamqp reads the types of its fields from class attributes",
     "amqp/errors.py": "exceptions: an `except ... as error` of each would give the name its type in the whole function",
-    "amqp/lenient_methods.py": "pamqp's classes have slots",
+    "amqp/lenient_methods.py": "pamqp's classes have slots, and it reads the types of fields from class attributes",
     "core/definitions": "acts on an operator's document",
-    "core/delay": "acts on delayed messages, one by one",
+    "core/delayed.py": "acts on delayed messages, one by one",
     "core/mqtt/faults.py": "exceptions, as amqp/errors.py",
     "core/postponed.py": "exceptions, as amqp/errors.py, and with subclasses that are interpreted",
     "core/moving": "acts on an operator's call",
@@ -36,8 +35,8 @@ EXCEPTIONS: Final = {
     "core/publishing/producers.py": "a node of a cluster has an interpreted subclass",
     "core/publishing/reply_to.py": "a node of a cluster has an interpreted subclass",
     "core/topology/deferred_unbinding.py": "acts on deletions, a slice a turn; tests make it small",
-    "core/queue/due_moments.py": "as core/delay",
-    "core/queue/holding.py": "as core/delay",
+    "core/queue/due_moments.py": "as core/delayed.py",
+    "core/queue/holding.py": "as core/delayed.py",
     "core/queue/ports.py": "generic data classes",
     "delivery/checkpointer.py": "acts once a minute; tests make its slices small",
     "delivery/clock_watch.py": "acts once a second",

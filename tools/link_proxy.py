@@ -11,8 +11,6 @@ from typing import Final
 
 from broker.net.address import close_servers
 
-__all__ = ["LinkProxy", "Way"]
-
 PIECE_BYTES: Final = 65_536
 LINE_PIECES: Final = 64  # that are on their way at most; then the sender's socket fills up
 BEGINNING_TURNS: Final = 3  # from the accept of a connection to the first step of its task

@@ -23,8 +23,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["PostgresFailed", "PostgresServer", "is_installed"]
-
 DEADLINE_S: Final = 60.0
 PAUSE_S: Final = 0.02
 PORTS: Final = range(15_000, 32_000)  # Linux gives its clients higher ones, so a restart finds its port free

@@ -33,8 +33,6 @@ from broker.perf.faults import RunFailed
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.wire import CONSUME_CHANNEL
 
-__all__ = ["VERBS", "Group", "measure", "paused", "watch"]
-
 EVERY_S: Final = 0.001
 _LIMIT_S: Final = 120.0
 _LOOK_S: Final = 0.02

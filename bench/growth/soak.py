@@ -16,8 +16,6 @@ from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.wire import CONSUME_CHANNEL
 
-__all__ = ["MIB", "measure"]
-
 MIB: Final = 1 << 20
 _PACE_S: Final = 0.02  # between two rounds of churn
 _SAMPLE_S: Final = 5.0

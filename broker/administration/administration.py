@@ -17,19 +17,19 @@ from broker.administration.definitions import (
     PAUSED_QUEUE,
     VHOST_LIMITS,
     Definitions,
+    DefinitionsStore,
     Draft,
     Key,
     keying_rows,
     same_row,
 )
-from broker.administration.definitions_store import DefinitionsStore
 from broker.administration.slices import finished
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users, user_of
 from broker.core.definitions.document import Document, UserEntry
 from broker.core.definitions.reading import OPERATOR_POLICY, reading_document
 from broker.core.policy.policy import Policies
-from broker.core.queue.default_type import default_type
+from broker.core.queue.queue_arguments import default_type
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
@@ -37,8 +37,6 @@ from broker.settings import Settings
 from broker.store.damage import StoreFailed
 from broker.tasks import Tasks
 from broker.vhosts.vhosts import Vhosts
-
-__all__ = ["Administration", "Tell"]
 
 TELL_S: Final = 1.0  # between two reports of progress
 

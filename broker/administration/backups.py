@@ -13,12 +13,9 @@ from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.store.backup import Backup, BackupStopped
 from broker.store.damage import StoreFailed
-from broker.store.data_folder import DataFolder
-from broker.store.folder_name import folder_name
+from broker.store.data_folder import DataFolder, folder_name
 from broker.taps.taps import Taps
 from broker.tasks import Tasks, uncancelled
-
-__all__ = ["Backups"]
 
 _log = get_logger()
 REPEAT_S: Final = 5.0

@@ -10,8 +10,6 @@ from typing import TypeVar
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 
-__all__ = ["answers", "count_all", "decided"]
-
 COUNT_TIMEOUT_S = 2.0
 COUNTED_AT_ONCE = 1000  # queues that are asked between two turns of the loop
 

@@ -36,11 +36,11 @@ from broker.core.definitions.document import (
 )
 from broker.core.definitions.reading import BadDefinitions
 from broker.core.definitions.writing import writing_document
+from broker.core.names import Resource
 from broker.core.policy.policy import Policies
 from broker.core.postponed import Postponed
-from broker.core.queue.default_type import default_type, ignored_default_type, with_default_type
 from broker.core.queue.queue import Queue
-from broker.core.resource import Resource
+from broker.core.queue.queue_arguments import default_type, ignored_default_type, with_default_type
 from broker.core.topology.equivalence import check_same_exchange, check_same_queue
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
@@ -49,8 +49,6 @@ from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration, Tell
-
-__all__ = ["MADE", "DefinitionsImport"]
 
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 

@@ -11,8 +11,6 @@ from broker.core.definitions.document import Document
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
 
-__all__ = ["ImportTally"]
-
 
 class ImportTally:
     """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.

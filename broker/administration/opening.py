@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.administration.administration import Administration
-from broker.administration.definitions import Draft
+from broker.administration.definitions import DefinitionsStore, Draft
 from broker.administration.definitions_import import MADE, DefinitionsImport
-from broker.administration.definitions_store import DefinitionsStore
 from broker.administration.rehearsal import Rehearsal
 from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User
@@ -24,8 +23,6 @@ from broker.store.damage import note_missing
 from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import NAME as DEFINITIONS
 from broker.vhosts.recovery_watch import RecoveryWatch
-
-__all__ = ["configured_users", "open_all"]
 
 _log = get_logger()
 

@@ -16,9 +16,9 @@ from broker.core.queue.level import Level
 from broker.core.queue.level_owner import QueueWorker
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.topology.journal import LocalJournal
+from broker.core.topology.changes import LocalJournal
 from broker.core.vhost import Vhost
-from broker.delivery.new_vhost import new_vhost
+from broker.delivery.engine_parts import new_vhost
 from broker.routing.exchange import Exchange
 from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
@@ -27,8 +27,6 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
     from broker.settings import Settings
-
-__all__ = ["Rehearsal", "Touched"]
 
 
 @dataclass(slots=True)

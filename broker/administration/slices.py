@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
-__all__ = ["STEPS_AT_ONCE", "done", "emptied", "finished"]
-
 STEPS_AT_ONCE: Final = 50  # objects that are compared, copied, declared or encoded between two turns of the loop
 EMPTIED_AT_ONCE: Final = 1000  # objects that are freed between two turns of the loop
 

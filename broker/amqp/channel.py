@@ -54,8 +54,6 @@ CLOSE_OK: Final = commands.Channel.CloseOk()
 # The facts of a channel before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 
-__all__ = ["Channel"]
-
 
 class Channel:
     """One open channel of a connection.

@@ -7,12 +7,10 @@ from typing import Final
 
 from pamqp import commands
 
-from broker.amqp.access import AccessRequest
 from broker.amqp.codec import METHODS, Method, decode_method, unknown_method
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.framing import PUBLISH
-
-__all__ = ["MOVES", "NO_METHOD", "OPEN_METHOD", "ChannelState", "ChannelVerdict", "check_open"]
+from broker.amqp.lenient_methods import AccessRequest
 
 
 class ChannelState(Enum):

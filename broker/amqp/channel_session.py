@@ -10,8 +10,6 @@ from typing import Protocol
 
 from broker.amqp.codec import Method
 
-__all__ = ["ChannelSession"]
-
 
 class ChannelSession(Protocol):
     """Carries out the methods of a channel."""

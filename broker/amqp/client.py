@@ -30,8 +30,6 @@ from broker.amqp.framing import (
 from broker.amqp.handshake import PROTOCOL_HEADER
 from broker.amqp.lenient_methods import OpenAny
 
-__all__ = ["CAPABILITIES", "CLOSES", "ClientConnection", "ClientState", "Received"]
-
 FRAME_MAX_BYTES: Final = 131_072
 HEADER_MIN_BYTES: Final = 14  # class, weight, body size and flags
 BODY_BYTES: Final = struct.Struct(">Q")

@@ -16,7 +16,6 @@ from broker.amqp.channel import Channel
 from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
 from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import decode_method, encode_method
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import (
     ANSWER,
     AUTHENTICATE,
@@ -37,17 +36,18 @@ from broker.amqp.control import (
 from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import FRAME_METHOD, NO_FRAME, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.handshake import (
+    MECHANISMS,
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
+    ConnectionLimits,
     check_tune_ok,
     login_response,
     new_secret,
     serves,
+    start,
+    tune,
 )
-from broker.amqp.offers import MECHANISMS, start, tune
 from broker.amqp.output import ConnectionOutput, OutputTaker
-
-__all__ = ["Connection"]
 
 CHANNEL_OPEN: Final = ChannelState.OPEN  # members of an Enum are slow to access
 # Equal for all clients.

@@ -11,8 +11,6 @@ from broker.amqp.codec import METHODS, Method, unknown_method
 from broker.amqp.errors import ConnectionFault, broken_frame, describe_frame, non_method_frame
 from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD
 
-__all__ = ["ConnectionState", "ControlVerdict", "move_of", "opens_channel"]
-
 
 class ConnectionState(Enum):
     """The state of a connection. The words are RabbitMQ's, because reply texts show them."""

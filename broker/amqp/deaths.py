@@ -9,11 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from broker.amqp.errors import BrokerError
-from broker.amqp.expiration import parse_expiration
 from broker.amqp.header_edit import edit_header, read_headers, read_text
+from broker.amqp.header_facts import parse_expiration
 from broker.amqp.table_writer import LONG_MAX
-
-__all__ = ["REPLAYED", "REPLAYED_QUEUE", "REPLAYED_REASON", "PastDeath", "Publish", "death_of", "revived"]
 
 X_DEATH: Final = "x-death"
 FIRST_QUEUE, FIRST_REASON = "x-first-death-queue", "x-first-death-reason"

@@ -1,19 +1,87 @@
-"""The handshake: checks what a client sends, from the protocol header to the negotiated limits."""
+"""The handshake: what the broker offers, its limits of a connection, and the checks of what a client answers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import commands
 
-from broker.amqp.connection_limits import ConnectionLimits
+from broker.amqp.codec import encode_method
 from broker.amqp.errors import ConnectionFault
 
+MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
+LOCALES: Final = "en_US"
+OFFERS_MAX: Final = 8  # distinct offers that are kept encoded; a broker makes one per kind of listener
+
+# Extensions of the specification that this broker has. Clients depend on these, so each is true.
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 # AMQP 0-9 clients send this header (its layout differs from 0-9-1's); RabbitMQ serves them as 0-9-1.
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
+
+
+def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> bytes:
+    """Return the frame of the connection.start with the server properties and mechanisms.
+
+    Shapes: the values of `server_properties` are hashable.
+    """
+    return start_with(tuple(server_properties.items()), tuple(mechanisms))
+
+
+@lru_cache(OFFERS_MAX)
+def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> bytes:
+    """Return the frame of the connection.start with these properties."""
+    properties = {**dict(server_properties), "capabilities": CAPABILITIES}
+    method = commands.Connection.Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
+    return encode_method(0, method)
+
+
+@lru_cache(OFFERS_MAX)
+def tune(limits: ConnectionLimits) -> bytes:
+    """Return the frame of the connection.tune that proposes our limits."""
+    return encode_method(0, commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # one object for many connections: hashed by its identity
+class ConnectionLimits:
+    """The limits of a connection.
+
+    Zero `channel_max` means the maximum of the protocol, 65535; zero `consumers_max`, which is per channel, no limit.
+    """
+
+    frame_max_bytes: int = 131072
+    frame_min_bytes: int = 4096
+    initial_frame_max_bytes: int = 8192
+    channel_max: int = 2047
+    heartbeat_s: int = 60
+    max_message_size_bytes: int = 134217728
+    tx_max_bytes: int = 67108864
+    unsent_max_bytes: int = 1 << 19
+    consumers_max: int = 0
+    table_depth_max: int = 16
+    table_entries_max: int = 4096
+
+    def __post_init__(self) -> None:
+        """Raise ValueError when no client could keep to these limits."""
+        if not 0 < self.frame_min_bytes <= self.frame_max_bytes:
+            raise ValueError("frame_max_bytes must be at least frame_min_bytes, and both above 0")
+        if not 0 <= self.channel_max <= 65535 or not 0 <= self.heartbeat_s <= 65535:
+            raise ValueError("channel_max and heartbeat_s must be within 0 and 65535")
 
 
 def serves(received: bytes) -> bool | None:

@@ -1,4 +1,4 @@
-"""Content headers, edited without loss: entries that are not named keep their octets.
+"""Content headers, encoded from values or edited without loss: entries that are not named keep their octets.
 
 Dead letters, delayed messages and direct replies differ from the published message in a few entries. The rest belongs
 to the publisher, and a codec would give its numbers other widths and its texts other octets.
@@ -7,15 +7,54 @@ to the publisher, and a codec would give its numbers other widths and its texts 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from struct import Struct
 from typing import Any, Final
 
 from broker.amqp.content_header import FLAG_OF, KINDS, WIDTHS
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX
-from broker.amqp.table_writer import counted, encode_entry, encode_short_text, encode_text
+from broker.amqp.table_writer import counted, encode_entry, encode_short_text, encode_table, encode_text
 from broker.amqp.tables import TableReader
-from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
+from broker.amqp.wire import FLAGS, LENGTH, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 
+FRONT: Final = Struct(">HHQ")  # class, weight, body size
+BASIC: Final = 60
+TIMESTAMP_MAX: Final = (1 << 64) - 1
 NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
+    """Return the content header of a message with these properties, named as in pamqp.
+
+    Units: a timestamp is in seconds since the epoch.
+    Raises: ValueError, naming the property, for an unknown property or a value that it cannot hold.
+    """
+    kinds = {name: kind for _, name, kind in KINDS}
+    for name in properties:
+        if name not in kinds:
+            raise ValueError(f"there is no property '{name}': there are {', '.join(kinds)}")
+    flags, pieces = 0, []
+    for flag, name, kind in KINDS:
+        if name in properties:
+            flags |= flag
+            try:
+                pieces.append(_encode(kind, properties[name]))
+            except ValueError as error:
+                raise ValueError(f"property {name}: {error}") from None
+    return b"".join((FRONT.pack(BASIC, 0, body_bytes), FLAGS.pack(flags), *pieces))
+
+
+def _encode(kind: str, value: Any) -> bytes:
+    if kind == "shortstr" and isinstance(value, str):
+        return encode_short_text(value)
+    if kind == "table" and isinstance(value, dict):
+        return encode_table(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if kind == "octet" and 0 <= value <= OCTET_MAX:
+            return bytes([value])
+        if kind == "timestamp" and 0 <= value <= TIMESTAMP_MAX:
+            return TIMESTAMP.pack(value)
+    wanted = {"shortstr": "a text", "table": "an object", "octet": "a number from 0 to 255", "timestamp": "seconds"}
+    raise ValueError(f"it should be {wanted[kind]}")
 
 
 def edit_header(

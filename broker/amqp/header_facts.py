@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.amqp.expiration import parse_expiration
 from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
 from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES, TABLE_NESTING_MAX
 
+# Ten years, the longest time that RabbitMQ takes (rabbit_misc:check_expiry/1).
+EXPIRATION_MAX_MS: Final = 315_360_000_000
+INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+PRINTABLE: Final = frozenset({*range(0x20, 0x7F), *range(0xA0, 0x100), *b"\n\r\t\v\b\f\x1b"})
+ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\b": r"\b", "\f": r"\f", "\x1b": r"\e"}
+ESCAPED: Final = str.maketrans({**ESCAPES, '"': r"\"", "\\": r"\\"})
 # Bounds for a header that was measured when it arrived, whatever limits the broker has.
 MEASURED_DEPTH_MAX: Final = TABLE_NESTING_MAX
 MEASURED_ENTRIES_MAX: Final = 1 << 31
@@ -26,6 +32,33 @@ CC_OCTETS, BCC_OCTETS, DELAY_OCTETS, RETAIN_OCTETS = (bytes([len(name)]) + name 
 READ: Final = frozenset((CC, BCC, DELAY, RETAIN, PRODUCER, SEQUENCE))
 MISSING: Final = object()
 NO_PRIORITY: Final = -1
+
+
+def parse_expiration(octets: bytes) -> int:
+    """Return the time in milliseconds.
+
+    Raises: ValueError with RabbitMQ's reason, an Erlang term; the caller's 406.
+    Source: RabbitMQ, rabbit_basic:parse_expiration/1.
+    """
+    integer = INTEGER.match(octets)
+    if integer is None:
+        raise ValueError("no_integer")
+    end = integer.end()
+    if rest := octets[end:]:
+        raise ValueError(f"{{leftover_string,{erlang_string(rest)}}}")
+    expiration_ms = int(octets)
+    if expiration_ms < 0:
+        raise ValueError(f"{{value_negative,{expiration_ms}}}")
+    if expiration_ms > EXPIRATION_MAX_MS:
+        raise ValueError(f"{{value_too_large,{expiration_ms}}}")
+    return expiration_ms
+
+
+def erlang_string(octets: bytes) -> str:
+    """Return octets as Erlang prints a list of them: quoted if all are printable."""
+    if PRINTABLE.issuperset(octets):
+        return f'"{octets.decode("latin-1").translate(ESCAPED)}"'
+    return f"[{','.join(map(str, octets))}]"
 
 
 class HeaderFacts:

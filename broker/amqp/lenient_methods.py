@@ -1,35 +1,48 @@
-"""Methods that accept any name.
+"""Methods that accept any name, and the class access, which pamqp lacks.
 
 pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
 accepts any short string. A broker returns the names that a client chose, and a client leaves the check to the broker.
+
+Class access is not in AMQP 0-9-1 and not in pamqp. RabbitMQ grants every request, with a ticket that has no meaning.
+Source: AMQP 0-8, class access (30).
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar, cast
+from typing import ClassVar, Final, TypeVar, cast
 
 from pamqp import base, commands
 
-__all__ = [
-    "BasicDeliver",
-    "BasicGetOk",
-    "BasicReturn",
-    "BindAny",
-    "BindExchangeAny",
-    "ConsumeAny",
-    "DeclareAny",
-    "DeclareExchangeAny",
-    "DeleteAny",
-    "DeleteExchangeAny",
-    "GetAny",
-    "OpenAny",
-    "PublishAny",
-    "QueueDeclareOk",
-    "UnbindAny",
-    "UnbindExchangeAny",
-]
-
+TICKET: Final = 1
 M = TypeVar("M", bound=base.Frame)
+
+
+class AccessRequest(base.Frame):
+    """The method access.request: may the client use the realm?"""
+
+    __slots__: ClassVar[list[str]] = ["realm", "exclusive", "passive", "active", "write", "read"]  # noqa: RUF023 - as sent
+    frame_id = 10
+    index = 0x001E000A
+    name = "Access.Request"
+    synchronous = True
+    _realm = "shortstr"
+    _exclusive = _passive = _active = _write = _read = "bit"
+
+
+class AccessRequestOk(base.Frame):
+    """The method access.request-ok, which carries the ticket."""
+
+    __slots__: ClassVar[list[str]] = ["ticket"]
+    frame_id = 11
+    index = 0x001E000B
+    name = "Access.RequestOk"
+    _ticket = "short"
+
+    def __init__(self, ticket: int = TICKET) -> None:
+        self.ticket = ticket
+
+
+ACCESS_METHODS: Final[dict[int, type[base.Frame]]] = {kind.index: kind for kind in (AccessRequest, AccessRequestOk)}
 
 
 def unchecked(kind: type[M]) -> type[M]:

@@ -10,11 +10,9 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.amqp.codec import Method, encode_method
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import CLOSED, GREETING
 from broker.amqp.framing import HEARTBEAT, Octets
-
-__all__ = ["UNDECIDED", "ConnectionOutput", "OutputTaker", "Withheld"]
+from broker.amqp.handshake import ConnectionLimits
 
 UNDECIDED: Final = 1 << 62
 

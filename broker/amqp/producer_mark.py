@@ -13,8 +13,6 @@ from typing import Final
 from broker.amqp.tables import LONG_STRING, Entry
 from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
 
-__all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "mark_entries", "template_of", "without_mark"]
-
 PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
 # Marks that the message has a headers table of its own, even an empty one; without it, a table that becomes empty is
 # removed.

@@ -5,20 +5,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-__all__ = [
-    "DECIMAL",
-    "FLAGS",
-    "FRAME_END_OCTET",
-    "FRAME_HEAD",
-    "INT_64_MAX",
-    "LENGTH",
-    "OCTET_MAX",
-    "PROPERTIES_AT",
-    "SHORT_STRING_MAX_BYTES",
-    "TIMESTAMP",
-    "encode_frame",
-]
-
 FRAME_HEAD: Final = Struct(">BHI")  # type, channel, size of the payload
 FRAME_END_OCTET: Final = b"\xce"
 PROPERTIES_AT: Final = 12  # of a content header's payload: class, weight and body size stand before

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any, Final
 
-__all__ = ["DEFAULT_FOLDER", "VARIABLE", "BadFile", "broker_folder", "folder_of", "shown"]
-
 DEFAULT_FOLDER: Final = "data"  # settings.Server.data_dir
 VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
 

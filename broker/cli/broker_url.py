@@ -17,8 +17,6 @@ from broker.cli.parser import BadUsage
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["AnyBroker", "BrokerUrl", "broker_of", "called", "with_password"]
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:

@@ -6,16 +6,6 @@ TYPE_CHECKING = False  # typing's own costs a health check more than its questio
 if TYPE_CHECKING:
     from typing import Final
 
-__all__ = [
-    "CA_FILE_VARIABLE",
-    "CLIENT_VARIABLES",
-    "INTERPRETED_VARIABLE",
-    "LOGIN",
-    "LOGIN_FROM",
-    "LOGIN_TO",
-    "URL_VARIABLE",
-]
-
 URL_VARIABLE: Final = "SLOTMQ_URL"
 CA_FILE_VARIABLE: Final = "SLOTMQ_CAFILE"
 LOGIN: Final = "SLOTMQ_PASS"  # the password; this and the next two: also with _FILE, which names a file that has it

@@ -13,8 +13,6 @@ from broker.cli.control_client import ask_for
 from broker.cli.parser import add_command, add_group, add_switch, add_value, finish
 from broker.cli.table import cell, print_facts, print_json, print_rows
 
-__all__ = ["add_cluster", "cluster_text"]
-
 COLUMNS: Final = (
     "node", "state", "epoch", "held", "slots", "clients", "beat_age_ms", "topology_lag", "database_ms", "version",
     "url",

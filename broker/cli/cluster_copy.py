@@ -16,8 +16,6 @@ from broker.cli.settings_layers import SettingsError, load, with_cluster_url
 from broker.cli.table import cell, counted
 from broker.settings import Settings
 
-__all__ = ["backup", "restore"]
-
 NODE = "backup"  # what PostgreSQL shows as the name of the connection
 NO_DATABASE = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
 

@@ -6,12 +6,121 @@ A script asks `slotmq completion words` at each Tab, so it never differs from th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.parser import add_command, add_group
+from broker.cli.broker_folder import BadFile
+from broker.cli.broker_url import broker_of
+from broker.cli.control_client import Unanswered, ask
+from broker.cli.parser import BadUsage, add_command, add_group
+from broker.cli.table import cell
 
-__all__ = ["SCRIPTS", "add_completion"]
+NAMES_MAX: Final = 200
+SILENCE_S: Final = 2.0
+FILES, FOLDERS = ":files", ":folders"
+OWN: Final = {"FILE": FILES, "DIR": FOLDERS, "D": FOLDERS}
+LISTED: Final = {"QUEUE": "queues", "EXCHANGE": "exchanges", "USER": "users", "V": "vhosts"}  # metavar -> kind
+NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # words before a NAME
+BROKER: Final = ("config", "data_dir", "url", "cafile")
+
+
+def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """Yield the candidates for the last word, each with a Tab and a description if it has one."""
+    *before, current = [word for word in words[:-1] if word != "="] + [words[-1].removeprefix("=")]
+    try:
+        place = CompletionPlace(parser)
+        for word in before:
+            place.pass_word(word)
+        found = list(place.candidates(current))
+    except (BadUsage, KeyError):  # an unknown command, or one whose extra is missing
+        return
+    yield from [line for line in found if line in (FILES, FOLDERS) or line.startswith(current)]
+
+
+class CompletionPlace:
+    """A place on the command line: the parser of the command so far, and what it still takes."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._path: list[str] = []
+        self._given: dict[str, str] = {}
+        self._option: argparse.Action | None = None  # whose value comes next
+        self._only_arguments = False
+        self._enter(parser)
+
+    def pass_word(self, word: str) -> None:
+        """Take a complete word. Raises: KeyError for an unknown command; BadUsage."""
+        if self._option is not None:
+            self._given[self._option.dest] = word
+            self._option = None
+        elif word == "--" and not self._only_arguments:
+            self._only_arguments = True
+        elif word.startswith("-") and not self._only_arguments:
+            name, equals, value = word.partition("=")
+            option = self._options.get(name)
+            if option is not None and option.nargs != 0:
+                self._given[option.dest] = value
+                self._option = None if equals else option
+        elif self._arguments:
+            first = self._arguments[0]
+            if isinstance(first, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no other view of commands
+                self._path.append(word)
+                self._enter(first.choices[word])
+            elif first.nargs not in ("*", "+"):
+                self._arguments.pop(0)
+
+    def candidates(self, current: str) -> Iterator[str]:
+        """Yield completions for the current word."""
+        if self._option is not None:
+            yield from self._values(self._option, current)
+        elif current.startswith("-") and not self._only_arguments:
+            yield from (_line(name, _help(action)) for name, action in self._options.items() if name.startswith("--"))
+        elif self._arguments:
+            yield from self._values(self._arguments[0], current)
+
+    def _enter(self, parser: argparse.ArgumentParser) -> None:
+        if hasattr(parser, "own_parser"):  # its module is imported on use
+            parser = parser.own_parser()
+        actions = parser._actions  # noqa: SLF001 - as above
+        self._options = {name: action for action in actions for name in action.option_strings}
+        self._arguments = [action for action in actions if not action.option_strings]
+
+    def _values(self, action: argparse.Action, current: str) -> Iterator[str]:
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+            helps = {choice.dest: _help(choice) for choice in action._choices_actions}  # noqa: SLF001 - as above
+            yield from (_line(name, helps.get(name)) for name in action.choices)
+        elif action.choices is not None:
+            yield from map(str, action.choices)
+        else:
+            metavar = str(action.metavar)
+            kind = LISTED.get(metavar.partition("|")[0].partition("[")[0])
+            if metavar == "NAME":
+                kind = next((f"{word}s" for word in self._path if word in NAMED), None)
+            if metavar in OWN:
+                yield OWN[metavar]
+            elif kind is not None:
+                yield from self._names("policies" if kind == "policys" else kind, current)
+
+    def _names(self, kind: str, current: str) -> Iterator[str]:
+        """Yield the names that the broker has; none if it cannot be asked."""
+        chosen = argparse.Namespace(insecure=False, **{name: self._given.get(name) for name in BROKER})
+        vhost = None if kind in ("users", "vhosts") else self._given.get("vhost", "/")
+        try:
+            rows: Sequence[Mapping[str, Any]] = ask(broker_of(chosen), f"list_{kind}", silence_s=SILENCE_S, vhost=vhost)
+        except (Unanswered, BadUsage, BadFile):
+            return
+        names = [row["name"] for row in rows]
+        yield from sorted(name for name in names if name.startswith(current) and name and name == cell(name))[
+            :NAMES_MAX
+        ]
+
+
+def _line(name: str, description: str | None) -> str:
+    return f"{name}\t{cell(description)}" if description and description != argparse.SUPPRESS else name
+
+
+def _help(action: argparse.Action) -> str | None:
+    return action.help % {**vars(action), "prog": ""} if action.help else None
+
 
 # The lines of `completion words` are candidates, with a Tab and a description after some; `:files` and `:folders` ask
 # the shell for its own. They are never evaluated: a queue may be called `$(reboot)`.
@@ -89,8 +198,6 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def _words(arguments: argparse.Namespace) -> int:
-    from broker.cli.completing import completions
-
     for line in completions(arguments.all_commands(), arguments.words or [""]):
         print(line)
     return 0

@@ -16,8 +16,6 @@ from broker.cli.settings_layers import load
 from broker.settings import limits, sections
 from broker.settings.fields import reload_of
 
-__all__ = ["check", "documented", "example"]
-
 WIDTH: Final = 118  # characters after the #
 HEAD: Final = """\
 # Settings of SlotMQ: each key with its meaning, unit, limits, source and default. To change one, remove the # from its

@@ -18,8 +18,6 @@ from broker.cli.broker_url import AnyBroker, BrokerUrl, broker_of, called
 from broker.cli.parser import BadUsage, Run
 from broker.net.control_address import socket_address
 
-__all__ = ["ControlStream", "Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "read_line", "request"]
-
 ANSWER_MAX_BYTES: Final = 1 << 28
 TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
 

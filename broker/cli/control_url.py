@@ -17,8 +17,6 @@ from urllib.parse import unquote, urlsplit
 from broker.cli.broker_url import BrokerUrl
 from broker.cli.parser import BadUsage
 
-__all__ = ["ApiRefused", "HttpConversation"]
-
 PORTS: Final = {"http": 15672, "https": 15671}
 PATH: Final = "/v1/control"
 SERVER: Final = "SlotMQ"

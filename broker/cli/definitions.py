@@ -17,8 +17,6 @@ from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
 from broker.core.definitions.json_text import read_json
 
-__all__ = ["add_definitions", "import_document", "print_imported", "read_document"]
-
 
 def add_definitions(commands: Any) -> None:
     """Add the commands."""

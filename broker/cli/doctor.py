@@ -16,8 +16,6 @@ from broker.cli.table import cell, print_json
 if TYPE_CHECKING:
     from broker.doctor.finding import Diagnosis, Verdict
 
-__all__ = ["add_doctor"]
-
 STYLES: Final = {"ok": "\x1b[32m", "warn": "\x1b[33m", "bad": "\x1b[31m"}
 PLAIN: Final = "\x1b[0m"
 GUEST: Final = "guest"

@@ -13,8 +13,6 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-__all__ = ["FAILED", "INTERRUPTED_CODE", "UNUSABLE", "code_of_start"]
-
 FAILED: Final = 1
 UNUSABLE: Final = 2
 INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as shells say it

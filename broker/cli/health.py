@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-__all__ = ["health"]
-
 TIMEOUT_S: Final = 5.0
 USAGE: Final = "usage: slotmq health [--data-dir D] [--config FILE]"
 QUESTION: Final = b'{"verb":"health"}\n'

@@ -13,9 +13,6 @@ from broker.cli.parser import BadUsage, add_command, add_value, finish, time_s
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json
 
-__all__ = ["add_lifecycle"]
-
-
 TIMEOUT_MAX_S: Final = 1e6
 DRAIN_S: Final = 60
 

@@ -12,8 +12,6 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, f
 from broker.cli.table import cell, print_facts, print_json, print_rows
 from broker.cli.taps import cursor_text
 
-__all__ = ["COLUMNS", "add_listing", "print_list"]
-
 # What rabbitmqctl's list_* give under the same names, the useful ones first. `--columns` and `--json` have the others.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "queues": (

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final
 
-__all__ = ["main"]
-
 MODULES: Final = (  # in the order of `slotmq --help`; each has add_<name>(commands)
     "lifecycle", "doctor", "listing", "top", "slots", "taps", "trace", "resources", "users", "vhosts", "topology",
     "messages", "retained", "moving", "definitions", "migrate", "perf", "pipeline", "cluster", "overlay",

@@ -12,12 +12,18 @@ from typing import IO, Any, Final
 from broker.cli.control_client import ask_for, first_interrupt
 from broker.cli.exit_codes import INTERRUPTED_CODE
 from broker.cli.moving import destination_text
-from broker.cli.name_values import name_and_text, name_and_value, table_of
-from broker.cli.parser import BadUsage, add_command, add_switch, add_value, finish
+from broker.cli.parser import (
+    BadUsage,
+    add_command,
+    add_switch,
+    add_value,
+    finish,
+    name_and_text,
+    name_and_value,
+    table_of,
+)
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
-
-__all__ = ["GET_MAX", "add_messages", "body_lines", "message_count", "print_messages"]
 
 PROPERTIES: Final = (
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
@@ -126,7 +132,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the properties of each message. Raises: BadUsage for properties that the broker would refuse."""
     from broker.amqp.content_header import facts_of  # imported here: no other command should pay for them
-    from broker.amqp.header_writer import encode_header
+    from broker.amqp.header_edit import encode_header
 
     properties = {"delivery_mode": 2, **table_of(arguments.property, "--property")}
     if arguments.header:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker.client.address import AmqpAddress
     from broker.migrate.migration import Migration, QueuePlace
 
-__all__ = ["add_migrate"]
-
 JOBS: Final = 4
 JOBS_MAX: Final = 64
 SHOW_S: Final = 0.1
@@ -68,9 +66,8 @@ def add_migrate(commands: Any) -> None:
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
-    from broker.migrate.definitions import places_of
-    from broker.migrate.faults import MigrationFault
-    from broker.migrate.migration import QueuePlace
+    from broker.migrate.link import MigrationFault
+    from broker.migrate.migration import QueuePlace, places_of
 
     if not 1 <= arguments.jobs <= JOBS_MAX:
         raise BadUsage(f"--jobs should be from 1 to {JOBS_MAX}")
@@ -109,7 +106,7 @@ def _address(url: str, flag: str, variable: str) -> tuple[AmqpAddress, str | Non
 
 
 def _definitions(arguments: argparse.Namespace, source: AmqpAddress) -> Mapping[str, Any] | None:
-    from broker.migrate.definitions import fetch_definitions
+    from broker.migrate.migration import fetch_definitions
 
     if arguments.definitions and arguments.from_api:
         raise BadUsage("give either --definitions or --from-api")
@@ -127,7 +124,7 @@ def _run(
     """Return the migration after its end, and why it ended early."""
     import asyncio
 
-    from broker.migrate.faults import MigrationFault
+    from broker.migrate.link import MigrationFault
     from broker.migrate.migration import Migration
 
     with ProgressLine(quiet=arguments.quiet) as line:

@@ -12,8 +12,6 @@ from broker.cli.parser import add_command, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json, warn
 
-__all__ = ["add_moving", "destination_text", "positive"]
-
 INTERRUPTED: Final = "interrupted"
 REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
 

@@ -10,8 +10,6 @@ from broker.cli.control_client import ask_for, request
 from broker.cli.parser import add_command, add_value, finish
 from broker.cli.table import aligned, cell, counted, print_json, print_rows
 
-__all__ = ["add_overlay"]
-
 EXPLAIN_COLUMNS = ("exchange", "broker", "to", "goes", "reason", "leaves")
 
 

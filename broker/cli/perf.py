@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from broker.perf.result import Result
 
-__all__ = ["add_perf"]
-
 FAILED = 1
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from broker.cli.parser import BadUsage, LazyParser, add_command
 
-__all__ = ["JOBS", "add_pipeline", "missing_packages"]
-
 JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
     "doctor": "check whether the pipeline can run on this machine",
     "archive": "copy what taps hold into a lake, each message once",

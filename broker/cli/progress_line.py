@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["ProgressLine", "share_of"]
-
 ERASE: Final = "\r\x1b[K"
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["VARIABLES", "ignored_variables", "rabbitmq_layer", "read", "variable_of"]
-
 KEYS: Final = {"USER": "default_user", "PASS": "default_pass", "VHOST": "default_vhost"}
 PREFIXES: Final = ("RABBITMQ_", "SLOTMQ_")
 FILE: Final = "_FILE"

@@ -11,8 +11,6 @@ from broker.cli.moving import positive
 from broker.cli.parser import add_command, add_group, add_json, add_switch, add_value, finish
 from broker.cli.table import counted, print_json
 
-__all__ = ["add_resources"]
-
 
 def add_resources(commands: Any) -> None:
     """Add the commands."""

@@ -1,4 +1,4 @@
-"""`slotmq serve`, `health`, `config` and `version`: commands that start a broker or need none."""
+"""`slotmq serve`, `health`, `config` and `version`: start a broker, check settings, or need none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from broker.cli.parser import Run, add_command, add_folder, add_group, add_switch, add_value, finish, version_line
-
-__all__ = ["add_running", "with_settings"]
 
 
 def add_running(commands: Any) -> None:

@@ -23,8 +23,6 @@ from broker.signals import Signals
 from broker.store.damage import CorruptStore, MissingData, StoreFailed
 from broker.telemetry import LineLogger
 
-__all__ = ["raise_file_limit", "run"]
-
 
 def raise_file_limit() -> None:
     """Raise the soft limit to the hard one, up to ENOUGH; never lowers it.

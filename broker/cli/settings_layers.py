@@ -22,8 +22,6 @@ from broker.settings import PREFIX, Settings, sections
 from broker.settings.cluster import Cluster
 from broker.settings.problem import nearest, problem_lines
 
-__all__ = ["SettingsError", "load", "with_cluster_url"]
-
 DELIMITER: Final = "__"
 MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
 ENTRIES: Final = (dict[str, SecretStr],)  # tables of names that the model does not know: one variable an entry, or JSON

@@ -11,8 +11,6 @@ from broker.cli.control_client import ask_for
 from broker.cli.parser import add_command, finish
 from broker.cli.table import aligned
 
-__all__ = ["add_slots", "table"]
-
 COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["leave", "take_standard_streams"]
-
 
 def take_standard_streams() -> None:
     """Put the null device where a standard stream was closed.

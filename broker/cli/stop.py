@@ -16,8 +16,6 @@ from broker.cli.broker_url import AnyBroker, BrokerUrl, called
 from broker.cli.control_client import Unanswered, ask, conversation, read_line
 from broker.cli.table import cell, counted
 
-__all__ = ["stop"]
-
 POLL_S: Final = 0.05  # between two checks of a process, where the system does not report its end
 CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED gives
 

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "cell", "counted", "failed", "print_facts", "print_json", "print_rows", "tabbed", "warn"]
-
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
     """Print rows. JSON has every key, a table only the columns."""

@@ -10,8 +10,6 @@ from broker.cli.control_client import ask_for, request
 from broker.cli.parser import add_any_vhost, add_command, add_group, add_switch, add_value, finish, size, time_ms
 from broker.cli.table import counted, print_json, print_rows
 
-__all__ = ["add_taps", "cursor_text"]
-
 TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
     "cursors",

@@ -24,8 +24,6 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_switch, 
 from broker.cli.table import print_json, print_rows
 from broker.cli.top_view import SORT_KEYS, TopView
 
-__all__ = ["TopTerminal", "add_top"]
-
 ENTER: Final = "\x1b[?1049h\x1b[?25l"  # the alternate screen, and no cursor
 LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 HOME: Final = "\x1b[H"

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from broker.cli.table import cell, counted
 
-__all__ = ["SORT_KEYS", "TopView"]
-
 SORT_KEYS: Final = ("publish", "deliver", "ack", "ready", "unacked", "age", "consumers", "name")
 HEAD_LINES: Final = 4  # two of totals, an empty one, the names of the columns
 FOOT_LINES: Final = 1

@@ -6,11 +6,8 @@ import argparse
 from typing import Any
 
 from broker.cli.control_client import ask_for
-from broker.cli.name_values import add_arguments_option, table_of
-from broker.cli.parser import add_command, add_group, add_switch, add_value, finish
+from broker.cli.parser import add_arguments_option, add_command, add_group, add_switch, add_value, finish, table_of
 from broker.cli.table import cell
-
-__all__ = ["add_topology"]
 
 
 def add_topology(commands: Any) -> None:

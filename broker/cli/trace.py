@@ -14,8 +14,6 @@ from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command, add_value, finish
 from broker.cli.table import cell, counted
 
-__all__ = ["add_trace"]
-
 FILTERS: Final = ("exchange", "queue", "key", "user")
 
 

@@ -12,8 +12,6 @@ from broker.cli.control_client import ask_for, request
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, add_switch, add_value, finish
 
-__all__ = ["COUNTED", "add_limits", "add_users"]
-
 PASSWORD_MAX_BYTES: Final = 1 << 16
 COUNTED: Final = "at most N {}; 0 allows none, -1 any number"
 

@@ -11,8 +11,6 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_group, a
 from broker.cli.users import COUNTED, add_limits
 from broker.core.definitions.json_text import read_json
 
-__all__ = ["add_vhosts"]
-
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["AmqpAddress", "BadAddress"]
-
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
 VERIFY: Final = {"verify_peer": True, "verify_none": False}
 OPTIONS: Final = ("cacertfile", "certfile", "keyfile", "verify", "heartbeat")

@@ -14,8 +14,6 @@ from broker.amqp.client import CLOSES, ClientConnection, ClientState, Received
 from broker.amqp.codec import Method
 from broker.client.address import AmqpAddress
 
-__all__ = ["BlockingLink", "LinkLost", "LinkRefused"]
-
 CONNECTION_FORCED: Final = 320
 RECEIVE_BYTES: Final = 1 << 18
 ANSWER_LIMIT_S: Final = 10.0

@@ -14,8 +14,6 @@ from broker.amqp.client import ClientConnection, ClientState, Received
 from broker.amqp.codec import Method
 from broker.client.address import AmqpAddress
 
-__all__ = ["CallRefused", "ClientEvents", "ClientLink", "ConnectionLost"]
-
 CLOSE_LIMIT_S: Final = 5.0
 LINGER_S: Final = 2.0  # for output that the broker has not read when the connection ends
 HIGH_WATER_BYTES: Final = 256 << 10

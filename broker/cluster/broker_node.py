@@ -33,7 +33,7 @@ from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQu
 from broker.cluster.shared_retained import SharedRetained
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_topology import SharedJournal, SharedTopology
-from broker.core.queue.holding_queue import is_holding_name
+from broker.core.queue.kinds import is_holding_name
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import QueuePorts

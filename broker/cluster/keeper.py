@@ -21,7 +21,7 @@ from broker.cluster.hint import FREE, LOOK, Hint
 from broker.cluster.shared_level import SharedLevel
 from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
 from broker.cluster.shared_slot import SharedSlot
-from broker.core.delay.delayed import Delay
+from broker.core.delayed import Delay
 from broker.core.message.message import Message
 from broker.core.queue.rules import DROP_HEAD
 from broker.store.record import due_target

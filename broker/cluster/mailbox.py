@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.cluster.chunk import Chunk, ChunkLoader, DamagedChunk
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database

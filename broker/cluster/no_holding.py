@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
+from broker.core.names import Resource
 from broker.core.policy.policy_definition import DISABLED
 from broker.core.queue.rules import queue_rules
-from broker.core.resource import Resource
 
 __all__ = ["refuse_arguments", "refuse_policies"]
 

@@ -22,10 +22,10 @@ from broker.core.message.delay import due_ms_of
 from broker.core.message.message import Message
 from broker.core.postponed import Postponed
 from broker.core.queue.consumer_ring import RingMember
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import QueueRules
 from broker.core.session.client import SessionClient
 

@@ -25,7 +25,7 @@ from broker.cluster.topology_changes import (
 )
 from broker.cluster.topology_log import Extra, TopologyLog
 from broker.core.postponed import Postponed
-from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.kinds import holding_name
 from broker.core.queue.rules import QueueRules
 from broker.core.topology.changes import Change, arguments_from_json
 from broker.core.vhost_limits import VhostLimits

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from broker.core.arguments import queue_type
 from broker.core.names import is_predeclared
-from broker.core.queue.declaration import QueueDeclaration
-from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.kinds import holding_name
 from broker.core.queue.queue import Queue, numbers_of
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import QUORUM, queue_rules
 from broker.core.topology import changes
 from broker.core.topology.changes import arguments_from_json

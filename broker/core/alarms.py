@@ -93,8 +93,6 @@ class Alarms(Generic[C]):
     Invariant: `blocked` is empty when no alarm is raised.
     """
 
-    __slots__ = ("_watermarks", "alarms", "blocked")
-
     def __init__(self, watermarks: Iterable[Watermark]) -> None:
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
         self.alarms: dict[str, Alarm | Outage] = {}

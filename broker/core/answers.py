@@ -39,8 +39,6 @@ class Answers:
     Invariant: every connection with a withheld answer is in ``_connections``.
     """
 
-    __slots__ = ("_committer", "_connections", "_deferred", "_unsafe", "confirmed", "logged", "published", "waiting")
-
     def __init__(self, committer: Confirmer, deferred: DeferredUnbinding) -> None:
         self._committer = committer
         self._deferred = deferred

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from broker.amqp.errors import ChannelError
-from broker.core.resource import Resource
+from broker.core.names import Resource
 
 X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
 INT_32 = range(-(2**31), 2**31)

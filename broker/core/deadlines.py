@@ -40,8 +40,6 @@ class Deadlines:
         entries are replaced ones.
     """
 
-    __slots__ = ("_actions", "_heap", "_serial", "armed", "earliest_ms", "left")
-
     def __init__(self, armed: Callable[[], None] = _nothing) -> None:
         self._heap: list[tuple[int, int, Hashable]] = []
         self._actions: dict[Hashable, tuple[int, int, Callable[[], object]]] = {}

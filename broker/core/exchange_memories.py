@@ -41,8 +41,6 @@ class HistoryOnDisk(Postponed):
 class ExchangeMemories:
     """Opens and closes the memories of the exchanges of a vhost."""
 
-    __slots__ = ("_exchanges", "_ports", "_poster", "_queues")
-
     def __init__(self, exchanges: Exchanges, queues: Queues, poster: Poster, ports: QueuePorts[Level, Queue]) -> None:
         self._exchanges = exchanges
         self._queues = queues

@@ -17,8 +17,7 @@ from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.users import User
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.message.carbon_copies import further_keys
-from broker.core.message.fields import HeaderFields
+from broker.core.message.fields import HeaderFields, further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
 from broker.core.publishing.posting import Poster, charge_bytes
@@ -93,21 +92,6 @@ class Firehose:
         deliveries are copied. Messages of the trace exchange itself are not copied.
     Cost: nothing while it is not active; then each publish takes the slow path, and each copy is one more message.
     """
-
-    __slots__ = (
-        "_clock",
-        "_deadlines",
-        "_due",
-        "_exchanges",
-        "_poster",
-        "_resolve_again",
-        "_vhost_name",
-        "_watchers",
-        "active",
-        "node",
-        "publishing",
-        "switched",
-    )
 
     def __init__(
         self,

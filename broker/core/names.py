@@ -1,12 +1,14 @@
-"""The rules for names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
+"""The rules for names that a client may declare, delete and bind. Texts: RabbitMQ 4.3.
+
+A resource is only a name: it may not exist. Permissions are checked for it and errors print it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from broker.amqp.errors import ChannelError
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
-from broker.core.resource import Resource
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
@@ -21,6 +23,18 @@ PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exch
     (TRACE, "topic"),
 )
 _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ removes these from declared names
+
+
+class Resource(NamedTuple):
+    """The name of an exchange or a queue of a vhost."""
+
+    kind: Literal["exchange", "queue"]
+    vhost: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return RabbitMQ's wording, for which people search logs: queue 'q' in vhost '/'."""
+        return f"{self.kind} '{self.name}' in vhost '{self.vhost}'"
 
 
 def strip_name(name: str) -> str:

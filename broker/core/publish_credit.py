@@ -33,8 +33,6 @@ class PublishCredit:
         queue.
     """
 
-    __slots__ = ("_schedule", "lagged", "lagging", "serial", "waiting")
-
     def __init__(self, schedule: Callable[[], None] = _nothing) -> None:
         """Call `schedule` when a publisher begins to wait: a turn of the workers has to follow."""
         self._schedule = schedule

@@ -23,8 +23,6 @@ class SlicedWork:
         and what follows the last one.
     """
 
-    __slots__ = ("_clock", "_deadlines", "_last", "_running")
-
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
         self._clock = clock
         self._deadlines = deadlines

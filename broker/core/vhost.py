@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.core.answers import Answers
-from broker.core.delay.delayed import Delay, Delays
+from broker.core.delayed import Delay, Delays
 from broker.core.exchange_memories import ExchangeMemories
 from broker.core.firehose import Firehose
 from broker.core.message.message import Envelope
+from broker.core.names import Resource
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.accepted_link import LinkAcceptor
@@ -20,8 +21,7 @@ from broker.core.publishing.dead_letter import DeadLetters
 from broker.core.publishing.message_store import MessageStore
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
-from broker.core.publishing.publish_entry import PublishEntry
-from broker.core.publishing.publish_target import PublishTarget
+from broker.core.publishing.publish_entry import PublishEntry, PublishTarget
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.publishing.retainer import Retainer
 from broker.core.publishing.wide_publishes import WidePublishes
@@ -29,11 +29,10 @@ from broker.core.queue.consumer import ChannelConsumers
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
+from broker.core.topology.changes import Journal
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
@@ -56,8 +55,6 @@ HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a re
 
 class PublishCaches:
     """Holds one publish cache per user."""
-
-    __slots__ = ("_by_user", "_limits", "nothing")
 
     def __init__(self, limits: CacheLimits | None, nothing: PublishEntry) -> None:
         """Shapes: `nothing` is an entry whose route is not live."""
@@ -101,39 +98,6 @@ class Vhost:
     Units: ``connections`` is how many connections have opened the vhost.
     Shapes: ``refusal`` tells a client why its publish is refused; it is empty while the vhost takes publishes.
     """
-
-    __slots__ = (
-        "_alarm",
-        "_generate",
-        "accept_link",
-        "answers",
-        "bindings",
-        "committer",
-        "connections",
-        "dead_letters",
-        "default_queue_type",
-        "delays",
-        "exchanges",
-        "firehose",
-        "limits",
-        "memories",
-        "name",
-        "policies",
-        "ports",
-        "poster",
-        "producers",
-        "publish_caches",
-        "queues",
-        "refusal",
-        "replies",
-        "retainer",
-        "router",
-        "share",
-        "store",
-        "sweep",
-        "tally",
-        "wide",
-    )
 
     def __init__(
         self,

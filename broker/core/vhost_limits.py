@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.core.auth.user_limits import CONNECTIONS
-from broker.core.limit_table import checked_limits, limit_in
-from broker.core.resource import Resource
+from broker.core.auth.user_limits import CONNECTIONS, checked_limits, limit_in
+from broker.core.names import Resource
 
 __all__ = ["BLOCKED_S", "VhostLimits", "vhost_limits_table"]
 

@@ -9,8 +9,6 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
-__all__ = ["BRISK_MESSAGES", "PATIENCE_MS", "AwaitedQueues"]
-
 BRISK_MESSAGES: Final = 256  # delivered in a turn for a queue to be awaited; and in each wait for the next one
 PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
 
@@ -50,8 +48,6 @@ class AwaitedQueues:
     awaited.
     Shapes: ``_courses`` has the queues whose consumers take much; ``left`` has the lagging ones.
     """
-
-    __slots__ = ("_clock", "_courses", "_deadlines", "_schedule", "left")
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
         """Call `schedule` when a queue is no longer awaited: a turn of the workers has to follow."""

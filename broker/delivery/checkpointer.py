@@ -28,9 +28,6 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-
-__all__ = ["Checkpointer"]
-
 SLICE: Final = 400  # slots per turn of the loop; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # changes of the topology that a thread encodes in less than a millisecond
 WRITE_COST: Final = 20  # slots that a write to a queue log counts for

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-__all__ = ["SteadyClock"]
-
 # Linux has a monotonic clock that counts while the machine sleeps, so waking up is no correction.
 ELAPSED: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -22,8 +20,6 @@ ELAPSED: Final[Callable[[], float]] = (
 
 class SteadyClock:
     """A clock in seconds since 1970 that never goes back."""
-
-    __slots__ = ("_elapsed_s", "_offset_s", "_system_s")
 
     def __init__(self, system_s: Callable[[], float] = time.time, elapsed_s: Callable[[], float] = ELAPSED) -> None:
         """`system_s` returns the time of day; `elapsed_s` counts seconds and is never set."""

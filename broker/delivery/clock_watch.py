@@ -12,8 +12,6 @@ from broker.event_log import get_logger
 from broker.store.clock_file import ClockFile, ClockState
 from broker.store.damage import StoreFailed
 
-__all__ = ["ClockWatch"]
-
 _log = get_logger()
 
 STEP_MS: Final = 1000  # smaller differences are no correction: clocks are adjusted all the time

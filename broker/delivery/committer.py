@@ -28,8 +28,6 @@ from broker.store.message_log import Batch, MessageLog
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
 
-__all__ = ["COMMIT_BOUNDS_S", "CommitTally", "Committer", "EngineCommitter"]
-
 FAST_S: Final = 0.0005
 FAST_SYNCS: Final = 8
 LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write

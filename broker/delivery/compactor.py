@@ -25,9 +25,6 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-
-__all__ = ["Compactor"]
-
 SLOTS: Final = 400  # examined, or removed from a segment, between two turns of the loop
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
 DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied

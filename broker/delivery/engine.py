@@ -17,16 +17,15 @@ from broker.core.message.message import Message
 from broker.core.postponed import carry_out
 from broker.core.queue.level import Level
 from broker.core.queue.level_owner import LevelOwner
-from broker.core.queue.poisoned import POISONED_ARGUMENTS
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import POISONED_ARGUMENTS
 from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
-from broker.delivery.engine_parts import EngineParts
+from broker.delivery.engine_parts import EngineParts, limits_of, new_vhost
 from broker.delivery.message_loader import MessageLoader
-from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
 from broker.delivery.queue_messages import QueueMessages
 from broker.delivery.reader import SlotReader
@@ -41,8 +40,6 @@ from broker.store.recovery import Recovered
 from broker.store.segment import OFFSET_BITS
 from broker.store.store import VhostStore
 from broker.tasks import Tasks
-
-__all__ = ["Engine"]
 
 _log = get_logger()
 

@@ -17,8 +17,6 @@ from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.level import Level
 from broker.slots.slot import Slot, single
 
-__all__ = ["deliver", "rooms_of", "spread"]
-
 _END: Final = b"\xce"
 _CONSTANT_BYTES: Final = 33  # of a delivery in three frames, without exchange, key, consumer tag, header and body
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
@@ -135,7 +133,8 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
                     if counted:
                         index = indexes[taken]
                         header = with_delivery_count(header, slot.acquired_count(index), slot.delivery_count(index))
-                large_bytes = consumer.append(message, header, tag + taken, octets)
+                message_id = slot.first + indexes[taken]
+                large_bytes = consumer.append(message, header, tag + taken, octets, message_id)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1
             taken += appended

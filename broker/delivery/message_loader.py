@@ -11,8 +11,6 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.store.reading import Maker
 from broker.store.record import DUE, TARGET, TARGET_BYTES, route_names
 
-__all__ = ["MessageLoader", "weigh"]
-
 ENVELOPES_MAX: Final = 16_384  # some 400 bytes each; a cache with fewer entries than a queue has routes never hits
 HEADERS_MAX: Final = 1024
 HEADER_MAX_BYTES: Final = 512
@@ -25,8 +23,6 @@ class MessageLoader(Maker[Message]):
 
     Invariant: each cache stays correct when threads interleave; an entry may be made twice.
     """
-
-    __slots__ = ("_envelopes", "_headers", "_last")
 
     def __init__(self) -> None:
         self._envelopes: dict[bytes, Envelope] = {}  # by route

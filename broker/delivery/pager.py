@@ -24,8 +24,6 @@ from broker.store.record import TARGET, due_target, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
 from broker.store.store import VhostStore
 
-__all__ = ["Pager"]
-
 TURN_MESSAGES: Final = SHARE_ENTRIES  # with a record, per turn: as many as publishers may add to the vhost in a turn
 SLOT_COST: Final = 1000  # at least, however few messages it holds, of a slot that opens a file
 BUFFERED_COST: Final = 30  # of one that opens none, and writes a few entries into a buffer

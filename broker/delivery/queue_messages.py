@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
 
-__all__ = ["LocalMessages", "Peeked", "QueueMessages", "load"]
-
 LOOK_S: Final = 1.0
 
 

@@ -20,8 +20,6 @@ from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 from broker.store.store import VhostStore
 
-__all__ = ["SlotReader"]
-
 _log = get_logger()
 
 _SETTLED: Final = bitarray("1")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["Timers"]
-
 
 class Timers:
     """Calls functions every so often until closed."""

@@ -16,8 +16,6 @@ from mypy_extensions import mypyc_attr
 from broker.amqp.output import OutputTaker
 from broker.core.deadlines import Clock
 
-__all__ = ["Outlet", "Turn", "TurnEngine"]
-
 SHARE_BYTES: Final = 128 << 10
 PIECE_MIN_BYTES: Final = 16 << 10  # smaller pieces per connection would cost more than they gain in fairness
 LONE_READS: Final = 15  # reads in a row that each run a turn, after one that was alone in its loop step

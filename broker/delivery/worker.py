@@ -24,8 +24,6 @@ from broker.slots.slot import Slot
 from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
 
-__all__ = ["Worker", "Workers"]
-
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others follow in the next
 QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one

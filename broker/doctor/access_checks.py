@@ -11,11 +11,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from broker.doctor.finding import Diagnosis, bad, fine, warn
-from broker.net.certificate import expiries
-from broker.net.tls import TlsUnusable, build
+from broker.net.tls import TlsUnusable, build, expiries
 from broker.settings import Settings
-
-__all__ = ["certificate_findings", "guest_finding", "port_findings"]
 
 SOON: Final = timedelta(days=30)
 GUEST: Final = "guest"

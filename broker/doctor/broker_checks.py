@@ -13,8 +13,6 @@ from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.settings import Settings
 from broker.settings.change import Change, changes
 
-__all__ = ["broker_findings", "guest_logs_in", "settings_findings", "settings_of"]
-
 MANY: Final = 0.8  # of the descriptors
 ADVICE: Final = {
     "memory": "let consumers take messages, or give the broker more memory (docs/memory.md)",

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Diagnosis", "Verdict", "bad", "fine", "warn"]
-
 
 class Verdict(Enum):
     """WARN: the broker works, and less well than it could. BAD: it will not start, or breaks a promise."""

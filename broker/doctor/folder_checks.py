@@ -17,8 +17,6 @@ from broker.store.damage import LinkedFolder, StoreFailed
 from broker.store.data_folder import OPEN_TO_OTHERS, WRITABLE, check_links
 from broker.store.files import Files
 
-__all__ = ["folder_findings", "sync_finding"]
-
 SYNCS: Final = 32
 BLOCK: Final = bytes(4096)
 SLOW_S: Final = 0.020  # a publisher that waits for each confirm gets 50 messages a second

@@ -22,8 +22,6 @@ from broker.settings import Settings
 from broker.store.clock_file import ClockFile
 from broker.store.files import Files
 
-__all__ = ["machine_findings"]
-
 MIB: Final = 1 << 20
 BASE_BYTES: Final = 96 * MIB  # of a broker without messages
 FILES_OF_STORE: Final = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from broker.core.auth.peer import Peer
@@ -19,16 +19,25 @@ def _unlimited(_user: str) -> None:
     """Admit every request."""
 
 
+Switch = Callable[[Sequence[tuple[str, str]]], tuple[asyncio.Transport, bytes] | None]
+
+
+def _stay(_headers: Sequence[tuple[str, str]]) -> None:
+    """Return None: the client has disconnected."""
+
+
 class ApiClient:
     """A connected client.
 
     Shapes: `gone` tells, in any thread, whether the connection has ended; `last` whether the present answer is the
     last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the rest of a body cannot
-    be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when the limit is reached.
+    be read. `admit` counts its request for a user who has logged in, and raises HttpRefused when the limit is reached;
+    `switch` answers 101 with these headers, and returns the socket for another protocol, with what the client has sent
+    after its request.
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
-    __slots__ = ("_answering", "abort", "admit", "endless", "fault", "gone", "last", "peer", "timeout_s")
+    __slots__ = ("_answering", "abort", "admit", "endless", "fault", "gone", "last", "peer", "switch", "timeout_s")
 
     def __init__(
         self,
@@ -37,12 +46,14 @@ class ApiClient:
         abort: Callable[[], None],
         timeout_s: float,
         admit: Callable[[str], None] = _unlimited,
+        switch: Switch = _stay,
     ) -> None:
         self.peer = peer
         self.gone = gone
         self.abort = abort
         self.timeout_s = timeout_s
         self.admit = admit
+        self.switch = switch
         self.last = False
         self.endless = False
         self.fault: HttpRefused | None = None
@@ -57,7 +68,12 @@ class ApiClient:
         if self._answering is not None:
             self._answering.cancel()
             self._answering = None
-        self.admit = _unlimited  # it leads back to the connection
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the connection."""
+        self.admit = _unlimited
+        self.switch = _stay
 
     def accept_no_more(self) -> None:
         """Note that the present answer is the last one."""

@@ -23,6 +23,8 @@ from broker.manage.refusal import HttpRefused
 from broker.net.tls import peer_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
@@ -53,6 +55,11 @@ class LingeringTransport(asyncio.Transport):
         self._left_bytes = LINGER_BYTES
         self._limit: asyncio.TimerHandle | None = None
 
+    @property
+    def socket(self) -> asyncio.Transport:
+        """The transport of the connection."""
+        return self._transport
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what is known about the connection."""
         return self._transport.get_extra_info(name, default)
@@ -82,7 +89,10 @@ class LingeringTransport(asyncio.Transport):
         self._limit = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
         self._transport.resume_reading()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has reset the connection since it was last written to
+                self._transport.abort()
         else:  # TLS has its own close
             self._transport.close()
 
@@ -157,7 +167,9 @@ class ClientProtocol(H11Protocol):
         transport.set_write_buffer_limits(high=PIECE_BYTES)
         super().connection_made(self._end)
         admit = partial(self._places.admit, self)
-        self.client_end = ApiClient(peer_of(transport), transport.is_closing, transport.abort, self._timeout_s, admit)
+        self.client_end = ApiClient(
+            peer_of(transport), transport.is_closing, transport.abort, self._timeout_s, admit, self._switch
+        )
         self.app_state = {"client": self.client_end}
         found = transport.get_extra_info("socket")
         self._places.enter(self, -1 if found is None else found.fileno())
@@ -207,6 +219,19 @@ class ClientProtocol(H11Protocol):
     def abort(self) -> None:
         """Close the connection at once."""
         self._end.abort()
+
+    def _switch(self, headers: Sequence[tuple[str, str]]) -> tuple[asyncio.Transport, bytes] | None:
+        """Answer 101, and return the socket and what the client has sent ahead, for another protocol."""
+        if self._end.is_closing():
+            return None
+        self._stop_waiting()
+        answer = h11.InformationalResponse(status_code=101, headers=list(headers), reason=b"Switching Protocols")
+        self._end.write(self.conn.send(answer) or b"")
+        sent_ahead = self.conn.trailing_data[0]
+        super().connection_lost(ConnectionResetError())  # for uvicorn the client is gone
+        self._places.leave(self)
+        self.client_end.forget()
+        return self._end.socket, sent_ahead
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

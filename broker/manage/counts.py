@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
-from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
+from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts
 from broker.core.vhost import Vhost
 from broker.manage.gradual import in_pieces
 from broker.process_memory import resident_bytes

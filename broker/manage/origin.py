@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 
-__all__ = ["PAGE", "check_change", "check_host", "check_page", "host_and_port"]
+__all__ = ["PAGE", "check_change", "check_host", "check_page", "host_and_port", "is_foreign"]
 
 PAGE: Final = "slotmq"  # what the web page sends as X-Requested-With: no form and no link of another site can
 HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d{0,5}))?")
@@ -41,11 +41,16 @@ def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
 
 def check_change(headers: Headers, *, by_cookie: bool) -> None:
     """Refuse a change that another site's page makes through a browser. Raises: HttpRefused (403)."""
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+    if is_foreign(headers):
         raise HttpRefused(403, "a page of another site may not change anything here")
     if by_cookie:
         check_page(headers)
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Return whether another site's page sends the request."""
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
 
 
 def check_page(headers: Headers) -> None:

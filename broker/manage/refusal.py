@@ -22,6 +22,7 @@ WORDS: Final = {
     416: "range_not_satisfiable",
     417: "expectation_failed",
     421: "misdirected_request",
+    426: "upgrade_required",
     429: "too_many_requests",
     431: "header_too_large",
     500: "internal_error",

@@ -19,15 +19,11 @@ from pamqp import commands
 
 from broker.amqp.content_header import measure_header
 from broker.amqp.errors import ProtocolError
-from broker.amqp.header_edit import cut_properties, edit_header, read_headers, read_text
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import cut_properties, edit_header, encode_header, read_headers, read_text
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny
 from broker.client.address import AmqpAddress
-from broker.migrate.faults import MethodRefused, MigrationFault
-from broker.migrate.link import MigrationLink
+from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numbering
-
-__all__ = ["DOUBTFUL", "Drain", "DrainTally", "forwarded_header", "own_name"]
 
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 16 << 20

@@ -15,15 +15,24 @@ from broker.amqp.codec import Method, encode_method
 from broker.amqp.lenient_methods import PublishAny
 from broker.client.address import AmqpAddress
 from broker.client.link import CallRefused, ClientEvents, ClientLink, ConnectionLost
-from broker.migrate.faults import MethodRefused, MigrationFault
-
-__all__ = ["MigrationLink", "SourceMessage"]
 
 CHANNEL: Final = 1
 HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0
 RECEIVED_MAX_BYTES: Final = 64 << 20  # of deliveries that wait; beyond it the socket is not read
 TOGETHER_BYTES: Final = 64 << 10  # of publishes that are written at once
+
+
+class MigrationFault(Exception):
+    """Messages cannot be moved; the text is one line for the user."""
+
+
+class MethodRefused(MigrationFault):
+    """A broker refused a method and closed the channel or the connection."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class SourceMessage(NamedTuple):

@@ -18,10 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from broker.amqp.header_edit import cut_properties, edit_table
 from broker.core.definitions.json_text import read_json
-from broker.migrate.faults import MigrationFault
-from broker.migrate.link import SourceMessage
-
-__all__ = ["COUNTED", "Fingerprint", "Marker", "Numbered", "Numbering", "fingerprint"]
+from broker.migrate.link import MigrationFault, SourceMessage
 
 Fingerprint = str
 

@@ -14,7 +14,7 @@ from broker.mqtt.properties import (
     read_properties,
 )
 from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR, RETURN_CODES_311, TOPIC_INVALID, VERSION_UNSUPPORTED
-from broker.mqtt.topics import filter_of
+from broker.mqtt.topics import SHARED, filter_of
 from broker.mqtt.wire import Reader, varint
 
 __all__ = [
@@ -213,6 +213,8 @@ def read_subscribe(reader: Reader, version: int) -> Subscribe:
             raise PacketError(MALFORMED, f"subscription options 0x{options:02x}")
         if options >> 4 == 3:
             raise PacketError(PROTOCOL_ERROR, "retain handling 3")
+        if options & 4 and topic_filter.startswith(SHARED):
+            raise PacketError(PROTOCOL_ERROR, "no local in a shared subscription")
         subscriptions.append(Subscription(topic_filter, options))
     if not subscriptions:
         raise PacketError(PROTOCOL_ERROR, "a SUBSCRIBE without a filter")

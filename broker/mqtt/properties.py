@@ -17,7 +17,6 @@ __all__ = [
     "AUTHENTICATION_METHOD",
     "CONTENT_TYPE",
     "CORRELATION_DATA",
-    "IDENTIFIERS_AVAILABLE",
     "MAXIMUM_PACKET_SIZE",
     "MAXIMUM_QOS",
     "MESSAGE_EXPIRY_S",
@@ -30,7 +29,6 @@ __all__ = [
     "RETAIN_AVAILABLE",
     "SERVER_KEEP_ALIVE",
     "SESSION_EXPIRY_S",
-    "SHARED_AVAILABLE",
     "SUBSCRIPTION_IDENTIFIER",
     "TOPIC_ALIAS",
     "TOPIC_ALIAS_MAXIMUM",
@@ -67,12 +65,10 @@ REASON_STRING: Final = 0x1F
 RECEIVE_MAXIMUM: Final = 0x21
 TOPIC_ALIAS_MAXIMUM: Final = 0x22
 TOPIC_ALIAS: Final = 0x23
-MAXIMUM_QOS: Final = 0x24
 RETAIN_AVAILABLE: Final = 0x25
 USER_PROPERTY: Final = 0x26
+MAXIMUM_QOS: Final = 0x24
 MAXIMUM_PACKET_SIZE: Final = 0x27
-IDENTIFIERS_AVAILABLE: Final = 0x29
-SHARED_AVAILABLE: Final = 0x2A
 
 # Types of packets that a client sends; WILL stands for the will in a CONNECT.
 WILL: Final = 0
@@ -121,8 +117,8 @@ PROPERTIES: Final[dict[int, Property]] = {
     USER_PROPERTY: Property(PAIR, MESSAGE | ACKS | {CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH}),
     MAXIMUM_PACKET_SIZE: Property(FOUR, frozenset((CONNECT,))),
     0x28: Property(FLAG, NOBODY),  # Wildcard Subscription Available
-    IDENTIFIERS_AVAILABLE: Property(FLAG, NOBODY),
-    SHARED_AVAILABLE: Property(FLAG, NOBODY),
+    0x29: Property(FLAG, NOBODY),  # Subscription Identifiers Available
+    0x2A: Property(FLAG, NOBODY),  # Shared Subscription Available
 }
 NOT_ZERO: Final = frozenset((SUBSCRIPTION_IDENTIFIER, RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE))
 

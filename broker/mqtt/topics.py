@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from broker.mqtt.errors import PacketError
-from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, SHARED_UNSUPPORTED, TOPIC_INVALID
+from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, TOPIC_INVALID
 from broker.mqtt.wire import check_text
 
-__all__ = ["KEY_MAX_BYTES", "binding_key", "filter_of", "routing_key", "topic_of"]
+__all__ = ["KEY_MAX_BYTES", "SHARED", "binding_key", "filter_of", "routing_key", "split_shared", "topic_of"]
 
 KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
 _SWAPPED: Final = str.maketrans("/.", "./")
-_SHARED: Final = "$share/"
+SHARED: Final = "$share/"
 
 
 def routing_key(topic: bytes, levels_max: int) -> str:
@@ -53,11 +53,8 @@ def topic_of(key: str) -> bytes | None:
 def binding_key(topic_filter: str, levels_max: int) -> str:
     """Return the binding key of a topic filter.
 
-    Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long; 0x9E for a
-        shared subscription.
+    Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long.
     """
-    if topic_filter.startswith(_SHARED):
-        raise PacketError(SHARED_UNSUPPORTED, "shared subscriptions are not supported")
     shown = f"filter '{topic_filter[:100]}'"
     if not topic_filter:
         raise PacketError(FILTER_INVALID, "an empty filter")
@@ -76,6 +73,19 @@ def binding_key(topic_filter: str, levels_max: int) -> str:
         if level == "*":
             raise PacketError(FILTER_INVALID, f"{shown} has a level *, which is a wildcard of AMQP")
     return topic_filter.translate(_SWAPPED).replace("+", "*")
+
+
+def split_shared(topic_filter: str) -> tuple[str, str]:
+    """Return the share name and the filter of a shared subscription; the name of another one is empty.
+
+    Raises: PacketError 0x8F for a share name that is empty or has a wildcard, and without a filter.
+    """
+    if not topic_filter.startswith(SHARED):
+        return "", topic_filter
+    name, slash, rest = topic_filter[len(SHARED) :].partition("/")
+    if not name or "+" in name or "#" in name or not slash:
+        raise PacketError(FILTER_INVALID, f"filter '{topic_filter[:100]}' has no share name, or a wildcard in it")
+    return name, rest
 
 
 def filter_of(octets: bytes) -> str:

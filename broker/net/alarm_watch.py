@@ -12,7 +12,7 @@ from broker.process_memory import memory_limit_bytes, resident_bytes
 if TYPE_CHECKING:
     from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
     from broker.settings import Settings
-    from broker.store.reserve import Reserve
+    from broker.store.data_folder import Reserve
 
 __all__ = ["AlarmWatch", "watermarks"]
 

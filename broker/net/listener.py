@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, cast
 
 from broker import __version__
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
@@ -98,6 +98,7 @@ class Listener:
         self.port = 0
         self.tls_port = 0
         self.other_ports: dict[str, int] = {}
+        self.protocols: dict[str, Callable[[], asyncio.Protocol]] = {}
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; limits that were negotiated with a client stay."""
@@ -128,9 +129,12 @@ class Listener:
         tls_bound: list[socket.socket],
         machine: Callable[[Transport], Connection],
     ) -> None:
-        """Start listening as `start` does, for clients of another protocol; `other_ports` has the ports."""
+        """Start listening as `start` does, for clients of another protocol; `other_ports` has the ports.
+
+        `protocols` has what serves one client whose socket comes from elsewhere.
+        """
         loop = asyncio.get_running_loop()
-        make = partial(self._transport, UNKNOWN, machine)
+        make = self.protocols[protocol] = partial(self._transport, UNKNOWN, machine)
         for one in bound:
             with listening(one):
                 server = await loop.create_server(make, sock=one, backlog=self._settings.server.backlog)
@@ -224,6 +228,7 @@ class Listener:
     def refuse_new(self) -> None:
         """Stop accepting sockets."""
         self._stopping = True
+        self.protocols.clear()
         close_servers(self._servers)
         for server in self._tls_servers:
             server.close()

@@ -19,8 +19,6 @@ from broker.operations.request import Asker, OfVhosts, OperationRefused, paramet
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["DEFINITION_OPERATIONS"]
-
 
 @parameters
 class Backup:

@@ -11,8 +11,6 @@ from broker.core.vhost import Vhost
 from broker.operations.request import OperationRefused
 from broker.routing.exchange import Exchange
 
-__all__ = ["destination_of", "exchange_named", "queue_named", "told"]
-
 QUEUE, EXCHANGE = "queue:", "exchange:"
 
 

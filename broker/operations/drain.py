@@ -15,8 +15,6 @@ from broker.operations.request import Asker, OperationRefused, Range, parameters
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["DRAIN_OPERATIONS", "TIMEOUT_MAX_S", "TIMEOUT_S", "Drain", "drain"]
-
 TIMEOUT_S: Final = 60
 TIMEOUT_MAX_S: Final = 86_400
 LOOK_S: Final = 0.05

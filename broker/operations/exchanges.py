@@ -22,8 +22,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["EXCHANGE_OPERATIONS"]
-
 _log = get_logger()
 
 

@@ -11,11 +11,10 @@ from broker.administration.deciding import count_all
 from broker.core.definitions.export import policy_row
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
-from broker.core.queue.queue_bytes import QueueBytes
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.operations.operation import ADMINISTRATOR, MONITORING, Operation
-from broker.operations.queue_readings import Rates
+from broker.operations.queue_readings import QueueBytes, Rates
 from broker.operations.request import ROWS_AT_ONCE, Asker, OfVhosts, parameters
 from broker.operations.rows import (
     Row,
@@ -40,8 +39,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = ["LISTINGS", "count_bytes"]
 
 QUEUE: Final = (
     *("vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy"),

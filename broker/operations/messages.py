@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from broker.administration.deciding import decided
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_edit import edit_header
+from broker.amqp.header_edit import edit_header, encode_header
 from broker.amqp.header_facts import MISSING
-from broker.amqp.header_writer import encode_header
 from broker.core.auth.users import User
-from broker.core.message.carbon_copies import further_keys
+from broker.core.message.fields import further_keys
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.moving.walk import Walk
@@ -36,8 +35,6 @@ from broker.slots.slot import Slot
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = ["MESSAGE_OPERATIONS", "drop"]
 
 _log = get_logger()
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["MOVING_OPERATIONS", "carry_out"]
-
 STEP_MESSAGES: Final = 1000  # examined between two syncs
 PENDING_BYTES: Final = (
     1 << 20

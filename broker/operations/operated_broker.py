@@ -18,8 +18,6 @@ from broker.operations.queue_readings import HeadTimes, QueueRates
 from broker.operations.request import OperationRefused
 from broker.taps.taps import Taps
 
-__all__ = ["ClusterMembership", "OperatedBroker", "OverlayView"]
-
 
 class ClusterMembership(Protocol):
     """The node that the broker is."""

@@ -15,8 +15,6 @@ from broker.store.damage import CorruptStore, StoreFailed
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["ADMINISTRATOR", "MONITORING", "Operation", "carry_out", "refusing", "verb_of"]
-
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"
 P = TypeVar("P")

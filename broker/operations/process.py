@@ -17,8 +17,6 @@ from broker.taps.tap_listing import cursor_rows
 if TYPE_CHECKING:
     from broker.operations.operated_broker import ClusterMembership, OperatedBroker, OverlayView
 
-__all__ = ["NOT_A_NODE", "NO_BRIDGE", "NO_OVERLAY", "PROCESS_OPERATIONS", "LeaveCluster", "Nothing"]
-
 LOST_SHOWN: Final = 10  # publishers of a vhost that lost messages
 NOT_A_NODE: Final = "this broker is by itself, and no node of a cluster: it runs without --cluster"
 NO_OVERLAY: Final = "this broker takes no part in an overlay: its settings have no [[overlay.node]]"

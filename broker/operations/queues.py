@@ -12,12 +12,11 @@ from broker.administration.deciding import decided
 from broker.administration.definitions import PAUSED_QUEUE
 from broker.amqp.table_writer import encode_table
 from broker.core.auth.users import User
-from broker.core.names import is_short_text, refuse_reserved
-from broker.core.queue.default_type import with_default_type
+from broker.core.names import Resource, is_short_text, refuse_reserved
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue
-from broker.core.resource import Resource
+from broker.core.queue.queue_arguments import with_default_type
 from broker.event_log import get_logger
 from broker.operations.messages import drop
 from broker.operations.operation import MONITORING, Operation
@@ -28,8 +27,6 @@ from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = ["QUEUE_OPERATIONS", "check_arguments", "check_declare", "check_name"]
 
 _log = get_logger()
 

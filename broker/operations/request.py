@@ -12,8 +12,6 @@ from broker.core.moving.course import CheckPublish, let_all
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["Asker", "OfQueue", "OfVhosts", "OperationRefused", "Range", "Request", "Verb", "parameters", "read"]
-
 ROWS_AT_ONCE: Final = 100  # rows of a long list that are made or encoded between two turns of the loop
 LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
 

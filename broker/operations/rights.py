@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from broker.amqp.errors import ChannelError
 from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
+from broker.core.names import Resource
 from broker.core.queue.queue import Queue
-from broker.core.resource import Resource
 from broker.core.vhost import Vhost
 from broker.operations.destination import destination_of
 from broker.operations.request import OfQueue
@@ -18,17 +18,6 @@ from broker.slot_files.seal_log import TAP_PREFIX
 
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = [
-    "check_cursor",
-    "check_destination",
-    "check_new_tap",
-    "check_publish",
-    "check_seal",
-    "check_tap",
-    "may_read_tap",
-    "of_queue",
-]
 
 
 def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:

@@ -27,38 +27,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.delivery.queue_messages import Peeked
 
-__all__ = [
-    "BindingEnds",
-    "ChannelOf",
-    "Row",
-    "active_tag",
-    "binding_row",
-    "bindings_from",
-    "bindings_of",
-    "body_fields",
-    "bundled_bindings",
-    "channel_name",
-    "channel_row",
-    "channels_of",
-    "connection_name",
-    "connection_row",
-    "consumer_row",
-    "consumers_of",
-    "default_binding",
-    "exchange_row",
-    "message_row",
-    "picked",
-    "properties_row",
-    "queue_delays",
-    "queue_lengths",
-    "queue_row",
-    "queue_state",
-    "slot_count",
-    "user_name",
-    "user_row",
-    "vhost_name",
-]
-
 Row = dict[str, Any]
 BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]
 """A listed binding: vhost, name of the source, destination, key, arguments."""

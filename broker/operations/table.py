@@ -25,8 +25,6 @@ from broker.operations.vhosts import VHOST_OPERATIONS
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["OPERATIONS", "control_verbs"]
-
 OPERATIONS: Final[dict[str, Operation[Any]]] = {
     **PROCESS_OPERATIONS,
     **DRAIN_OPERATIONS,

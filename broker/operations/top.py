@@ -16,8 +16,6 @@ from broker.operations.rows import queue_lengths, queue_state
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TOP_OPERATIONS"]
-
 ROWS_MAX: Final = 500
 VHOSTS_MAX: Final = 100
 SORTED_BY: Final = ("publish", "deliver", "ack", "ready", "unacked", "consumers", "age", "name")

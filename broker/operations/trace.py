@@ -22,8 +22,6 @@ from broker.routing.listeners import Listeners
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["TRACE_OPERATIONS"]
-
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
 ROWS_AT_ONCE: Final = 20

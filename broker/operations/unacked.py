@@ -20,8 +20,6 @@ from broker.operations.rows import body_fields, properties_row, user_name
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["UNACKED_OPERATIONS", "answering"]
-
 COUNT_MAX: Final = 1000
 BODIES_BYTES_MAX: Final = 32 << 20  # in one answer
 SESSIONS_AT_ONCE: Final = 100  # that are looked at between two turns of the loop

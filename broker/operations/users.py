@@ -8,18 +8,15 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.definitions import Draft, event_fields
-from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS, checked_limits
 from broker.core.auth.users import user_of
 from broker.core.definitions.document import UserEntry
-from broker.core.limit_table import checked_limits
 from broker.operations.operation import Operation
 from broker.operations.request import Asker, OperationRefused, parameters
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = ["USER_OPERATIONS", "ClearLimits", "Named", "SetLimits", "delete_users", "put_user"]
 
 
 @parameters

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
 from broker.core.definitions.reading import OPERATOR_POLICY, check_depth
-from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
-from broker.core.queue.default_type import check_default_type
+from broker.core.policy.policy_definition import plain_definition
+from broker.core.queue.queue_arguments import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 from broker.operations.operation import Operation
@@ -19,19 +19,6 @@ from broker.operations.users import ClearLimits, Named, SetLimits
 if TYPE_CHECKING:
     from broker.administration.administration import Administration, Tell
     from broker.operations.operated_broker import OperatedBroker
-
-__all__ = [
-    "PROTECTED",
-    "VHOST_OPERATIONS",
-    "VhostProtected",
-    "clear_global_parameter",
-    "clear_parameter",
-    "delete_vhost",
-    "put_policy",
-    "put_vhost",
-    "set_global_parameter",
-    "set_parameter",
-]
 
 PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
 POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ keeps policies

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from broker.overlay.packets import Space
 
-__all__ = ["Acknowledgements", "LagWatch"]
-
 
 class Acknowledgements:
     """The positions of leaves in one stream: each has all numbers up to its position.
@@ -15,8 +13,6 @@ class Acknowledgements:
     A position only grows, and only by an ack that counts for the leaf. A leaf without a position counts as 0, so
     nothing of the stream is dropped before it has acknowledged something.
     """
-
-    __slots__ = ("_positions",)
 
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
@@ -48,8 +44,6 @@ class Acknowledgements:
 
 class LagWatch:
     """Reports streams whose acks have made no progress for `stall_ms`, and again after each further `tip_ms`."""
-
-    __slots__ = ("_due", "_stall_ms", "_tip_ms")
 
     def __init__(self, stall_ms: int, tip_ms: int) -> None:
         self._stall_ms = stall_ms

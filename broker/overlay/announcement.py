@@ -30,21 +30,6 @@ class Announcement:
     broker announces.
     """
 
-    __slots__ = (
-        "_in_flight",
-        "_interval_ms",
-        "_patterns",
-        "_queue",
-        "_repeat_at_ms",
-        "_serial",
-        "durable",
-        "full",
-        "leaves",
-        "spaces",
-        "touched",
-        "unreachable",
-    )
-
     def __init__(self) -> None:
         self.full = True
         self.leaves: set[str] = set()  # whose virtual time has changed

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["Behind", "CatchUp"]
-
 PATIENCE_ACKS: Final = 10
 
 
@@ -16,8 +14,6 @@ class CatchUp:
     A request that continues where the last one was answered moves the window; a repeated one restarts it.
     It is complete when it has everything that was sent to others: what follows reaches the leaf as it reaches them.
     """
-
-    __slots__ = ("_in_flight", "flight_bytes", "is_complete", "next", "since")
 
     def __init__(self, first: int) -> None:
         self.since = self.next = first
@@ -55,8 +51,6 @@ class Behind:
     `reached` is the last number that the link left out. So no message crosses the link twice: the leaf asks, the
     answers begin where it is, and when one has reached `reached` the stream goes on by itself.
     """
-
-    __slots__ = ("_acks", "_checkpoint", "asked", "reached")
 
     def __init__(self, reached: int) -> None:
         self.reached = reached

@@ -26,8 +26,6 @@ class Direction:
     that has it. The replicas with a leaf's latest time know the spaces in which it is interested.
     """
 
-    __slots__ = ("durable", "interested", "replicas", "times", "unreachable")
-
     def __init__(self, times: dict[str, int]) -> None:
         self.replicas: dict[str, Replica] = {}
         self.times = times

@@ -41,8 +41,6 @@ class KnownInterest(Protocol):
 class ForwardingCounts:
     """Counts of forwarding decisions, over all streams of a broker."""
 
-    __slots__ = ("filtered", "flooded", "matched")
-
     def __init__(self) -> None:
         self.matched = 0
         self.filtered = 0
@@ -84,19 +82,6 @@ class Forwarding:
     Invariant: a number is silent in a direction only if the broker received it and knew enough, or if nobody there is
     named in its vector.
     """
-
-    __slots__ = (
-        "_verdicts",
-        "_version",
-        "acks",
-        "came_from",
-        "is_idle",
-        "reached",
-        "stream",
-        "unwanted",
-        "vector_at",
-        "vectors",
-    )
 
     def __init__(self, stream: StreamName) -> None:
         self.stream = stream

@@ -8,17 +8,14 @@ from dataclasses import replace
 from broker.overlay.catch_up import Behind
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.logical_broker import LogicalBroker
+from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
 from broker.overlay.sink import WHOLE_STREAM
-from broker.overlay.timing import Timing
 
 
 class Inner(LogicalBroker):
     """One logical inner broker. It keeps its state in memory only; after a restart its neighbours send it again."""
-
-    __slots__ = ("_dirty", "_forget_ms", "_silent", "counts", "forwardings")
 
     def __init__(self, interest: InterestScheme, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)

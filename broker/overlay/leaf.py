@@ -7,15 +7,13 @@ from functools import partial
 
 from broker.overlay.acknowledgements import LagWatch
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.leaf_state import LeafState
-from broker.overlay.logical_broker import LogicalBroker
+from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer
 from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import StreamSource
-from broker.overlay.start_points import StartPoints
-from broker.overlay.stream_log import StreamLog
-from broker.overlay.timing import Timing
+from broker.overlay.stream_log import LeafState, StreamLog
+from broker.overlay.subscriptions import StartPoints
 
 EVERYTHING = frozenset({"#"})
 GIVEN_UP_ATTEMPTS = 4
@@ -37,42 +35,6 @@ class Leaf(LogicalBroker):
     The first call of `bindings_changed` brings all recovered bindings. `forgets_vectors` is for simulations (`source`).
     No other process of the leaf has had the `incarnation`.
     """
-
-    __slots__ = (
-        "_bound",
-        "_changed_ms",
-        "_deferred",
-        "_deliveries",
-        "_foreign",
-        "_forgets_vectors",
-        "_incarnation",
-        "_incarnations",
-        "_lags",
-        "_lags_ms",
-        "_leave_ms",
-        "_leave_pause_ms",
-        "_left",
-        "_log",
-        "_make_sink",
-        "_name",
-        "_node",
-        "_now_ms",
-        "_open_nacks",
-        "_replaced",
-        "_retired",
-        "_reviewed",
-        "_rolled_back",
-        "_seen",
-        "_stale_ms",
-        "_start_points",
-        "_tip_ms",
-        "_waiting",
-        "_wanted_bindings",
-        "gaps",
-        "has_more",
-        "sinks",
-        "sources",
-    )
 
     def __init__(
         self,

@@ -4,12 +4,49 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.message_limit import NO_LIMIT
-from broker.overlay.packets import Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
+from broker.overlay.packets import NO_LIMIT, Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer, Peers
-from broker.overlay.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The periods and limits of one broker of an overlay."""
+
+    silence_ms: int = 100
+    """The longest time that an inner broker delays the announcement of unwanted numbers."""
+
+    ack_ms: int = 100
+    stall_ms: int = 400
+    """How long acks may make no progress before the publishing leaf sends the stream through another broker of the
+    node, and announces its position on all links."""
+
+    tip_ms: int = 1_000
+    """How often it repeats that announcement."""
+
+    avoid_ms: int = 10_000
+    """How long it avoids brokers through which acks made no progress."""
+
+    vector_ms: int = 100
+    """The shortest time between two vector changes of a stream, so that many new bindings share one change."""
+
+    vector_idle_ms: int = 30_000
+    """How long a vector change waits for a message."""
+
+    forget_ms: int = 10_000
+    """How often an inner broker forgets streams that were idle since the last check and that nobody needs."""
+
+    run_bytes: int = 65_536
+    window_bytes: int = 4_194_304
+    """The most bytes in flight to a leaf in answer to its requests, over all streams."""
+
+    burst_runs: int = 16
+    """The most runs of a stream between two polls of the output."""
+
+    waiting_bytes: int = 16_777_216
+    """The most bytes that all sinks of a leaf hold out of order."""
 
 
 class LogicalBroker:
@@ -17,8 +54,6 @@ class LogicalBroker:
 
     Call `take_output` after each event and each tick, and send what it returns in order on each link.
     """
-
-    __slots__ = ("_ack_ms", "_output", "_timing", "_untold", "interest", "peers")
 
     def __init__(self, interest: InterestScheme, neighbours: Sequence[str], timing: Timing | None) -> None:
         self.interest = interest

@@ -7,8 +7,6 @@ from typing import Final
 
 from broker.overlay.packets import Conjunction, Data, Element, Space, StreamName, Vector, VectorChange
 
-__all__ = ["PACKET_HEAD", "DamagedPacket", "PacketReader", "PacketWriter"]
-
 PACKET_HEAD: Final = Struct(">IB")  # bytes after this field, kind
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")

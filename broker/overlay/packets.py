@@ -6,11 +6,12 @@ A vector maps the names of leaf brokers to virtual times. Virtual times, serials
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 Vector = Mapping[str, int]
 """Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
+NO_LIMIT = 1 << 62
 
 
 class Space(NamedTuple):
@@ -240,3 +241,39 @@ InterestPacket = Update | UpdateAck | Resync | ReferencePacket
 """The packets with which brokers announce the interest behind them."""
 
 Packet = Hello | InterestPacket | StreamRun | Nack | Ack
+
+
+def exceeds(run: StreamRun, limit_bytes: int) -> bool:
+    """Return whether a run has a message above a limit. Cost: its elements."""
+    for element in run.elements:  # noqa: SIM110 - each run to each neighbour passes here, and a generator costs more
+        if isinstance(element, Data) and element.size_bytes > limit_bytes:
+            return True
+    return False
+
+
+def within_limit(run: StreamRun, limit_bytes: int) -> list[StreamRun]:
+    """Return a run in parts, in which the numbers of messages above a limit are lost."""
+    parts: list[StreamRun] = []
+    kept: list[Element] = []
+    first, at, vector = run.first, run.vector_at, run.vector
+    kept_at, kept_vector = at, vector  # in force behind what is kept
+
+    def add(last: int, *, lost: bool) -> None:
+        parts.append(replace(run, first=first, last=last, vector_at=at, elements=tuple(kept), lost=lost, vector=vector))
+
+    for element in run.elements:
+        if isinstance(element, VectorChange):
+            kept_at, kept_vector = element.number, element.new
+        elif element.size_bytes > limit_bytes:
+            if first < element.number:
+                add(element.number - 1, lost=False)
+                at, vector = kept_at, kept_vector if run.target else None
+            kept.clear()
+            first = element.number
+            add(element.number, lost=True)
+            first, vector = element.number + 1, kept_vector if run.target else None
+            continue
+        kept.append(element)
+    if first <= run.last:
+        add(run.last, lost=False)
+    return parts

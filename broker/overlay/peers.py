@@ -10,8 +10,17 @@ from typing import Final
 
 from broker.overlay.catch_up import Behind
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.message_limit import NO_LIMIT, exceeds, within_limit
-from broker.overlay.packets import Packet, Space, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.packets import (
+    NO_LIMIT,
+    Packet,
+    Space,
+    StreamName,
+    StreamRun,
+    Vector,
+    VectorChange,
+    exceeds,
+    within_limit,
+)
 
 Outgoing = tuple[str, str, Packet]
 """A packet with the tree node and the name of the broker that it is for."""
@@ -67,8 +76,6 @@ class OverlayPeer:
     left something out, and `behind` those that a leaf there catches up with. The other broker takes no message above
     `limit_bytes`; `refused` has the numbers of those.
     """
-
-    __slots__ = ("behind", "broker", "full", "limit_bytes", "node", "refused", "skipped", "vectors")
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
         self.node = node
@@ -135,8 +142,6 @@ class OverlayPeer:
 
 class Peers:
     """All link sessions of one logical broker."""
-
-    __slots__ = ("_avoided", "_choices", "_interest", "_nodes", "_turn", "_version")
 
     def __init__(self, nodes: Sequence[str], interest: InterestScheme) -> None:
         self._interest = interest

@@ -35,19 +35,6 @@ class Replica:
     start time is not later than the leaf's time there.
     """
 
-    __slots__ = (
-        "_kept",
-        "_removed",
-        "durable",
-        "expected",
-        "interested",
-        "lost_ms",
-        "patterns",
-        "session",
-        "times",
-        "unreachable",
-    )
-
     def __init__(self) -> None:
         self.session = 0
         self.expected = 0

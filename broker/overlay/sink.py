@@ -31,8 +31,6 @@ class RoundTrip:
     Source: RFC 6298, with shorter limits; as there, no answer to a repeated question is measured.
     """
 
-    __slots__ = ("_deviation_ms", "_smoothed_ms", "timeout_ms")
-
     def __init__(self) -> None:
         self._smoothed_ms = 0
         self._deviation_ms = 0
@@ -83,8 +81,6 @@ class StreamGap:
 class ByteBudget:
     """Bytes that the sinks of a leaf may keep in all."""
 
-    __slots__ = ("limit_bytes", "used_bytes")
-
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
@@ -129,37 +125,6 @@ class Sink:
     Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
     said what it holds.
     """
-
-    __slots__ = (
-        "_acked",
-        "_asked_first",
-        "_asked_ms",
-        "_budget",
-        "_checks",
-        "_committed",
-        "_coverage",
-        "_doubtful_upto",
-        "_gaps",
-        "_had",
-        "_handed",
-        "_hole_first",
-        "_hole_ms",
-        "_known",
-        "_leaf",
-        "_numbers",
-        "_read_time",
-        "_repeated",
-        "_round_trip",
-        "_streams",
-        "_tipped",
-        "_value",
-        "_waiting",
-        "_wants_base",
-        "attempts",
-        "reached",
-        "repairs",
-        "stream",
-    )
 
     def __init__(
         self,

@@ -38,22 +38,6 @@ class StreamSource:
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
-    __slots__ = (
-        "_appended",
-        "_before",
-        "_catch_ups",
-        "_changes",
-        "_incarnation",
-        "_log",
-        "_space",
-        "acks",
-        "forgets",
-        "rolled_back",
-        "sent",
-        "stream",
-        "vector",
-    )
-
     def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
         """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
         self._space = stream.space

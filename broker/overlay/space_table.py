@@ -27,8 +27,6 @@ class SpaceTable:
     second tree node.
     """
 
-    __slots__ = ("_announced", "_groups", "_held", "_index", "_nodes", "_own_node", "answers")
-
     def __init__(
         self,
         own_node: str,

@@ -1,12 +1,26 @@
-"""The port to the storage of a publishing leaf's own streams."""
+"""The port to the storage of a publishing leaf's streams, and the state of the leaf that outlives a crash."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker.overlay.packets import Element, Space, Vector, VectorChange
+from broker.overlay.packets import Element, Space, StreamName, Vector, VectorChange
+
+
+@dataclass(frozen=True, slots=True)
+class LeafState:
+    """The state of a leaf that outlives its process.
+
+    `time_bound` is above all virtual times that were ever sent, `start_points` those of the durable bindings, and
+    `positions` the number of the last committed delivery of each stream. `crashed` says that its end was not orderly.
+    """
+
+    time_bound: int = 0
+    start_points: Mapping[str, int] = field(default_factory=dict)
+    positions: Mapping[StreamName, int] = field(default_factory=dict)
+    crashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

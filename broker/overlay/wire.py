@@ -32,8 +32,6 @@ from broker.overlay.packets import (
     UpdateAck,
 )
 
-__all__ = ["OTHER_PACKETS_BYTES", "VERSION", "PacketPieces", "decode", "encode"]
-
 VERSION: Final = 3
 """The value of `Hello.version`: brokers with different versions do not link."""
 

@@ -27,8 +27,6 @@ from broker.tasks import Tasks
 if TYPE_CHECKING:
     from broker.settings.overlay import Neighbour
 
-__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "DialledCarrier", "Dialler"]
-
 _log = get_logger()
 
 BROKER_ARGUMENT: Final = "x-overlay-broker"

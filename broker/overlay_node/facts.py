@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.overlay.conjunction import pattern_of
 from broker.overlay.packets import Space, Vector
 from broker.overlay.virtual_time import NO_VECTOR
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.pattern import split_words
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.leaf_driver import LeafDriver
     from broker.settings.overlay import Neighbour, OverlayBroker
-
-__all__ = ["explain", "overlay_facts", "overlay_flows"]
 
 PATTERNS_SHOWN: Final = 20
 

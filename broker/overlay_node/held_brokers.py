@@ -17,9 +17,9 @@ from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
+from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import Packet
 from broker.overlay.peers import Outgoing
-from broker.overlay.timing import Timing
 from broker.overlay_node.leaf_driver import LeafDriver
 from broker.overlay_node.leaf_file import LeafFile
 from broker.store.files import Files
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.settings.overlay import OverlayBroker
     from broker.vhosts.vhosts import Vhosts
-
-__all__ = ["HeldBrokers"]
 
 _log = get_logger()
 

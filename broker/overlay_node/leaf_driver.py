@@ -13,11 +13,11 @@ from broker.core.deadlines import Clock
 from broker.event_log import get_logger
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
-from broker.overlay.leaf_state import LeafState
+from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
-from broker.overlay.timing import Timing
+from broker.overlay.stream_log import LeafState
 from broker.overlay_node.leaf_file import LeafFile
 from broker.overlay_node.leaf_log import LeafLog
 from broker.overlay_node.vhost.binding_interest import StartPoint
@@ -25,12 +25,10 @@ from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.core.queue.overlay_queue import OverlayQueue
+    from broker.core.queue.kinds import OverlayQueue
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.engine import Engine
     from broker.settings.overlay import Overlay
-
-__all__ = ["LeafDriver"]
 
 _log = get_logger()
 

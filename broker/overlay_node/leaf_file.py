@@ -22,8 +22,6 @@ from broker.slot_files.seal_log import BadSealLine, decode_lines, encode_line
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import File, Files
 
-__all__ = ["LeafFile", "LeafNote"]
-
 FORMAT: Final = 1
 GROWTH_MIN_BYTES: Final = 65_536
 LINE_BINDINGS: Final = 1_000

@@ -8,8 +8,6 @@ from broker.overlay.packets import Space, Vector, VectorChange
 from broker.overlay.stream_log import LogPart
 from broker.overlay_node.vhost.exchange_log import ExchangeLog
 
-__all__ = ["LeafLog"]
-
 
 class LeafLog:
     """The StreamLog of the leaf.

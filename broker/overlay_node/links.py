@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.settings.overlay import Neighbour, OverlayBroker
 
-__all__ = ["Links"]
-
 _log = get_logger()
 
 SESSION_BITS: Final = 63

@@ -8,12 +8,9 @@ from typing import Final, Protocol
 
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES
 from broker.event_log import get_logger
-from broker.overlay.message_limit import NO_LIMIT
 from broker.overlay.packet_fields import DamagedPacket
-from broker.overlay.packets import Contradiction, Hello, Packet, Resync
+from broker.overlay.packets import NO_LIMIT, Contradiction, Hello, Packet, Resync
 from broker.overlay.wire import VERSION, PacketPieces, decode, encode
-
-__all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
 
 _log = get_logger()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
+import string
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +14,6 @@ from broker.delivery.clock_watch import ClockWatch
 from broker.net.address import Bound
 from broker.parts.part import Part, Shared
 from broker.parts.ports import Ports
-from broker.random_name import generate_name
 from broker.settings import Settings
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.clock_file import ClockFile
@@ -23,9 +24,16 @@ from broker.vhosts.vhosts import Vhosts
 if TYPE_CHECKING:
     from broker.cluster.broker_node import BrokerNode
 
-__all__ = ["Data"]
+__all__ = ["Data", "generate_name"]
 
+ALPHABET: Final = string.ascii_letters + string.digits + "-_"
+LETTERS: Final = 22  # 132 bits, as in RabbitMQ's generated names
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - not bound here
+
+
+def generate_name() -> str:
+    """Return a random name of 22 characters."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(LETTERS))
 
 
 class Data(Part):

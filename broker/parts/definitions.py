@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.administration.administration import Administration
-from broker.administration.definitions_store import local_definitions
+from broker.administration.definitions import local_definitions
 from broker.administration.opening import open_all
 from broker.administration.rehearsal import Rehearsal
 from broker.core.alarms import DATABASE, Alarms
@@ -12,9 +12,8 @@ from broker.event_log import get_logger
 from broker.net.listener import Listener
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.parts.clients import Clients
-from broker.parts.data import Data
+from broker.parts.data import Data, generate_name
 from broker.parts.part import Part, Shared
-from broker.random_name import generate_name
 from broker.settings import Settings
 
 __all__ = ["ClusterClients", "Definitions"]

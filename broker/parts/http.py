@@ -15,6 +15,7 @@ from broker.settings import Settings
 from broker.settings.access import HttpPort
 
 if TYPE_CHECKING:
+    from broker.manage.call import ApiRoute
     from broker.manage.listener import ManageListener
     from broker.manage.managed_broker import ManagedBroker
     from broker.manage.probes import Gate
@@ -121,11 +122,22 @@ class Http(Part):
         """Answer everything from now on."""
         if not self.is_on:
             return
-        from broker.manage.app import application, http_routes, metrics_routes  # noqa: PLC0415 - as above
+        from broker.manage.app import application, metrics_routes  # noqa: PLC0415 - as above
 
         self._broker = broker
         for name, gate in self._gates.items():
-            gate.open(application(broker, http_routes() if name == "http" else metrics_routes()))
+            gate.open(application(broker, self._http_routes() if name == "http" else metrics_routes()))
+
+    def _http_routes(self) -> list[ApiRoute]:
+        """Return the routes of the HTTP port, with MQTT's if the settings ask for MQTT."""
+        from broker.manage.app import http_routes  # noqa: PLC0415 - as above
+
+        routes = http_routes()
+        if self._shared.settings.mqtt.enabled:
+            from broker.manage import websocket  # noqa: PLC0415 - as above
+
+            routes += websocket.ROUTES
+        return routes
 
     def tick(self) -> None:
         """Take a sample of the broker's numbers; called at each interval of samples."""

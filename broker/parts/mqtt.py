@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.event_log import get_logger
 from broker.parts.clients import Clients
 from broker.parts.data import Data
 from broker.parts.part import Part, Shared
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Mqtt"]
 
 LOOK_S: Final = 1.0
+
+_log = get_logger()
 
 
 class Mqtt(Part):
@@ -58,7 +61,9 @@ class Mqtt(Part):
             MqttClients() if node is None else node.mqtt_clients,
             RetainedMessages if node is None else node.retained,
             qos_max=2 if node is None else 1,
-            default_vhost=settings.auth.default_vhost,
+            default_vhost=settings.mqtt.vhost or settings.auth.default_vhost,
+            anonymous_user=settings.mqtt.anonymous_user,
+            vhosts_of_ports=settings.mqtt.port_to_vhost,
             packet_max_bytes=settings.mqtt.packet_max_bytes,
             prefetch=settings.mqtt.prefetch,
             session_expiry_max_s=settings.mqtt.session_expiry_max_s,
@@ -67,6 +72,7 @@ class Mqtt(Part):
         )
         await self._load(context)
         self._data.vhosts.follow(lambda engine: context.load(engine.vhost, nothing))
+        self._look_at_anonymous_user(settings.mqtt.anonymous_user)
         listener = self._clients.listener
 
         def machine(transport: Transport) -> MqttConnection:
@@ -76,6 +82,16 @@ class Mqtt(Part):
 
         bound = self._ports.bound
         await listener.serve("mqtt", bound.mqtt, bound.mqtt_tls, machine)
+
+    def _look_at_anonymous_user(self, name: str) -> None:
+        """Log what is wrong with the user that clients without a name are."""
+        user = self._clients.users.get(name)
+        if name and user is None:
+            advice = "clients without a user name are refused: slotmq user add"
+            _log.warning("mqtt.anonymous_user_missing", user=name, advice=advice)
+        elif user is not None and "administrator" in user.tags:
+            advice = "everybody who reaches the port may do everything: name a user with few permissions"
+            _log.warning("mqtt.anonymous_administrator", user=name, advice=advice)
 
     async def _load(self, context: MqttContext) -> None:
         """Make the indexes of what MQTT stores in each vhost. Raises: StoreFailed, CorruptRecord."""

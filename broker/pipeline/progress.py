@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from broker.figures.numerals import many, size_text, span_text
 
 if TYPE_CHECKING:
-    from broker.slot_files.cursor_lag import Lag
+    from broker.slot_files.seal_view import Lag
 
 ELSEWHERE_EVERY_S: Final = 5.0
 REFRESHES_PER_S: Final = 4  # on a terminal

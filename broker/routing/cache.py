@@ -12,8 +12,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from broker.routing.route import Dependent, Route
 
-__all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache", "ResolvedPublish"]
-
 ENTRY_BYTES: Final = 400
 """The memory of an entry without its key and destinations: slots in two dicts, the objects, one recorded miss."""
 

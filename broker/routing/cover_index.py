@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from broker.routing.covering import CoverAutomaton
 from broker.routing.pattern import HASH, STAR, Pattern
 
-__all__ = []
-
 
 class Place:
     """One node of the trie: the pattern that ends here, and its children.
@@ -87,8 +85,6 @@ class CoverIndex:
     Invariant: every place but the root leads to two patterns or more. `visited` counts the places looked at and the
     patterns compared.
     """
-
-    __slots__ = ("_count", "_naming", "_root", "visited")
 
     def __init__(self) -> None:
         self.visited = 0

@@ -76,8 +76,6 @@ class CoverSet:
     for Efficient Information Dissemination", 2005.
     """
 
-    __slots__ = ("_index", "_members", "_roots")
-
     def __init__(self) -> None:
         self._index = CoverIndex()
         self._members: dict[str, Member] = {}

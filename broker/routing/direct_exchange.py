@@ -7,8 +7,7 @@ from typing import Any
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange
-from broker.routing.message_fields import MessageFields
+from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.pattern import PatternLimits
 
 

@@ -14,7 +14,7 @@ from broker.routing.engines.split_once import SplitOnce
 from broker.routing.engines.tiered import Tiered
 from broker.routing.engines.topic_words import TopicWords
 from broker.routing.engines.trie import Trie
-from broker.routing.topic_engine import TopicEngine
+from broker.routing.index import TopicEngine
 
 AUTO: Final = "auto"
 """The choice that selects `default_engine`."""

@@ -6,15 +6,13 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from broker.routing.binding import Binding, binding_identity
-from broker.routing.bundle import Bundle, Destination
+from broker.routing.bundle import Binding, Bundle, Destination, binding_identity
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.exchange_tally import ExchangeTally
 from broker.routing.listeners import NOBODY, Listeners
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import Pattern, PatternLimits, parse_pattern
 from broker.routing.route import Route
 from broker.routing.route_cache import RouteCache
@@ -24,6 +22,17 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 PATTERNS_AT_ONCE: Final = 64
 """With more changed patterns of an outlet than this, all routes end instead of those that each pattern matches."""
+
+
+class MessageFields(Protocol):
+    """The properties of one message, as exchanges read them."""
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Return the decoded header table; empty if there is none."""
+
+    def property(self, name: str) -> str | None:
+        """Return message_id, correlation_id or timestamp (in seconds since 1970, as decimal digits); None if absent."""
 
 
 @dataclass(frozen=True, slots=True)

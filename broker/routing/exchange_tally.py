@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ExchangeTally"]
-
 
 class ExchangeTally:
     """Counts the messages that clients published to one exchange: how many came in, and to how many queues they went.

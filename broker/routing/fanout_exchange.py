@@ -7,8 +7,7 @@ from typing import Any
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.exchange import BARE, Exchange, ExchangeProperties
-from broker.routing.message_fields import MessageFields
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties, MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 from broker.routing.route_cache import RouteCache

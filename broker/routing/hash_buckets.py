@@ -27,8 +27,6 @@ class HashBuckets:
     Source: weighted rendezvous hashing (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005).
     """
 
-    __slots__ = ("_draws", "_owners", "_weights")
-
     def __init__(self) -> None:
         self._weights: dict[Any, dict[int, int]] = {}
         self._draws: dict[Any, tuple[int, int]] = {}  # seed and weight in force

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any
 
-from broker.routing.binding import freeze_value
+from broker.routing.bundle import freeze_value
 
 
 class BindingArgumentError(ValueError):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from broker.routing.binding import binding_identity
-from broker.routing.exchange import BARE, Exchange, ExchangeProperties
+from broker.routing.bundle import binding_identity
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties, MessageFields
 from broker.routing.headers import HeadersPredicate, comparable_headers
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 

@@ -1,16 +1,71 @@
-"""The topic index: literal binding keys in a dict, wildcard patterns in an engine behind it."""
+"""The topic index: literal binding keys in a dict, wildcard patterns in an engine, and the interface of engines."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any
+from gc import get_referents
+from sys import getsizeof
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Final, Protocol, TypeVar
 
 from broker.routing.destinations import Target
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.tiered import Tiered
-from broker.routing.footprint import footprint_bytes
 from broker.routing.pattern import Pattern, PatternLimits
-from broker.routing.topic_engine import TopicEngine
+
+T = TypeVar("T")
+CODE: Final = (type, FunctionType, BuiltinFunctionType, ModuleType)
+"""Types that an object refers to but does not own."""
+
+
+class TopicEngine(Protocol[T]):
+    """Maps distinct canonical patterns, literal ones among them, to one target each.
+
+    `visited` counts the work of matching, each engine in its own unit: patterns, rows, nodes or states.
+    """
+
+    visited: int
+
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern and return None; if the pattern has a target, keep it and return it."""
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Raises: KeyError if it is not there."""
+
+    def match(self, key: str) -> list[T]:
+        """Return the targets of all patterns that match a routing key; the same target may come more than once."""
+
+    def __len__(self) -> int:
+        """Return the number of patterns."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
+
+
+def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:
+    """Return the memory of all that can be reached from an object, each once, without classes and code.
+
+    An object of a closed type counts by its own size and is not followed, one of a type without does not count at all.
+    Cost: all reachable objects.
+    """
+    seen: set[int] = set()
+    pending = [root]
+    total_bytes = 0
+    while pending:
+        item = pending.pop()
+        if id(item) in seen or isinstance(item, (*CODE, without)):
+            continue
+        seen.add(id(item))
+        total_bytes += getsizeof(item)
+        if isinstance(item, closed):
+            continue
+        pending += get_referents(item)
+        if isinstance(item, dict):
+            pending += item  # a dict does not report its string keys to the garbage collector
+    return total_bytes
 
 
 class TopicIndex:
@@ -20,8 +75,6 @@ class TopicIndex:
 
     Cost: add and remove cost the words of their key, independent of the number of other bindings.
     """
-
-    __slots__ = ("_dialect", "_engine", "_literals", "_wildcards", "limits")
 
     def __init__(
         self,

@@ -7,8 +7,6 @@ from typing import Final
 
 from broker.routing.pattern import HASH, STAR
 
-__all__ = ["KEY_BYTES", "NODE_BYTES", "KeyTrie"]
-
 Node = dict[str, "Node | str"]
 """The children by word: a node, or the only key that continues this way."""
 

@@ -22,8 +22,6 @@ class Listeners:
     Cost: nothing while there is none; then one match of the topic index for each route that is resolved.
     """
 
-    __slots__ = ("_dialect", "_index", "_wanted", "outlet", "patterns", "present")
-
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self._dialect = dialect
         self._index = TopicIndex(dialect=dialect)

@@ -8,20 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.routing.exchange import BARE, ExchangeProperties
+from broker.routing.exchange import BARE, ExchangeProperties, MessageFields
 from broker.routing.fanout_exchange import FanoutExchange
-from broker.routing.message_fields import MessageFields
 from broker.routing.route import Route
-
-__all__ = [
-    "DEDUPLICATION_HEADER",
-    "HISTORY_PREFIX",
-    "SEEN_PREFIX",
-    "DeduplicationExchange",
-    "HistoryExchange",
-    "MemoryExchange",
-    "cache_ttl_ms",
-]
 
 DEDUPLICATION_HEADER: Final = "x-deduplication-header"
 HISTORY_PREFIX: Final = "amq.history."

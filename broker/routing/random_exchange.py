@@ -6,10 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.exchange import BARE, Exchange, ExchangeProperties
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties, MessageFields
 from broker.routing.hash_buckets import GOLDEN, MASK, digest, mixed
 from broker.routing.headers import BindingArgumentError
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 

@@ -9,8 +9,6 @@ from broker.routing.cache import ENTRY_BYTES, BoundedCache, CacheLimits
 from broker.routing.key_trie import KeyTrie
 from broker.routing.route import Route
 
-__all__ = ["INDEXED_AT_ONCE", "VISITS_MAX", "VISITS_PER_ADMISSION", "RouteCache"]
-
 GLANCED_BYTES: Final = 4 << 20
 """The number of destinations of all cached routes up to which they are searched, which takes some milliseconds."""
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.routing.cache import CacheLimits, CompositeCache
-from broker.routing.exchange import Exchange
-from broker.routing.message_fields import MessageFields
+from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.route import Route
 
 
@@ -23,8 +22,6 @@ class Router:
         `exchange_changed` if an alternate exchange was missing.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
-
-    __slots__ = ("_absent", "_composites", "_lookup", "_standing")
 
     def __init__(self, lookup: Callable[[str], Exchange | None], *, cache_limits: CacheLimits | None = None) -> None:
         """Shapes: `lookup` returns the exchange of a name, if there is one."""

@@ -8,10 +8,9 @@ from typing import Any
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engine_names import AUTO, engine_name, make_engine
-from broker.routing.engines.pairwise import words_match
-from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange
+from broker.routing.engines.conventional import words_match
+from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.index import TopicIndex
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
 

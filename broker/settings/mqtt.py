@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from broker.settings.fields import GiB, KiB, MiB, Seconds, SettingsSection, Size, number
 
 __all__ = ["Mqtt"]
+
+VhostName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Mqtt(SettingsSection):
@@ -17,6 +21,22 @@ class Mqtt(SettingsSection):
     port: int = number(1883, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "IANA mqtt")
     tls_port: int = number(
         8883, 0, 65535, "", "The port with TLS, if tls.certfile is set; 0 takes a free port.", "IANA secure-mqtt"
+    )
+    vhost: str = Field(
+        default="",
+        max_length=255,
+        description="The vhost of clients whose user name has none, vhost:user; empty means auth.default_vhost.",
+    )
+    port_to_vhost: dict[int, VhostName] = Field(
+        default={},
+        description="The vhosts of clients by the number of the port that they connect to, of MQTT or of HTTP for "
+        "WebSocket. A vhost in the user name comes first, but not for a client with a certificate.",
+    )
+    anonymous_user: str = Field(
+        default="",
+        max_length=255,
+        description="The user, with whose permissions clients without user name and password connect; empty refuses "
+        "them.",
     )
     prefetch: int = number(
         10,

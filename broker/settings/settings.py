@@ -353,6 +353,15 @@ class Settings(BaseModel):
             raise ValueError("a node of a cluster has no ØMQ endpoints: set cluster or zmq.publish and zmq.subscribe")
         return self
 
+    @model_validator(mode="after")
+    def _mapped_ports_listen(self) -> Self:
+        """Refuse a vhost for a port on which no MQTT client can connect."""
+        ports = (self.mqtt.port, self.mqtt.tls_port, self.http.port)
+        for port in self.mqtt.port_to_vhost:
+            if port not in ports:
+                raise ValueError(f"mqtt.port_to_vhost names {port}, which is no port of MQTT or HTTP")
+        return self
+
     def host_of(self, port: HttpPort) -> str:
         """Return the address of a port for HTTP."""
         return port.host or self.server.host

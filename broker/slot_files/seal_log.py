@@ -22,22 +22,6 @@ from typing import Any, Final, Self
 
 from crc32c import crc32c
 
-__all__ = [
-    "FORMAT",
-    "TAP_PREFIX",
-    "BadSealLine",
-    "Cursor",
-    "Gap",
-    "Line",
-    "NewerSealLog",
-    "QueueKey",
-    "Released",
-    "Seal",
-    "decode_line",
-    "decode_lines",
-    "encode_line",
-]
-
 TAP_PREFIX: Final = "amq.tap."  # of the queue in which the messages of a tap wait for their slot file
 FORMAT: Final = 2
 

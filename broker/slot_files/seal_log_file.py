@@ -26,8 +26,6 @@ from broker.slot_files.seal_view import SealView
 from broker.store.damage import CorruptFile, NewerFormat, note_missing
 from broker.store.files import File, Files
 
-__all__ = ["NAME", "SealLog"]
-
 NAME: Final = "seals.log"
 DEAD_MIN: Final = 1000  # obsolete lines that may stay
 DEAD_RATIO: Final = 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final, TypedDict
 
 from broker.slot_files.seal_log import (
     FORMAT,
@@ -19,11 +20,46 @@ from broker.slot_files.seal_log import (
     Seal,
     encode_line,
 )
-from broker.slot_files.seal_starts import SealStarts
 
-__all__ = ["GAPS_MAX", "SealView"]
-
+STARTS_MAX: Final = 10_000  # the newest
 GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still known as released
+
+
+class SealStarts:
+    """The starts that sealed anything, each with its incarnation.
+
+    Shapes: the incarnation is empty for seals of versions that did not write it.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def begin(self, seal: int, incarnation: str) -> None:
+        """Note the start that wrote a seal, unless it also wrote the previous one."""
+        if self.of(seal) != incarnation:
+            self._starts.append((seal, incarnation))
+            del self._starts[:-STARTS_MAX]
+
+    def of(self, seal: int) -> str:
+        """Return the start that wrote a seal."""
+        at = bisect_right(self._starts, seal, key=_first)
+        return self._starts[at - 1][1] if at else ""
+
+    def last_of(self, incarnation: str, last_seal: int) -> int:
+        """Return the last seal of a start, 0 when it wrote none; `last_seal` is the last of all starts."""
+        starts = [(1, ""), *self._starts, (last_seal + 1, "")]
+        return max((starts[at + 1][0] - 1 for at in range(len(starts) - 1) if starts[at][1] == incarnation), default=0)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the fields of the incarnation lines."""
+        return [{"seal": seal, "incarnation": incarnation} for seal, incarnation in list(self._starts)]
+
+
+def _first(start: tuple[int, str]) -> int:
+    return start[0]
 
 
 class SealView:
@@ -226,3 +262,42 @@ class SealView:
         if len(self._order) > 2 * len(self._seals) + 100:
             # The last number stays, so that the next seal is known to rise.
             self._order = [one for one in self._order[:-1] if one in self._seals] + self._order[-1:]
+
+
+class Lag(TypedDict):
+    """The lag of one reader. Units: ``lag_s`` is the age of the oldest message that it has not passed, 0 for none."""
+
+    lag_slots: int
+    lag_messages: int
+    lag_bytes: int
+    lag_s: float
+
+
+class LagTable:
+    """The slot files of a tap with running sums, so that the lag of a cursor takes one binary search.
+
+    Shapes: the seals rise.
+    """
+
+    def __init__(self, seals: Sequence[Seal]) -> None:
+        self._seals = seals
+        self._numbers = [seal.seal for seal in seals]
+        self._messages = [0, *accumulate(seal.count for seal in seals)]  # in the first n files
+        self._bytes = [0, *accumulate(seal.bytes for seal in seals)]
+
+    def behind(self, seal: int, now_ms: int) -> Lag:
+        """Return the lag of a reader that has passed a seal. Units: `now_ms` is the time of day."""
+        passed = bisect_right(self._numbers, seal)
+        return {
+            "lag_slots": len(self._seals) - passed,
+            "lag_messages": self._messages[-1] - self._messages[passed],
+            "lag_bytes": self._bytes[-1] - self._bytes[passed],
+            "lag_s": self._age_ms(passed, now_ms) / 1000,
+        }
+
+    def _age_ms(self, passed: int, now_ms: int) -> int:
+        """Return the age of the first message after this many files, whatever corrections the clock has had."""
+        if passed == len(self._seals):
+            return 0
+        oldest, newest = self._seals[passed], self._seals[-1]
+        return max(0, now_ms + newest.ahead_ms - oldest.first_ts_ms - oldest.ahead_ms)

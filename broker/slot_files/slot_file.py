@@ -30,21 +30,6 @@ from dataclasses import asdict, dataclass
 from struct import Struct
 from typing import Final
 
-__all__ = [
-    "END_MAGIC",
-    "FORMAT",
-    "HEADER",
-    "HEADER_BYTES",
-    "INDEX_ROW",
-    "MAGIC",
-    "PERSISTENT",
-    "REDELIVERED",
-    "TAIL",
-    "TAIL_BYTES",
-    "BadSlotFile",
-    "SlotMeta",
-]
-
 FORMAT: Final = 1
 HEADER_BYTES: Final = 64
 TAIL_BYTES: Final = 64

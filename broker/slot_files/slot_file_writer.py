@@ -1,8 +1,9 @@
-"""The writer of one slot file."""
+"""The writer of one slot file, and its draft, which nobody reads yet."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
@@ -18,9 +19,7 @@ from broker.slot_files.slot_file import (
     TAIL_BYTES,
     SlotMeta,
 )
-from broker.store.files import File
-
-__all__ = ["SlotFileWriter"]
+from broker.store.files import File, Files
 
 FILE_MAX_BYTES: Final = (1 << 31) - 1  # an offset has to fit 31 bits: readers use signed numbers
 BLOCK_BYTES: Final = 1 << 20
@@ -33,19 +32,6 @@ class SlotFileWriter:
 
     Invariant: it holds the index of all rows in memory, and the rows since the last write, a block of them at most.
     """
-
-    __slots__ = (
-        "_at",
-        "_block_at",
-        "_block_end",
-        "_crc",
-        "_earliest",
-        "_file",
-        "_index",
-        "_latest",
-        "_pending",
-        "meta",
-    )
 
     def __init__(self, file: File, meta: SlotMeta) -> None:
         """Shapes: `meta` has the fields up to ``first``, and the incarnation."""
@@ -125,3 +111,49 @@ class SlotFileWriter:
         self._crc = crc32c(block, self._crc)
         self._block_at = self._at
         self._block_end = self._at + BLOCK_BYTES
+
+
+class SlotDraft:
+    """A slot file that is being written. All methods are *blocking*.
+
+    Shapes: rows go to ``writer``, which knows seal, queue and first id. Raises: each method StoreFailed.
+    """
+
+    def __init__(self, files: Files, path: Path, file: File, writer: SlotFileWriter) -> None:
+        self.path = path
+        self.writer = writer
+        self._files = files
+        self._file = file
+        self._done: tuple[SlotMeta, int, int] | None = None
+
+    @classmethod
+    def begin(cls, files: Files, path: Path, meta: SlotMeta) -> SlotDraft:
+        """Return a draft without rows; remove a file that has the path."""
+        files.remove(path)  # a draft that could not be removed when it was abandoned
+        file = files.open(path, create=True)
+        return cls(files, path, file, SlotFileWriter(file, meta))
+
+    def complete(self, end: int) -> None:
+        """Write index, meta and tail after the rows, unless it was done; otherwise `finish` does it.
+
+        After StoreFailed, as on a full disk, the draft may be abandoned and its messages may be written again.
+        """
+        if self._done is None:
+            self._done = self.writer.finish(end)
+
+    def finish(self, end: int, *, sync: bool) -> tuple[SlotMeta, int, int]:
+        """Complete the file and return its meta, length in bytes and checksum; its name is not synced.
+
+        After StoreFailed, which a sync may raise, nothing more may be written.
+        """
+        self.complete(end)
+        assert self._done is not None
+        if sync:
+            self._file.sync()
+        self._file.close()
+        return self._done
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._files.remove(self.path)

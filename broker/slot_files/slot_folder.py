@@ -2,7 +2,7 @@
 
     seals.log                 see `seal_log`
     <seal, 20 digits>.slot    see `slot_file`; with .damaged appended, a damaged one for the operator
-    snapshots/                see `snapshot_folder`
+    snapshots/<id>/<n>.slot   n from 0 on, seal 0; a start removes them, so they are not synced
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
 every listed file exists, and the next start removes files that are not listed. Only a whole file after the last seal
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,20 +21,88 @@ from broker.event_log import get_logger
 from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
 from broker.slot_files.seal_log_file import SealLog
 from broker.slot_files.seal_view import SealView
-from broker.slot_files.slot_draft import SlotDraft
 from broker.slot_files.slot_file import BadSlotFile, SlotMeta
+from broker.slot_files.slot_file_writer import SlotDraft
 from broker.slot_files.slot_view import open_slot
-from broker.slot_files.snapshot_folder import SnapshotFolder
 from broker.store.files import Files
 
-__all__ = ["SlotFolder"]
-
+_ID: Final = re.compile(r"[0-9a-f]{16}")
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"
 
 _NAME: Final = re.compile(r"(\d{20})\.slot(\.unfinished)?")
 
 _log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSlot:
+    """One slot file of a snapshot. Shapes: the last fields are those of a seal."""
+
+    n: int
+    first: int
+    end: int
+    count: int
+    bytes: int
+    crc: int
+
+
+class SnapshotFolder:
+    """The snapshots of a data folder. All methods except ``path`` are *blocking*."""
+
+    def __init__(self, files: Files, folder: Path, store: str, incarnation: str) -> None:
+        self.folder = folder
+        self._files = files
+        self._store = store
+        self._incarnation = incarnation
+
+    def open(self) -> None:
+        """Create the folder if need be and empty it. Raises: StoreFailed."""
+        self._files.make_folder(self.folder)
+        for name in self._files.list(self.folder):
+            self._remove(self.folder / name)
+
+    def new(self) -> str:
+        """Return the id of a new snapshot without slot files; it cannot be guessed. Raises: StoreFailed."""
+        snapshot = self._files.token(8).hex()
+        self._files.make_folder(self.folder / snapshot)
+        return snapshot
+
+    def free_bytes(self) -> int:
+        """Return how many bytes the disk has free. Raises: StoreFailed."""
+        return self._files.free_bytes(self.folder)
+
+    def disk_bytes(self) -> int:
+        """Return how large the disk is. Raises: StoreFailed."""
+        return self._files.disk_bytes(self.folder)
+
+    def path(self, snapshot: str, n: int) -> Path:
+        """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is not an id."""
+        if not _ID.fullmatch(snapshot):
+            raise ValueError(f"{snapshot!r} is not an id of a snapshot")
+        return self.folder / snapshot / f"{n}.slot"
+
+    def draft(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
+        """Begin one slot file. Raises: StoreFailed."""
+        meta = SlotMeta(self._store, 0, vhost, queue, number, first, incarnation=self._incarnation)
+        return SlotDraft.begin(self._files, self.path(snapshot, n), meta)
+
+    def finish(self, draft: SlotDraft, end: int) -> SnapshotSlot:
+        """Finish one slot file. Raises: StoreFailed."""
+        meta, size_bytes, crc = draft.finish(end, sync=False)
+        return SnapshotSlot(int(draft.path.stem), meta.first, meta.end, meta.count, size_bytes, crc)
+
+    def drop(self, snapshot: str) -> None:
+        """Remove a snapshot, if it exists. Raises: ValueError as `path`; StoreFailed."""
+        self._remove(self.path(snapshot, 0).parent)
+
+    def _remove(self, path: Path) -> None:
+        if not self._files.is_folder(path):
+            self._files.remove(path)
+            return
+        for name in self._files.list(path):
+            self._remove(path / name)
+        self._files.remove_folder(path)
 
 
 class SlotFolder:

@@ -24,9 +24,6 @@ from broker.slot_files.slot_file import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["STEP_BYTES", "SlotRow", "SlotView", "open_slot"]
-
-
 STEP_BYTES: Final = 16 << 20
 
 
@@ -48,8 +45,6 @@ class SlotView:
     Shapes: ``buffer`` is the whole file; ``index_at`` where its index begins, ``rows`` how many rows it has;
         ``crc`` is the checksum that the seal log has of it.
     """
-
-    __slots__ = ("_rows_crc", "buffer", "crc", "index_at", "meta", "rows")
 
     def __init__(self, meta: SlotMeta, buffer: memoryview, index_at: int, rows: int, rows_crc: int, crc: int) -> None:
         self.meta = meta

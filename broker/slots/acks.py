@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from bitarray import bitarray
 from mypy_extensions import mypyc_attr
 
-__all__ = ["Acks"]
-
 
 @mypyc_attr(acyclic=True)  # when compiled, the garbage collector ignores it: each slot has one
 class Acks:

@@ -18,8 +18,6 @@ from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Fill, Owner, Tenure
 
-__all__ = ["SlotManager"]
-
 
 def _ignore(_slot: Slot) -> None:
     """Ignore a slot."""

@@ -9,8 +9,6 @@ from typing import Any
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
-__all__ = ["ReadySizes"]
-
 
 class ReadySizes:
     """Counts the bytes of the ready messages of one slot manager.

@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 from bitarray import bitarray
 from mypy_extensions import mypyc_attr
 
-__all__ = ["Redeliveries", "ReturnRun", "pieces", "put_bits"]
-
 COUNT_MAX: Final = (1 << 32) - 1
 
 

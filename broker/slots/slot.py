@@ -17,8 +17,6 @@ from broker.slots.acks import Acks
 from broker.slots.redeliveries import Redeliveries, ReturnRun, put_bits
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["ONES", "Slot", "dense", "single"]
-
 ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-__all__ = ["FILL_MOVES", "TENURE_MOVES", "Fill", "IllegalMove", "Owner", "Tenure"]
-
 
 class Fill(Enum):
     """Whether a slot accepts messages."""

@@ -17,8 +17,6 @@ from broker.store.files import File, Files
 from broker.store.segment import segment_path
 from broker.store.whole_file import replace_file
 
-__all__ = ["REMOVED", "STAGING", "UNFINISHED", "Backup", "BackupStopped"]
-
 REMOVED: Final = "%removed-"
 STAGING: Final = "backup.staging"
 UNFINISHED: Final = b"slotmq backup, unfinished\n"

@@ -36,16 +36,6 @@ from broker.store.damage import Finding, NewerFormat, StoreFailed
 from broker.store.files import Files
 from broker.store.record import encode_change
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointFolder",
-    "LogNeed",
-    "QueueState",
-    "SlotState",
-    "decode_checkpoint",
-    "encode_checkpoint",
-]
-
 _MAGIC: Final = b"SLOTMQ\0C"
 _FORMAT: Final = 1
 _FRONT: Final = Struct(">8sHBB")

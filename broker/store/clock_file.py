@@ -16,8 +16,6 @@ from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import Files
 from broker.store.whole_file import replace_file
 
-__all__ = ["ClockFile", "ClockState"]
-
 FORMAT: Final = 1
 _HEAD: Final = re.compile(rb"slotmq clock, format (\d{1,9}),")
 _LINE: Final = re.compile(

@@ -29,8 +29,6 @@ from broker.store.reading import names, read_records
 from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
-__all__ = ["MovedRecord", "Relocation", "SlotReference", "plan_relocation", "runs_of"]
-
 RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a content header take as much as a target
 
 

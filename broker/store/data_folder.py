@@ -6,21 +6,26 @@
     clock                 see `clock_file`
     definitions           see `definitions_file`
     begun                 exists from the end of the first start on: see `DataFolder.has_begun`
-    reserve               see `reserve`
+    reserve               see `Reserve`
     slots/                slot files; see `slot_folder`
     cluster/<name>/       what a cluster node has no memory for; nothing in it outlives the process
     vhosts/<name>/        one store; see `folder_name` for the name
     vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
 
 Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name, when the folder's name does not contain it.
+
+The name of a vhost is any UTF-8. Every byte except letters, digits, - and _ is written as %xx, and the empty name as %.
+A name too long for a file system is written as %% and the SHA-256 of its bytes; a file in the folder has the name.
 """
 
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, unquote
 
 from broker.event_log import get_logger
 from broker.store.backup import REMOVED, STAGING, UNFINISHED
@@ -34,12 +39,15 @@ from broker.store.damage import (
     StoreFailed,
 )
 from broker.store.files import LINK, File, Files
-from broker.store.folder_name import folder_name, is_digest, vhost_name
-from broker.store.reserve import Reserve
 from broker.store.whole_file import replace_file
 
-__all__ = ["OPEN_TO_OTHERS", "WRITABLE", "DataFolder", "check_links"]
+NAME: Final = "reserve"
+PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated in one call, or written where the system cannot allocate
 
+
+ESCAPED_MAX: Final = 200  # most file systems take 255 bytes
+EMPTY: Final = "%"  # no escape, because two digits follow the % of an escape
+DIGEST: Final = "%%"
 _log = get_logger()
 
 FORMAT: Final = 3  # formats 1 and 2 are those of versions that were never released
@@ -49,6 +57,78 @@ WRITABLE: Final = 0o022  # by the group or by all
 OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files by their own"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
+
+
+class Reserve:
+    """The reserve: disk space that a folder holds back, so that a broker can start on a full disk and be drained.
+
+    A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as
+    much free space next to it. Until then the missing part does not count as free, and the disk alarm is raised:
+    publishers cannot use the space that acks and checkpoints need. The files of other programs can.
+    All methods are *blocking*, about as long as a `statvfs`.
+
+    Units: ``size_bytes`` is the configured reserve, ``missing_bytes`` the part of it that is not allocated.
+    """
+
+    def __init__(self, files: Files, folder: Path, size_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._path = folder / NAME
+        self.size_bytes = size_bytes
+        self.missing_bytes = size_bytes
+
+    def give_up(self) -> None:
+        """Free the reserve of the last run. Raises: StoreFailed."""
+        self.missing_bytes = self.size_bytes
+        if self._files.exists(self._path):
+            self._files.remove(self._path)
+            self._files.sync_folder(self._folder)  # some file systems free the blocks only then
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk less the missing part of the reserve."""
+        return max(0, self._files.free_bytes(self._folder) - self.missing_bytes)
+
+    def take(self) -> None:
+        """Allocate as much of the reserve as there is room for. *Blocking.*"""
+        while self.take_piece():
+            pass
+
+    def take_piece(self) -> bool:
+        """Allocate the next piece of the reserve if there is room; return whether it was allocated.
+
+        A piece that the disk refuses (a quota) is logged and tried again later.
+        """
+        if not self.missing_bytes or self.free_bytes() < self.size_bytes:
+            return False
+        piece_bytes = min(PIECE_BYTES, self.missing_bytes)
+        try:
+            file = self._files.open(self._path, create=True)
+            try:
+                file.allocate(self.size_bytes - self.missing_bytes, piece_bytes)
+            finally:
+                file.close()
+        except StoreFailed as error:
+            _log.warning("disk.reserve_refused", reason=str(error), missing_bytes=self.missing_bytes)
+            return False
+        self.missing_bytes -= piece_bytes
+        return True
+
+
+def folder_name(vhost: str) -> str:
+    """Return the folder name of a vhost; it is unique and contains no path."""
+    escaped = quote(vhost, safe="").replace(".", "%2E").replace("~", "%7E") or EMPTY
+    return escaped if len(escaped) <= ESCAPED_MAX else DIGEST + sha256(vhost.encode()).hexdigest()
+
+
+def vhost_name(folder: str) -> str | None:
+    """Return the vhost of a folder name, None for a digest and for other names."""
+    vhost = "" if folder == EMPTY else unquote(folder)
+    return vhost if folder_name(vhost) == folder else None
+
+
+def is_digest(folder: str) -> bool:
+    """Return whether a folder name does not contain the vhost's name."""
+    return folder.startswith(DIGEST)
 
 
 class DataFolder:

@@ -18,8 +18,6 @@ from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import Files
 from broker.store.whole_file import replace_file
 
-__all__ = ["NAME", "DefinitionsFile"]
-
 FORMAT: Final = 1
 NAME: Final = "definitions"
 

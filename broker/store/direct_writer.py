@@ -12,8 +12,6 @@ from typing import Final
 
 from broker.store.files import PAGE_BYTES, File, aligned_memory
 
-__all__ = ["DirectWriter"]
-
 BUFFER_BYTES: Final = 1 << 20
 DIRECT_MIN_BYTES: Final = 512 << 10  # the smallest run that a direct write is worth
 
@@ -23,8 +21,6 @@ class DirectWriter:
 
     Invariant: the buffer, which the first direct write allocates, begins at a page boundary of the file.
     """
-
-    __slots__ = ("_buffer",)
 
     def __init__(self) -> None:
         self._buffer: memoryview | None = None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CHUNK_MAX_BYTES", "EntryBuffer"]
-
 CHUNK_MAX_BYTES: Final = 4096  # of entries of one chunk: 170 of them, which in memory took 70 kB or more
 
 Piece = tuple[int, bytes]  # offset in the file of the chunk, and entries
@@ -51,8 +49,6 @@ class EntryBuffer:
 
     Change it only with the lock of the queue logs held; any thread may read a chunk meanwhile.
     """
-
-    __slots__ = ("_queues",)
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[int, _Chunk]] = {}  # by queue number and chunk

@@ -24,8 +24,6 @@ from broker.store.record import (
 from broker.store.replay import ReplayEnd, cut
 from broker.store.segment import HEADER_BYTES
 
-__all__ = ["EntrySearch"]
-
 FOUND_MAX: Final = 100_000  # entries held in memory
 
 

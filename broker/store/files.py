@@ -19,8 +19,6 @@ from typing import Final, TypeVar
 
 from broker.store.damage import FolderBusy, StoreFailed
 
-__all__ = ["LINK", "PAGE_BYTES", "File", "Files", "SpareDescriptors", "aligned_memory"]
-
 PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-__all__ = ["IdRanges"]
-
 
 class IdRanges:
     """The ids of one queue whose entries are still needed.

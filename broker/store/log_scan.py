@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
+from broker.store.damage import read_around
 from broker.store.files import File, Files
 from broker.store.record import HEAD, HEAD_BYTES, INNER, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
 from broker.store.replay import ReplayEnd
-from broker.store.salvage import read_around
 from broker.store.segment import (
     AHEAD_MAX_BYTES,
     HEADER_BYTES,
@@ -21,8 +21,6 @@ from broker.store.segment import (
     segment_number,
     segment_path,
 )
-
-__all__ = ["BlockConsumer", "LogFolder"]
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 ZEROS: Final = "nothing but zeros up to the end of the file"

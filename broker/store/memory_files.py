@@ -10,8 +10,6 @@ from crc32c import crc32c
 from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.files import File, Files
 
-__all__ = ["FileContent", "MemoryFile", "MemoryFiles", "moved"]
-
 NOT_THERE: Final = "No such file or directory"
 NOT_EMPTY: Final = "Directory not empty"
 

@@ -32,8 +32,6 @@ from broker.store.segment import (
 )
 from broker.store.transaction import encode_inner, encode_transaction_head
 
-__all__ = ["Batch", "MessageLog", "SegmentRun", "encode_mark"]
-
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
 SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system
@@ -46,8 +44,6 @@ class SegmentRun:
     Shapes: ``bodies`` are the places of large bodies among the pieces, ascending.
     """
 
-    __slots__ = ("bodies", "offset", "pieces", "previous_end", "segment", "token")
-
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
         self.segment = segment
         self.offset = offset
@@ -59,8 +55,6 @@ class SegmentRun:
 
 class Batch:
     """The records of one write and one sync. Shapes: ``end`` is the position after them."""
-
-    __slots__ = ("end", "runs", "size_bytes")
 
     def __init__(self, end: int, runs: list[SegmentRun], size_bytes: int) -> None:
         self.end = end

@@ -9,8 +9,6 @@ from types import TracebackType
 
 from broker.store.files import File, Files
 
-__all__ = ["OpenFiles"]
-
 
 class _Loan:
     """One open file and how many threads read from it."""

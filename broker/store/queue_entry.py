@@ -35,9 +35,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-__all__ = ["CELL_IDS", "ENTRY_BYTES", "NO_ENTRY", "Entries", "Entry", "pack_entries", "uncut"]
-__all__ += ["unpack_due", "unpack_entries"]
-
 Entry = tuple[int, int]  # position and size of a record
 Entries = tuple[list[int], list[int]]  # positions and sizes, both 0 for a message without a record
 NO_ENTRY: Final[Entry] = (0, 0)

@@ -20,7 +20,7 @@ from struct import Struct
 from threading import Lock
 from typing import Final
 
-from broker.store.damage import StoreFailed
+from broker.store.damage import StoreFailed, read_around
 from broker.store.entry_buffer import EntryBuffer
 from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
@@ -35,9 +35,6 @@ from broker.store.queue_entry import (
     unpack_due,
     unpack_entries,
 )
-from broker.store.salvage import read_around
-
-__all__ = ["CHUNK_IDS", "QueueLogs"]
 
 CHUNK_IDS: Final = 65_536
 

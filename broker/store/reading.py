@@ -26,8 +26,6 @@ from broker.store.record import (
 )
 from broker.store.segment import SPILLED
 
-__all__ = ["Maker", "StoredMessages", "names", "read_messages", "read_places", "read_records"]
-
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading this many more bytes from the page cache
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads
 COPY_MAX_BYTES: Final = 4 * 1024  # copying this many bytes costs less than a view of them
@@ -68,8 +66,6 @@ class Maker(Generic[T]):
 
 class StoredMessages(Maker[StoredMessage]):
     """The maker of messages as the log has them; neighbouring messages share the names of their routes."""
-
-    __slots__ = ("_routes",)
 
     def __init__(self) -> None:
         self._routes: dict[bytes, tuple[str, str]] = {}

@@ -13,8 +13,6 @@ from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
 from broker.store.window import QueueReplay, Window
 
-__all__ = ["EntryCompletion"]
-
 
 class _Suspect(NamedTuple):
     """Messages of a window whose entries lead to no record. Shapes: ``indexes`` count from the window's first id."""

@@ -42,53 +42,10 @@ from struct import Struct
 from typing import Any, Final
 
 from crc32c import crc32c
+from mypy_extensions import mypyc_attr
 
 from broker.slots.redeliveries import ReturnRun
-
-__all__ = [
-    "DUE",
-    "FRONT",
-    "HEAD",
-    "HEAD_BYTES",
-    "INNER",
-    "KINDS",
-    "KIND_AT",
-    "LENGTH_MIN",
-    "LEVEL_SHIFT",
-    "MARK",
-    "MARK_BYTES",
-    "MARK_TAIL",
-    "MESSAGE",
-    "MOVED",
-    "PERSISTENT",
-    "PREFIX_BYTES",
-    "PRODUCER",
-    "QUEUE_DELETED",
-    "QUEUE_NUMBERS",
-    "REQUEUED",
-    "RETURNS",
-    "RUN",
-    "SETTLED",
-    "TARGET",
-    "TARGET_BYTES",
-    "TOPOLOGY",
-    "TRANSACTION",
-    "StoredMessage",
-    "body_bytes",
-    "decode_topology",
-    "due_of",
-    "due_target",
-    "encode_message",
-    "encode_moved",
-    "encode_prefix",
-    "encode_queue_deleted",
-    "encode_requeued",
-    "encode_route",
-    "encode_settled",
-    "encode_topology",
-    "is_whole",
-    "route_names",
-]
+from broker.store.segment import SPILLED
 
 MESSAGE: Final = 1
 MOVED: Final = 2
@@ -124,6 +81,34 @@ MARK_BYTES: Final = HEAD_BYTES + MARK_TAIL.size
 FRONT: Final = Struct(">QQBBHII")  # a record between its prefix and its targets, as in HEAD
 _FRONT_PACK: Final = FRONT.pack
 _NUMBER: Final = Struct(">Q")
+
+
+@mypyc_attr(acyclic=True)
+class Recorded:
+    """The part of a message that the store reads and writes.
+
+    Units: ``record_bytes`` is the length of the record at ``position``. Only the store, and what pages slots in and out
+        on its behalf, uses these two.
+    Invariant: ``position`` is 0, where no record is, until the message has a record in the log or the spill.
+    """
+
+    __slots__ = ("body", "header", "position", "record_bytes", "timestamp_ms")
+
+    timestamp_ms: int
+    header: bytes
+    body: bytes
+    position: int
+    record_bytes: int
+
+    def recorded(self, position: int, record_bytes: int) -> None:
+        """Note where its record lies now."""
+        self.position = position
+        self.record_bytes = record_bytes
+
+    @property
+    def logged(self) -> bool:
+        """Whether its record is in the log, and not in the spill."""
+        return 0 < self.position < SPILLED
 
 
 def encode_route(exchange: str, key: str) -> bytes:

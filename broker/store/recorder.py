@@ -15,15 +15,13 @@ from broker.store.record import (
     FRONT,
     MESSAGE,
     PREFIX_BYTES,
+    Recorded,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
     encode_topology,
 )
-from broker.store.recorded import Recorded
 from broker.store.segment import OFFSET_BITS
-
-__all__ = ["Recorder"]
 
 ID_BYTES: Final = 8
 LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: the copy would be held until written
@@ -37,21 +35,6 @@ class Recorder:
     Messages are named by stream number and message id; where their records are is known here and below. Everything
     that comes between two syncs of the log is appended at once and written later.
     """
-
-    __slots__ = (
-        "_block",
-        "_checksum_of",
-        "_flags",
-        "_front",
-        "_fronts",
-        "_head",
-        "_header_bytes",
-        "_log",
-        "_route_bytes",
-        "_synced",
-        "_targets",
-        "_timestamp_ms",
-    )
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log

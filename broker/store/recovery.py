@@ -20,8 +20,6 @@ from broker.store.record import KINDS
 from broker.store.replay import Replay, UnknownRecord
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 
-__all__ = ["Recovered", "Recovery", "RecoveryProgress"]
-
 NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_queue_number=1)
 
 

@@ -44,8 +44,6 @@ from broker.store.record import (
 from broker.store.transaction import inner_records
 from broker.store.window import QueueReplay
 
-__all__ = ["Replay", "ReplayEnd", "UnknownRecord", "cut"]
-
 _NUMBER_BYTES: Final = 8
 _FRONT: Final = Struct(
     ">II16xBB6xIQQ"

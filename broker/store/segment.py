@@ -16,19 +16,6 @@ from crc32c import crc32c
 
 from broker.store.damage import NewerFormat
 
-__all__ = [
-    "AHEAD_MAX_BYTES",
-    "HEADER_BYTES",
-    "OFFSET_BITS",
-    "OFFSET_MASK",
-    "SPILLED",
-    "SegmentHeader",
-    "decode_header",
-    "encode_header",
-    "segment_number",
-    "segment_path",
-]
-
 OFFSET_BITS: Final = 32
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 SPILLED: Final = 1 << 63  # the bit that is set in positions of the spill and clear in those of the log

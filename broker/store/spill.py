@@ -16,8 +16,6 @@ from broker.store.open_files import OpenFiles
 from broker.store.record import is_whole
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK, SPILLED, segment_path
 
-__all__ = ["SPILLED_SEGMENT", "Spill", "is_spilled"]
-
 SPILLED_SEGMENT: Final = SPILLED >> OFFSET_BITS
 
 

@@ -26,8 +26,6 @@ from broker.store.segment import OFFSET_BITS, segment_path
 from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
-__all__ = ["VhostStore"]
-
 _log = get_logger()
 _RUNNING: Final = "running"  # a file that is there while a broker works in the folder: an unclean stop leaves it behind
 _FOLDERS: Final = ("log", "spill", "queues")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.event_log import get_logger
-from broker.store.damage import CorruptRecord, StoreFailed
+from broker.store.damage import CorruptRecord, StoreFailed, read_around
 from broker.store.entry_search import EntrySearch
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
@@ -17,15 +17,11 @@ from broker.store.queue_entry import Entries, Entry
 from broker.store.queue_log import QueueLogs
 from broker.store.reading import Maker, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
-from broker.store.salvage import read_around
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-__all__ = ["StoredSlots", "spans_within"]
 
 NEAR_IDS: Final = 64  # a gap of this many entries is read along
 

@@ -26,8 +26,6 @@ from broker.store.record import (
     is_whole,
 )
 
-__all__ = ["encode_inner", "encode_transaction_head", "inner_records"]
-
 _PREFIX: Final = Struct(">II").pack  # length and checksum
 _BYTE: Final = Struct("B").pack
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from broker.store.files import Files
 
-__all__ = ["replace_file"]
-
 
 def replace_file(files: Files, path: Path, block: bytes) -> None:
     """Replace the content of a file; on return the content and the name of the file are on disk.

@@ -17,8 +17,6 @@ from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
 
-__all__ = ["QueueReplay", "Window"]
-
 _NOT_OPEN: Final = -1
 
 
@@ -28,8 +26,6 @@ class Window:
     Shapes: ``bits[i]`` says whether message ``first + i`` is settled. While the window is open it has more bits than
         messages and ``end`` is not known yet.
     """
-
-    __slots__ = ("_returns", "bits", "doubtful", "end", "first", "redelivered", "segments", "size_bytes")
 
     def __init__(self, first: int, bits: bitarray) -> None:
         self.first = first
@@ -121,22 +117,6 @@ class QueueReplay:
     Shapes: ``expected`` is the id that follows the open window, -1 when no window is open.
     Invariant: windows ascend and do not overlap; ``firsts`` are their first ids.
     """
-
-    __slots__ = (
-        "_logs",
-        "_messages",
-        "_room_bytes",
-        "due_ms",
-        "expected",
-        "firsts",
-        "full",
-        "left_bytes",
-        "next_id",
-        "number",
-        "positions",
-        "sizes",
-        "windows",
-    )
 
     def __init__(self, state: QueueState, logs: QueueLogs, window_messages: int, window_bytes: int) -> None:
         self._logs = logs

@@ -16,8 +16,6 @@ from broker.taps.refused import TapRefused, vhost_named
 from broker.taps.slot_writer import SlotWriter
 from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Cursors", "check_cursor_name"]
-
 CURSORS_MAX: Final = 1000
 
 

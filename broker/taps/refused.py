@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from broker.core.vhost import Vhost
 
-__all__ = ["IN_CLUSTER", "TapRefused", "vhost_named"]
-
 IN_CLUSTER = "taps, cursors and snapshots are not available in a cluster: they need a broker with its own log"
 
 

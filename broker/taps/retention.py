@@ -18,8 +18,6 @@ from broker.taps.slot_writer import SlotWriter
 from broker.tasks import Tasks
 from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Cap", "Retention", "plan_deletions"]
-
 TapKey = tuple[str, str]  # vhost and tap
 
 

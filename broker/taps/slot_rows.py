@@ -20,8 +20,6 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from broker.slot_files.slot_file_writer import SlotFileWriter
 
-__all__ = ["Piece", "copy_pieces", "gather", "let_go"]
-
 ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may take the interpreter
 
 

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.core.deadlines import Clock
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
     from broker.delivery.engine import Engine
     from broker.settings.storage import TapSettings
-    from broker.slot_files.slot_folder import SlotFolder
-    from broker.slot_files.snapshot_folder import SnapshotSlot
+    from broker.slot_files.slot_folder import SlotFolder, SnapshotSlot
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
-
-__all__ = ["Snapshot", "Snapshots", "is_private"]
 
 _log = get_logger()
 

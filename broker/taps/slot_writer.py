@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from broker.core.deadlines import Clock
 from broker.core.message.message import OVERHEAD_BYTES
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.level import Level
-from broker.core.queue.tap_queue import TapQueue
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.settings.storage import TapSettings
@@ -26,8 +26,6 @@ from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.store import VhostStore
 from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
 from broker.tasks import Tasks
-
-__all__ = ["SlotWriter"]
 
 _log = get_logger()
 

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.core.vhost import Vhost
-from broker.slot_files.cursor_lag import LagTable
 from broker.slot_files.seal_log import TAP_PREFIX, Gap, Released, Seal
+from broker.slot_files.seal_view import LagTable
 
 if TYPE_CHECKING:
     from broker.slot_files.seal_view import SealView
-
-__all__ = ["cursor_rows", "end_of", "tap_rows"]
 
 Row = dict[str, Any]
 

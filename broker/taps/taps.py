@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
-from broker.core.queue.tap_queue import TapQueue, tap_arguments
+from broker.core.queue.kinds import TapQueue, tap_arguments
 from broker.core.vhost import Vhost
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
@@ -33,9 +33,6 @@ from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-__all__ = ["Taps"]
 
 _log = get_logger()
 

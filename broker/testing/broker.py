@@ -28,8 +28,6 @@ from broker.testing import log
 from broker.testing.clock import VirtualClock
 from broker.testing.views import Published, QueueView, queue_view
 
-__all__ = ["Broker"]
-
 T = TypeVar("T")
 
 QUIET_LOOKS: Final = 5  # the broker is idle after this many checks without a change

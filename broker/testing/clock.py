@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-__all__ = ["Timed", "VirtualClock"]
-
 START_S: Final = 1_700_000_000
 NUDGE_MS: Final = 0.01  # so that whole milliseconds survive division and multiplication by 1000
 

@@ -16,8 +16,6 @@ from structlog.typing import EventDict, WrappedLogger
 from broker.event_log import redirect
 from broker.telemetry import redact
 
-__all__ = ["quote", "unquote"]
-
 NAME: Final = "slotmq"
 
 _lock = Lock()

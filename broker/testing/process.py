@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["broker_process"]
-
 READY: Final = " is ready at "
 STOP_TIMEOUT_S: Final = 20
 WITHOUT_HTTP: Final = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}

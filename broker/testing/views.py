@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pamqp.commands import Basic
 
 
-__all__ = ["MessageView", "Published", "QueueView"]
-
-
 class WithHeader:
     """The properties of a message, from its content header."""
 

@@ -7,15 +7,12 @@ from typing import NamedTuple
 from broker.core.auth.usage import Usage
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import SessionOfChannel
-from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
-from broker.core.statistics.vhost_tally import VhostTally
+from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts, VhostTally
 from broker.delivery.engine import Engine
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_tally import ExchangeTally
 from broker.vhosts.vhosts import Vhosts
-
-__all__ = ["BrokerStatistics", "ChurnCounts"]
 
 
 class ChurnCounts(NamedTuple):

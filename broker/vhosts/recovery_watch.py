@@ -11,8 +11,6 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.store.recovery import RecoveryProgress
 
-__all__ = ["RecoveryStopped", "RecoveryWatch"]
-
 _log = get_logger()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
@@ -20,14 +21,34 @@ from broker.store.data_folder import DataFolder
 from broker.store.recovery import Recovered, RecoveryProgress
 from broker.store.store import VhostStore
 from broker.tasks import Tasks
-from broker.vhosts.offline import OfflineVhost
 from broker.vhosts.recovery_watch import RecoveryWatch
-
-__all__ = ["SharedEngines", "Vhosts"]
 
 _log = get_logger()
 
 PROGRESS_S: Final = 1.0  # between two events about a long recovery
+
+
+def _unheard() -> None:
+    """Do nothing: an offline vhost has no queues that policies apply to."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineVhost:
+    """A vhost that no client can open until a start finds its store whole, or quarantines the damage.
+
+    Shapes: ``policies`` are written with the definitions, as those of other vhosts are.
+    """
+
+    name: str
+    reason: str
+    policies: Policies = field(default_factory=lambda: Policies(_unheard))
+
+    @classmethod
+    def of(cls, vhost: Vhost, reason: str) -> OfflineVhost:
+        """Return the offline form of a vhost: its definitions without its queues."""
+        offline = cls(vhost.name, reason)
+        offline.policies.from_json(vhost.policies.to_json())
+        return offline
 
 
 def _close_none(_vhost: Vhost, _reason: str) -> None:

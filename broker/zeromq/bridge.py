@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqEndpoint
 
-__all__ = ["Bridge", "BridgeContext", "TopicForm"]
-
 _log = get_logger()
 
 PAUSE_S: Final = 0.1

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.settings import Settings
 
-__all__ = ["Bridges"]
-
 _log = get_logger()
 
 END_S: Final = 1.0  # how long libzmq may take to end, beyond what it may take to send what is left

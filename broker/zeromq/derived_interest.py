@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["DerivedInterest"]
-
 Item = TypeVar("Item", bound=Hashable)
 Asked = TypeVar("Asked", bound=Hashable)
 

@@ -17,8 +17,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["ExchangeWatch"]
-
 AT_ONCE: Final = 2000  # bindings in one callback of the loop, of some microseconds each
 
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import zmq
 
-__all__ = ["LoopSocket"]
-
 READS_AT_ONCE: Final = 200  # messages in one callback, so that connections get their turn
 
 

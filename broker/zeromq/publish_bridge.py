@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqPublish
 
-__all__ = ["PublishBridge"]
-
 _log = get_logger()
 
 SUBSCRIBE: Final = b"\x01"

@@ -9,7 +9,7 @@ from pamqp import commands
 
 from broker.amqp.codec import encode_method
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.lenient_methods import PublishAny
 from broker.client.link import ClientLink
 from broker.core.definitions.json_text import read_json
@@ -21,8 +21,6 @@ from broker.zeromq.exchange_watch import ExchangeWatch
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.settings.zmq import ZmqSubscribe
-
-__all__ = ["SubscribeBridge"]
 
 _log = get_logger()
 

@@ -16,7 +16,7 @@ import pytest
 from broker.client.address import AmqpAddress
 from broker.migrate import link
 from broker.migrate.drain import Drain
-from broker.migrate.faults import MigrationFault
+from broker.migrate.link import MigrationFault
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.conftest import ORACLE_URL
 from tests.deadline import wait_until

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.cluster.caller import SharedCommitter
 from broker.cluster.data_path import DataPath
 from broker.cluster.shared_level import SharedLevel

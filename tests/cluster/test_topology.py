@@ -13,7 +13,7 @@ from pamqp import commands
 
 from broker.cluster.topology_changes import ForeignOwner, VhostForgotten, all_changes
 from broker.core.policy.policy import Policy
-from broker.core.queue.declaration import QueueDeclaration
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.topology.changes import new_queue
 from broker.core.vhost import Vhost
 from tests.cluster.members import CALM_MS, until

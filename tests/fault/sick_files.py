@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.damage import StoreFailed
+from broker.store.damage import SECTOR_BYTES, StoreFailed
 from broker.store.files import File, Files
-from broker.store.salvage import SECTOR_BYTES
 
 __all__ = ["SickFiles"]
 

@@ -20,8 +20,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.delivery.engine import Engine
 from broker.server import BrokerServer
-from broker.store.damage import CorruptStore
-from broker.store.salvage import SECTOR_BYTES
+from broker.store.damage import SECTOR_BYTES, CorruptStore
 from tests.deadline import wait_until_async
 from tests.fault.sick_files import SickFiles
 from tests.raw_client import RawClient

@@ -34,8 +34,7 @@ MAY_CALL_FILES = {
     "overlay_node/dialled.py",  # reads the password of a neighbour at each attempt, so that it can be changed
     "net/control_address.py",  # opens the folder of a socket whose path is too long
     "testing/process.py",  # keeps the output of its broker
-    "net/tls.py",  # checks that the certificates are readable; OpenSSL reads them
-    "net/certificate.py",  # reads the certificates, when asked when they end
+    "net/tls.py",  # checks that the certificates are readable, and reads when they end; OpenSSL reads them
 }
 OS_CALLS = set(
     "open fdopen read write pread pwrite preadv pwritev readv writev fsync fdatasync sync truncate ftruncate "

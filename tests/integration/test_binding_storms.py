@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from broker.core.session.method_budget import BUDGET_UNITS
+from broker.core.session.client import BUDGET_UNITS
 from broker.core.session.queue import UNITS
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from broker.core.vhost import Vhost

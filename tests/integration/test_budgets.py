@@ -14,7 +14,7 @@ import pytest
 import trustme
 from pamqp import commands
 
-from broker.core.auth.attempts import AT_ONCE, WAIT_MAX_S
+from broker.core.auth.login_counts import AT_ONCE, WAIT_MAX_S
 from broker.core.auth.users import user_of
 from broker.net.control import CLIENTS_MAX
 from broker.net.tls_server import TlsServer

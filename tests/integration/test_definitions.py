@@ -16,7 +16,7 @@ from broker.amqp.errors import ChannelError
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
 from broker.core.postponed import Postponed
-from broker.core.topology.journal import Journal
+from broker.core.topology.changes import Journal
 from broker.core.topology.queues import Queues
 from broker.core.vhost import Vhost
 from broker.server import BrokerServer

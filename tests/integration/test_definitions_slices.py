@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.administration import administration, definitions, definitions_import, import_tally, rehearsal, slices
-from broker.administration.definitions_store import LocalDefinitions
+from broker.administration.definitions import LocalDefinitions
 from broker.administration.slices import STEPS_AT_ONCE
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions import document, export, json_text, reading, writing

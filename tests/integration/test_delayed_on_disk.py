@@ -11,10 +11,10 @@ import pytest
 from pamqp import commands
 
 from broker.core.deadlines import Deadlines
-from broker.core.delay.delayed import Delay
+from broker.core.delayed import Delay
 from broker.core.message.delay import due_ms_of
 from broker.core.queue.due_moments import NEAR_MAX
-from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.kinds import holding_name
 from broker.server import BrokerServer
 from broker.store.store import VhostStore
 from broker.testing import VirtualClock

@@ -14,7 +14,7 @@ from broker.process import ready_line
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import FolderBusy
-from broker.vhosts.offline import OfflineVhost
+from broker.vhosts.vhosts import OfflineVhost
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
 from tests.http_talk import Web, ask, raw, talks_end, until_closed

@@ -12,8 +12,8 @@ import pytest
 
 from broker.server import BrokerServer
 from broker.settings import Settings
+from broker.store.data_folder import folder_name
 from broker.store.files import File, Files
-from broker.store.folder_name import folder_name
 from tests.deadline import DEADLINE_S
 from tests.in_process import RESERVE_BYTES, running_broker
 

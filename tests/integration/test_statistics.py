@@ -14,7 +14,7 @@ from aio_pika.abc import AbstractChannel, AbstractQueue
 from aio_pika.exceptions import DeliveryError
 
 from broker.core.session.channel import SessionOfChannel
-from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
+from broker.core.statistics.vhost_tally import NO_MESSAGES, MessageCounts
 from broker.server import BrokerServer
 from broker.vhosts.broker_statistics import BrokerStatistics
 from tests.deadline import wait_until_async

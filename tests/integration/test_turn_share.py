@@ -17,7 +17,7 @@ from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import Message
 from broker.core.policy.policy import Policy
 from broker.core.queue.level import RETURN_UNITS
-from broker.core.session import method_budget
+from broker.core.session import client as client_module
 from broker.core.session.basic import DELIVERIES_AT_ONCE
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
@@ -350,7 +350,7 @@ async def test_a_publish_that_costs_more_than_a_share_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a cached route, each publish to very many queues is resolved once, and later publishes follow."""
-    monkeypatch.setattr(method_budget, "BUDGET_UNITS", 3)
+    monkeypatch.setattr(client_module, "BUDGET_UNITS", 3)
     names = [f"q{number}" for number in range(24)]  # four units
 
     def work(client: RawClient) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 
-from broker.vhosts.offline import OfflineVhost
+from broker.vhosts.vhosts import OfflineVhost
 from tests.manage.api_talk import Api, managed, with_user
 
 CHECKS = "health/checks"

@@ -18,7 +18,7 @@ from broker.manage.api.connections import _tls_fields
 from broker.manage.api.nodes import node_rows
 from broker.manage.api.queues import LISTED_EXACTLY_MAX
 from broker.operations.operated_broker import ClusterMembership
-from broker.vhosts.offline import OfflineVhost
+from broker.vhosts.vhosts import OfflineVhost
 from tests.http_talk import ask
 from tests.in_process import client_of, queue_of
 from tests.manage.shop import get, managed_broker

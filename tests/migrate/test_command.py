@@ -14,9 +14,8 @@ import pika
 import pytest
 
 from broker.cli.main import main
-from broker.migrate.definitions import fetch_definitions, places_of
-from broker.migrate.faults import MigrationFault
-from broker.migrate.migration import QueuePlace
+from broker.migrate.link import MigrationFault
+from broker.migrate.migration import QueuePlace, fetch_definitions, places_of
 from broker.testing import Broker
 from tests.broker_process import BrokerProcess
 from tests.migrate.killed_migration import migrate_through_kills

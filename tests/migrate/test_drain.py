@@ -14,7 +14,7 @@ import pytest
 from broker.client.address import AmqpAddress
 from broker.migrate import link
 from broker.migrate.drain import Drain, own_name
-from broker.migrate.faults import MigrationFault
+from broker.migrate.link import MigrationFault
 from broker.testing import Broker
 
 MESSAGES = 7

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from broker.amqp.content_header import decode_properties
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.migrate.drain import DOUBTFUL, forwarded_header
-from broker.migrate.faults import MigrationFault
-from broker.migrate.link import SourceMessage
+from broker.migrate.link import MigrationFault, SourceMessage
 from broker.migrate.marker import Marker, Numbered, Numbering, fingerprint
 
 NOW_S = 1_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 SILENCE_S = 20.0
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP = 0x20, 0x30, 0x40, 0x50, 0x70
@@ -75,11 +75,37 @@ def subscribe(packet_id: int, *filters: tuple[str, int], properties: bytes | Non
     )
 
 
+class Delivery(NamedTuple):
+    """A PUBLISH packet of MQTT 5. Shapes: `packet_id` is 0 at QoS 0; `properties` are encoded, without their length."""
+
+    topic: str
+    body: bytes
+    qos: int
+    dup: bool
+    retain: bool
+    packet_id: int
+    properties: bytes
+
+
+def delivery(first: int, octets: bytes) -> Delivery:
+    """Return the fields of a PUBLISH packet with fewer than 128 octets of properties."""
+    assert first & 0xF0 == PUBLISH, f"0x{first:02x} {octets!r}"
+    at = 2 + int.from_bytes(octets[:2], "big")
+    topic, qos, packet_id = octets[2:at].decode(), first >> 1 & 3, 0
+    if qos:
+        packet_id = int.from_bytes(octets[at : at + 2], "big")
+        at += 2
+    end = at + 1 + octets[at]
+    properties = octets[at + 1 : end]
+    return Delivery(topic, octets[end:], qos, first & 8 != 0, first & 1 != 0, packet_id, properties)
+
+
 class RawMqtt:
     """One connection."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self._socket: socket.socket = socket.create_connection(("127.0.0.1", port), SILENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
         self._buffer = b""
@@ -128,6 +154,14 @@ class RawMqtt:
         first, body = self.read()
         assert first & 0xF0 == kind, f"0x{first:02x} {body!r}"
         return body
+
+    def receive(self) -> Delivery:
+        """Return the next packet, which is a PUBLISH of MQTT 5."""
+        return delivery(*self.read())
+
+    def acknowledge(self, packet_id: int) -> None:
+        """Send a PUBACK."""
+        self.send(packet(0x40, packet_id.to_bytes(2, "big")))
 
     def silent(self, seconds: float = 0.2) -> bool:
         """Return whether nothing arrives for a while."""

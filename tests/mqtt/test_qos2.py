@@ -98,7 +98,8 @@ def test_amqp_sees_the_qos(port: int, enter: Callable[..., RawMqtt], name: str, 
     reader.send(subscribe(1, (f"{name}/#", 0))).expect(SUBACK)
     assert reader.read() == (0x31, text(f"{name}/a") + b"\x07\x26\0\1k\0\1vx")
     _, properties, body = channel.basic_get(name, auto_ack=True)
-    assert (properties.headers, properties.delivery_mode, body) == ({"x-mqtt-publish-qos": 2, "k": "v"}, 2, b"x")
+    headers = {"x-mqtt-publish-qos": 2, "x-mqtt-retain": True, "k": "v"}
+    assert (properties.headers, properties.delivery_mode, body) == (headers, 2, b"x")
     with RawMqtt(port) as client:
         client.send(connect(f"{name}-w", will=b"\0" + text(f"{name}/will") + text("bye"), will_flags=0x14))
         client.expect(CONNACK)

@@ -11,8 +11,8 @@ from random import Random
 
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.reference.constraints import ConstraintInterest
-from broker.overlay.simulation.scenario import SimulationOutcome, Story, random_scenario
+from tests.overlay.reference.constraints import ConstraintInterest
+from tests.overlay.scenario import SimulationOutcome, Story, random_scenario
 
 SCHEMES: dict[str, type[InterestScheme]] = {
     "replicas": Interest,

@@ -114,7 +114,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a message that is too large for a neighbour is silent",
-        "broker/overlay/message_limit.py",
+        "broker/overlay/packets.py",
         "add(element.number, lost=True)",
         "add(element.number, lost=False)",
         SIMULATION,
@@ -254,7 +254,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a recovered binding starts over",
-        "broker/overlay/start_points.py",
+        "broker/overlay/subscriptions.py",
         "point = min(point, self._recovered.get(binding, point))",
         "point = max(point, self._recovered.get(binding, point))",
         START_POINTS,

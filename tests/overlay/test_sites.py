@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import Data, Nack, Packet, Resync, StreamName, StreamRun, Update
-from broker.overlay.timing import Timing
 from broker.overlay_node import held_brokers
 from broker.overlay_node.held_brokers import Participation
 from broker.overlay_node.leaf_file import LeafFile

@@ -36,7 +36,7 @@ from tests.pages.page import Block, Command, blocks, commands, same_output
 
 __all__ = ["PageRun", "run_pytest"]
 
-PORTS = (5671, 5672, 15672, 15692)
+PORTS = (1883, 5671, 5672, 15672, 15692)
 INSTALL = re.compile(r"python3 -m venv |\S*pip install |export PATH=")
 JOB = re.compile(r"(?:\S*/)?slotmq (?P<words>pipeline .+)", re.DOTALL)
 RELATIVE = re.compile(

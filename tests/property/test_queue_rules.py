@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.level import Level
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
 from broker.slots.slot import Slot
 from broker.store.memory_files import MemoryFiles

@@ -7,8 +7,7 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.record import PERSISTENT, TARGET, encode_message, encode_route
-from broker.store.recorded import Recorded
+from broker.store.record import PERSISTENT, TARGET, Recorded, encode_message, encode_route
 from broker.store.recorder import LARGE_BYTES
 from tests.unit.store.room import Room
 

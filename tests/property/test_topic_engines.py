@@ -20,10 +20,8 @@ from hypothesis.stateful import (
 
 from broker.routing.dialect import DIALECTS, TopicDialect
 from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.footprint import footprint_bytes
-from broker.routing.index import TopicIndex
+from broker.routing.index import TopicEngine, TopicIndex, footprint_bytes
 from broker.routing.pattern import Pattern, PatternLimits
-from broker.routing.topic_engine import TopicEngine
 from tests.property.topic_reference import matches
 from tests.property.topic_scripts import VOCABULARIES, Step, script
 

@@ -15,8 +15,8 @@ from pamqp.common import FieldValue
 from broker.amqp.channel import Channel
 from broker.amqp.codec import publish_fields
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault, Refused
+from broker.amqp.handshake import ConnectionLimits
 from tests.counting_taker import CountingTaker
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"

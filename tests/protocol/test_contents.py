@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError
 from broker.amqp.framing import LARGE_BYTES
+from broker.amqp.handshake import ConnectionLimits
 from tests.protocol.recording import Peer, closes, header_payload, method_frame, publish_frames, raw_frame
 
 PUBLISH = commands.Basic.Publish(exchange="x", routing_key="k")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import Refused
+from broker.amqp.handshake import ConnectionLimits
 from tests.protocol.recording import CAPABILITIES, PROTOCOL_HEADER, Peer, closes, method_frame, raw_frame
 
 LOGIN_REFUSED = (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pamqp import base, commands
 
-from broker.amqp.access import ACCESS_METHODS
 from broker.amqp.errors import ChannelError
+from broker.amqp.lenient_methods import ACCESS_METHODS
 from tests.protocol.recording import (
     FRAME_HEADER,
     FRAME_METHOD,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from tests.overlay.sites import Site, free_port, overlay, wanted
 from tests.tap_files import channel_of
 from tests.zeromq.peers import bridge_rows, bridged, endpoint_of, peers, take, until

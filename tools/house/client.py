@@ -12,8 +12,6 @@ from typing import Any, Self
 
 from pamqp import body, commands, frame, header
 
-__all__ = ["Client", "ask"]
-
 FRAME_HEAD = struct.Struct(">BHI")
 METHOD = 1
 

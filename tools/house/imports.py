@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["Graph", "circles", "import_graph", "packages"]
-
 Graph: TypeAlias = Mapping[str, set[str]]
 
 

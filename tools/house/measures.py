@@ -15,8 +15,6 @@ from typing import TypeAlias
 
 from tools.house import imports, paths, sources, tracer
 
-__all__ = ["Measures", "measure", "measure_revision", "table"]
-
 Measures: TypeAlias = dict[str, int]
 """The counts, by name."""
 

@@ -12,8 +12,6 @@ from typing import Final
 from tools.house import paths
 from tools.house.tracer import Step, functions
 
-__all__ = ["path_table"]
-
 ROWS_MAX: Final = 45
 """The maximum of rows: a longer table has a row for each file, and one still longer a row for each folder."""
 

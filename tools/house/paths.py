@@ -26,8 +26,6 @@ from tools.house.tracer import Step, Tracer
 if TYPE_CHECKING:
     from broker.server import BrokerServer
 
-__all__ = ["PATHS", "ROOT", "walk"]
-
 ROOT: Final = Path(broker.__file__).parents[1]
 NOW_S: Final = 1_700_000_000.0
 SERVER: Final = getattr(broker_server, "BrokerServer", None) or vars(broker_server)["Broker"]

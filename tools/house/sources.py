@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["foreign_writes", "hot_writes", "lines"]
-
 BESIDE: Final = ("pipeline", "perf", "cli", "testing")
 """The packages outside the daemon. In the daemon only the owner of a field writes it."""
 

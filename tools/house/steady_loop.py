@@ -7,8 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["SteadyLoop"]
-
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["Step", "Tracer", "entries", "files", "functions", "reentries"]
-
 SUSPENDING: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 

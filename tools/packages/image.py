@@ -17,8 +17,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Image", "ImageFailed", "stages"]
-
 PLACES: Final = re.compile(r"(?<![\w./])/(opt|src|var)\b")
 """Where the paths of the image begin."""
 

@@ -11,13 +11,12 @@ from typing import Final, NamedTuple
 
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.tables import TableReader
-from broker.core.auth.attempts import Attempts
-from broker.core.auth.certificate import NameSource, login_name
-from broker.core.auth.login_counts import LoginCounts
-from broker.core.auth.peer import Peer, is_loopback
+from broker.core.auth.login_counts import Attempts, LoginCounts
+from broker.core.auth.peer import NameSource, Peer, is_loopback, login_name
 from broker.core.auth.users import User, Users, prove
 
 __all__ = [
+    "ANONYMOUS",
     "BASIC",
     "LOOPBACK_ONLY",
     "ONLY_LOCALHOST",
@@ -40,6 +39,7 @@ ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
+ANONYMOUS: Final = "ANONYMOUS"  # MQTT alone
 
 
 def split_plain(response: bytes) -> tuple[str, bytes]:
@@ -179,21 +179,26 @@ class Logins:
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
         """Refuse a user who may come from a loopback address only. Raises: Refused.
 
-        `guest_anywhere` does not hold over HTTP, where guest could change users and settings.
+        `guest_anywhere` does not hold over HTTP, where guest could change users and settings, nor for another site's
+        page in a browser: everybody knows the password.
         """
-        if user.name not in self._loopback_only or is_loopback(peer.address):
+        if user.name not in self._loopback_only or (is_loopback(peer.address) and not peer.origin):
             return
-        if mechanism == BASIC or user.name in self.loopback_only:
+        if mechanism == BASIC or peer.origin or user.name in self.loopback_only:
             reason = f"{mechanism} login refused: user '{user.name}' can only connect via localhost"
             raise Refused(reason, shown=ONLY_LOCALHOST)
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate."""
+        """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate.
+
+        A browser shows its certificate for another site's page too, which must know a password.
+        """
         if peer.inside:
             return (EXTERNAL,)
         if EXTERNAL not in self._mechanisms:
             return self._mechanisms
-        return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
+        asked = peer.tls is not None and peer.verified and not peer.origin
+        return [name for name in self._mechanisms if name != EXTERNAL or asked]
 
     def decide(
         self,
@@ -219,6 +224,20 @@ class Logins:
                 self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, gone)
             else:
                 raise Refused(f"{mechanism[:64]} login refused: unknown authentication mechanism", told=False)
+        except Refused as refused:
+            then(refused)
+
+    def decide_anonymous(self, name: str, peer: Peer, then: Callable[[Verdict], None]) -> None:
+        """Call `then` with the user that a client without a name is, or with the refusal.
+
+        A page of another site is refused: it could reach what only its browser can.
+        """
+        then = self._counting(AMQP, peer, then)
+        try:
+            user = self.users.get(name)
+            if user is None or peer.origin:
+                raise Refused(f"{ANONYMOUS} login refused: {'not for other sites' if user else f'no user {name!r}'}")
+            then(self._welcome(ANONYMOUS, user, peer))
         except Refused as refused:
             then(refused)
 

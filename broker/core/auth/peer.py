@@ -1,16 +1,74 @@
-"""The other end of a connection, as the network sees it."""
+"""The other end of a connection, as the network sees it, and the user name in its certificate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-__all__ = ["Peer", "TlsFacts", "is_loopback", "network_of"]
+__all__ = ["NameSource", "Peer", "TlsFacts", "distinguished_name", "is_loopback", "login_name", "network_of"]
 
+NameSource = Literal["distinguished_name", "common_name", "subject_alternative_name"]
+
+# OpenSSL's names of attributes -> RFC 4514's and RabbitMQ's.
+ATTRIBUTES: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "dnQualifier": "DNQUALIFIER",
+    "domainComponent": "DC",
+    "emailAddress": "EMAILADDRESS",
+    "generationQualifier": "GENERATIONQUALIFIER",
+    "givenName": "GIVENNAME",
+    "initials": "INITIALS",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "pseudonym": "PSEUDONYM",
+    "serialNumber": "SERIALNUMBER",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "surname": "SN",
+    "title": "TITLE",
+    "userId": "UID",
+}
+SPECIAL: Final = frozenset(',+"\\<>;')
+ALTERNATIVES: Final = {"dns": "DNS", "email": "email", "uri": "URI", "ip": "IP Address", "other_name": "othername"}
+
+Names = Iterable[Iterable[tuple[str, str]]]  # relative distinguished names, each of one attribute or more
 ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts connect again and again
+
+
+def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "dns") -> str | None:
+    """Return the name that a verified certificate logs in as, or None when it has no such name.
+
+    Shapes: `certificate` as ssl.SSLSocket.getpeercert() has it; of several names of a kind the first counts.
+    """
+    if source == "distinguished_name":
+        return distinguished_name(certificate.get("subject", ())) or None
+    if source == "common_name":
+        found = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    else:
+        found = [value for key, value in certificate.get("subjectAltName", ()) if key == ALTERNATIVES[kind]]
+    return found[0] if found and found[0] else None
+
+
+def distinguished_name(parts: Names) -> str:
+    """Return the name as text, the most special part first. Source: RFC 4514, rabbit_cert_info."""
+    return ",".join(
+        reversed(["+".join(f"{ATTRIBUTES.get(key, key)}={escaped(value)}" for key, value in part) for part in parts])
+    )
+
+
+def escaped(value: str) -> str:
+    """Return the value with a backslash where a character would end it. Source: RFC 4514 section 2.4."""
+    text = "".join("\\" + letter if letter in SPECIAL else letter for letter in value)
+    if text.startswith(("#", " ")):
+        text = "\\" + text
+    if len(value) > 1 and text.endswith(" "):
+        text = text[:-1] + "\\ "
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +87,12 @@ class TlsFacts:
 class Peer:
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
-    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name.
+    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
+    is that of another site's page in the client's browser, which has no right because of where that browser is.
     Cost: one per connection; to make a dataclass takes ten times as long.
     """
 
-    __slots__ = ("address", "inside", "port", "server_address", "server_port", "tls", "verified")
+    __slots__ = ("address", "inside", "origin", "port", "server_address", "server_port", "tls", "verified")
 
     def __init__(
         self,
@@ -44,6 +103,7 @@ class Peer:
         tls: TlsFacts | None = None,
         verified: bool = False,
         inside: str = "",
+        origin: str = "",
     ) -> None:
         self.address = address
         self.port = port
@@ -52,6 +112,7 @@ class Peer:
         self.tls = tls
         self.verified = verified
         self.inside = inside
+        self.origin = origin
 
     @property
     def name(self) -> str:
@@ -60,6 +121,11 @@ class Peer:
             return self.address
         client = f"{bracketed(self.address)}:{self.port}"
         return f"{client} -> {bracketed(self.server_address)}:{self.server_port}"
+
+    @property
+    def certified(self) -> bool:
+        """Whether a verified certificate of the client's may name its user."""
+        return self.tls is not None and bool(self.tls.certificate) and not self.origin
 
     @property
     def network(self) -> str:

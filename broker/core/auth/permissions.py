@@ -14,7 +14,7 @@ from broker.core.arguments import named_exchange
 from broker.core.auth.topic_permissions import TopicPermissions
 from broker.core.auth.users import User, Users
 from broker.core.bounded_pattern import BoundedPattern
-from broker.core.resource import Resource
+from broker.core.names import Resource
 from broker.routing.exchange import Exchange
 
 __all__ = ["Kind", "Permissions", "permission_of", "right_pattern"]

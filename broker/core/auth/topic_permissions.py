@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from broker.core.auth.users import Users
 from broker.core.bounded_pattern import BoundedPattern
-from broker.core.resource import Resource
+from broker.core.names import Resource
 
 __all__ = ["TopicPermissions", "topic_permission_of"]
 

@@ -46,8 +46,6 @@ class BadDefinitions(BrokerError):
 class Fields:
     """Reads the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
 
-    __slots__ = ("_fields", "_vhost")
-
     def __init__(self, value: Any, vhost: str | None) -> None:
         if not isinstance(value, dict):
             raise BadDefinitions("should be an object")

@@ -1,21 +1,131 @@
-"""When a message is due: by its header x-delay, or by the moment that the broker gave it.
+"""When a message is due: by its header x-delay, by a due header of its queue, or by the moment that the broker chose.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import ceil, isfinite
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
+from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 
-__all__ = ["DELAY_MAX_MS", "RECEIVED", "HeldMessage", "delay_of", "due_ms_of"]
+__all__ = [
+    "DELAY_MAX_MS",
+    "DUE_FORMATS",
+    "RECEIVED",
+    "DueHeader",
+    "HeldMessage",
+    "Unreadable",
+    "delay_of",
+    "due_headers",
+    "due_ms_of",
+    "moment_of",
+]
 
+ISO: Final = "iso8601"
+MOMENT_MAX_MS: Final = (1 << 48) - 1  # as a queue log has it
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 RECEIVED: Final = "x-slotmq-received"  # while a message waits: another broker of the overlay published it
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
+
+
+class Unreadable(ValueError):
+    """The value of a due header is not of its format."""
+
+
+class DueHeader:
+    """A header that names a time, and the format of its value, one of DUE_FORMATS."""
+
+    __slots__ = ("format", "name")
+
+    def __init__(self, name: str, format_: str) -> None:
+        self.name = name
+        self.format = format_
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DueHeader) and (self.name, self.format) == (other.name, other.format)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.format))
+
+
+def due_headers(text: str) -> tuple[DueHeader, ...]:
+    """Return the headers that a policy names: `NAME` or `NAME:FORMAT`, several with commas between them.
+
+    Raises: ValueError for an empty name and an unknown format.
+    """
+    found = []
+    for part in text.split(","):
+        name, colon, format_ = part.strip().rpartition(":")
+        name, format_ = (name, format_) if colon else (format_, ISO)
+        if not name or format_ not in DUE_FORMATS:
+            raise ValueError(part.strip())
+        found.append(DueHeader(name, format_))
+    return tuple(found)
+
+
+def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_ms: int) -> int | None:
+    """Return the moment that the first of some headers names which a message has, None if it has none.
+
+    Units: ms on the broker's clock, which is `ahead_ms` ahead of the time of day. A countdown begins at `from_ms`.
+    Raises: Unreadable.
+    """
+    values = read_headers(header, *[one.name for one in headers])
+    for one in headers:
+        value = values.get(one.name)
+        if value is not None:
+            counts, read = DUE_FORMATS[one.format]
+            try:
+                moment_ms = read(value) + (from_ms if counts else ahead_ms)
+            except (ValueError, TypeError, ArithmeticError):
+                moment_ms = MOMENT_MAX_MS + 1
+            if moment_ms > MOMENT_MAX_MS:
+                raise Unreadable(f"header '{one.name}' is not of the format {one.format}")
+            return moment_ms
+    return None
+
+
+def _from_text(value: Any) -> int:
+    """Return the ms since 1970 of a date and time as text, in UTC if it names no zone."""
+    at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return -((_EPOCH - at) // _MILLISECOND)  # never early: a fraction of a millisecond counts as a whole one
+
+
+def _number(value: Any, unit_ms: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise TypeError(value)
+    number = Decimal(value)
+    if not isfinite(number):
+        raise ValueError(value)
+    return ceil(number * unit_ms)
+
+
+def _milliseconds(value: Any) -> int:
+    return _number(value, 1)
+
+
+def _seconds(value: Any) -> int:
+    return _number(value, 1000)
+
+
+# Whether the value counts from now, and what reads it in ms.
+DUE_FORMATS: Final[dict[str, tuple[bool, Callable[[Any], int]]]] = {
+    ISO: (False, _from_text),
+    "ms": (False, _milliseconds),
+    "s": (False, _seconds),
+    "countdown-ms": (True, _milliseconds),
+    "countdown-s": (True, _seconds),
+}
 
 
 @mypyc_attr(acyclic=True)

@@ -1,4 +1,4 @@
-"""The fields of a message that an exchange may read besides the routing key, decoded on demand."""
+"""The fields of a message that routing reads besides its key: headers, decoded on demand, and those of CC and BCC."""
 
 from __future__ import annotations
 
@@ -6,9 +6,37 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.amqp.content_header import Properties, decode_properties
+from broker.amqp.content_header import MISSING, HeaderFacts, Properties, decode_properties
+from broker.amqp.deaths import X_DEATH
+from broker.amqp.header_edit import read_headers
+from broker.core.message.message import Message
+from broker.core.message.x_death import past_deaths
 
-__all__ = ["HeaderFields"]
+__all__ = ["HeaderFields", "carbon_copies", "copies_of", "further_keys"]
+
+
+def further_keys(facts: HeaderFacts) -> list[str]:
+    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips whatever is not text in them."""
+    return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
+
+
+def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
+    """Return the routing keys of the header CC by which a message with this routing key was published.
+
+    There are none once a queue gave the message a key of its own: the header stays and no longer routes. The latest
+    death tells which keys the message was published with; without a new key they are the message's own.
+    """
+    keys = headers.get("CC")
+    copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []
+    latest = next(iter(past_deaths(headers)), None)
+    return copies if latest is None or latest.get("routing-keys") == [key, *copies] else []
+
+
+def copies_of(message: Message) -> tuple[str, ...]:
+    """Return the routing keys of the header CC by which a message that is stored was published."""
+    if message.facts.cc is MISSING:
+        return ()
+    return tuple(carbon_copies(read_headers(message.header, X_DEATH, "CC"), message.envelope.key))
 
 
 class HeaderFields:

@@ -10,12 +10,28 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import HeaderFacts
-from broker.store.record import encode_route
-from broker.store.recorded import Recorded
+from broker.store.record import Recorded, encode_route
 
-__all__ = ["OVERHEAD_BYTES", "Envelope", "Message", "charge_of"]
+__all__ = ["OVERHEAD_BYTES", "Envelope", "EnvelopeCache", "Message", "charge_of"]
 
+ENVELOPES_MAX: Final = 1024
 OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
+
+
+class EnvelopeCache:
+    """Keeps the envelopes of one publisher inside the broker. Invariant: at most 1,024 of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Envelope] = {}
+
+    def of(self, exchange: str, key: str) -> Envelope:
+        """Return the envelope of an exchange and a routing key."""
+        envelope = self._known.get((exchange, key))
+        if envelope is None:
+            if len(self._known) >= ENVELOPES_MAX:
+                self._known.clear()
+            envelope = self._known[exchange, key] = Envelope(exchange, key)
+        return envelope
 
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: there are hundreds of thousands of them

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.amqp.content_header import HeaderFacts, facts_of
 from broker.amqp.deaths import death_of, revived
 from broker.amqp.errors import ChannelError
-from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
-from broker.core.message.envelope_cache import EnvelopeCache
-from broker.core.message.fields import HeaderFields
-from broker.core.message.message import Envelope, Message
+from broker.core.message.fields import HeaderFields, further_keys
+from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.names import is_short_text
 from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.routing.exchange import Exchange

@@ -60,8 +60,6 @@ class Move:
     Shapes: `alone` says that there is one target: once it is full, every further message would be refused.
     """
 
-    __slots__ = ("_course", "_limit", "_walk", "_wanted", "alone", "done", "full", "source", "tally", "vhost")
-
     def __init__(
         self,
         vhost: Vhost,

@@ -20,8 +20,6 @@ class _Stretch:
     Shapes: `slots` has the next slot at its end; ids go up to, not including, `end`.
     """
 
-    __slots__ = ("end", "level", "next_id", "slots")
-
     def __init__(self, level: Level) -> None:
         self.level = level
         self.slots = list(reversed(level.manager.slots.values()))
@@ -41,8 +39,6 @@ class Walk:
     that it finds come back.
     Cost: O(slots), and a scan of one slot's ready messages per call.
     """
-
-    __slots__ = ("_stretches", "queue")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue

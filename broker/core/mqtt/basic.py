@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.core.mqtt.consumer import ClientForm, MqttConsumer
 from broker.core.mqtt.faults import PacketFault
+from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.retained_copies import RetainedCopies
+from broker.core.mqtt.subscriptions import Match, Subscriptions
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
@@ -23,9 +26,14 @@ __all__ = ["MqttBasic"]
 
 
 class MqttBasic(BasicSession):
-    """Consumes the queues of one session. Invariant: `take_form` comes before the first consumer."""
+    """Consumes the queues of one session.
 
-    __slots__ = ("_copies", "_form", "_settling")
+    Shapes: `subscriptions` are those with the queue at QoS 0 and the one at QoS 1; `shared` has what each shared
+        subscription says, by consumer tag.
+    Invariant: `take_form` comes before the first consumer.
+    """
+
+    __slots__ = ("_copies", "_form", "_settling", "shared", "subscriptions")
 
     _form: ClientForm
 
@@ -33,11 +41,13 @@ class MqttBasic(BasicSession):
         super().__init__(channel, session, vhost)
         self._settling = False
         self._copies: RetainedCopies | None = None  # made by the first subscription that gets some
+        self.subscriptions = Subscriptions(), Subscriptions()
+        self.shared: dict[str, Match] = {}
 
-    def take_form(self, form: ClientForm, prefetch: int) -> None:
-        """Take what the packets to the client depend on, and how many of them may wait for a PUBACK."""
+    def take_form(self, form: ClientForm) -> None:
+        """Take what the packets to the client depend on."""
         self._form = form
-        self.prefetch_consumer = prefetch
+        self.prefetch_consumer = form.window
 
     def new_consumer(
         self,
@@ -51,9 +61,15 @@ class MqttBasic(BasicSession):
         timeout_ms: int | None,
     ) -> Consumer:
         """Return a consumer that delivers PUBLISH packets."""
-        prefetch = self.prefetch_consumer
-        form = self._form
-        return MqttConsumer(tag, queue, self, form, no_ack=no_ack, arguments=arguments, prefetch=prefetch)
+        subscriptions = self.subscriptions[0 if no_ack else 1]
+        shared = self.shared.get(tag)
+        return MqttConsumer(tag, queue, self, self._form, subscriptions, shared, no_ack=no_ack, arguments=arguments)
+
+    def forget_matches(self) -> None:
+        """Look for the subscriptions of messages again: they have changed."""
+        for consumer in self.consumers.values():
+            assert isinstance(consumer, MqttConsumer)
+            consumer.forget_match()
 
     def serve(self) -> None:
         """Settle in the next turn what was delivered and needs no PUBACK, and go on with copies of retained messages.
@@ -62,7 +78,8 @@ class MqttBasic(BasicSession):
         """
         if self._copies is not None:
             self._copies.output_taken()
-        if self._form.packet_ids.unanswered and not self._settling:
+        ids = self._form.packet_ids
+        if (ids.unanswered or ids.held) and not self._settling:
             self._settling = True
             ports = self._vhost.ports
             ports.deadlines.set((self, "unanswered"), ports.clock.now_ms, self._settle_unanswered)
@@ -70,8 +87,11 @@ class MqttBasic(BasicSession):
     def _settle_unanswered(self) -> None:
         self._settling = False
         if not self.closed:
-            for tag in self._form.packet_ids.take_unanswered():
+            ids = self._form.packet_ids
+            for tag in ids.take_unanswered():
                 self.ack(tag, multiple=False)
+            for tag in ids.take_held():
+                self.nack(tag, multiple=False, requeue=True, failed=False)
 
     def send_retained(self, retained: RetainedMessages, wanted: list[tuple[str, str]]) -> None:
         """Deliver copies of retained messages. Shapes: `wanted` has names of queues, and binding keys."""
@@ -84,22 +104,67 @@ class MqttBasic(BasicSession):
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         """Settle deliveries; a packet id that is not in use means nothing."""
+        full = self._is_full
         take = self._form.packet_ids.take
         for packet_id in packet_ids:
             tag = take(packet_id)
             if tag:
                 self.ack(tag, multiple=False)
+        self._serve_others(full)
 
     def refuse(self, packet_id: int) -> None:
         """Reject a delivery that the client answered with an error, as RabbitMQ does: it is not sent again."""
+        full = self._is_full
         tag = self._form.packet_ids.take(packet_id)
         if tag:
             self.nack(tag, multiple=False, requeue=False, failed=True)
+        self._serve_others(full)
+
+    @property
+    def packet_ids(self) -> PacketIds:
+        """The packet ids in use."""
+        return self._form.packet_ids
+
+    def settle_received(self, packet_ids: Sequence[int]) -> list[int]:
+        """Settle deliveries, record that, and return their packet ids, which stay in use until `complete`."""
+        ids = self._form.packet_ids
+        received: list[int] = []
+        for packet_id in packet_ids:
+            tag = ids.take(packet_id)
+            if tag:
+                deliveries = self.unacked.take(tag, multiple=False)
+                ids.release(packet_id)
+                self.settle(deliveries)
+                for delivery in deliveries:
+                    delivery.level.log_settlements()
+                received.append(packet_id)
+        return received
+
+    def complete(self, packet_ids: Sequence[int]) -> None:
+        """Free packet ids of deliveries that were received."""
+        full = self._is_full
+        for packet_id in packet_ids:
+            self._form.packet_ids.complete(packet_id)
+        if full and not self._is_full:
+            self.wake()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no delivery at QoS 1 or 2 has room: the window is used up, or a message is held."""
+        ids = self._form.packet_ids
+        return ids.blocking > 0 or self.outstanding + ids.released >= self._form.window
+
+    def _serve_others(self, was_full: bool) -> None:
+        """Serve the other queues too, when there is room again: an ack serves only that of its message."""
+        if was_full and not self._is_full and len(self.consumers) > 1:
+            self.wake()
 
     def close(self) -> None:
-        """End the consumers and requeue everything unacked, because the channel is closed."""
+        """End the consumers and requeue everything that waits for an acknowledgement, because the channel is closed."""
         if self._copies is not None:
             self._copies.close()
+        for tag in self._form.packet_ids.take_unanswered():
+            self.ack(tag, multiple=False)
         super().close()
 
     def consumer_cancelled(self, consumer: Consumer) -> None:

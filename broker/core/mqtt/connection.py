@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection, ConnectionSession
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.auth.logins import EXTERNAL, PLAIN
+from broker.core.auth.logins import ANONYMOUS, EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
@@ -26,6 +26,7 @@ from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.publisher import NO_QOS_2, RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
 from broker.core.mqtt.receipts import Receipts
+from broker.core.mqtt.releases import Releases
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.postponed import Postponed, carry_out
 from broker.core.queue.queue import Queue
@@ -37,6 +38,7 @@ from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import (
     PINGRESP,
     PUBACK,
+    PUBREC,
     PUBREL,
     V5,
     V311,
@@ -52,12 +54,10 @@ from broker.mqtt.properties import (
     ASSIGNED_CLIENT_ID,
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
-    IDENTIFIERS_AVAILABLE,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
-    SHARED_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS_MAXIMUM,
     WILL_DELAY_S,
@@ -67,7 +67,6 @@ from broker.mqtt.reason_codes import (
     BAD_CREDENTIALS,
     CLIENT_ID_INVALID,
     FAILURE_311,
-    IDENTIFIERS_UNSUPPORTED,
     IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
     QOS_UNSUPPORTED,
@@ -80,6 +79,7 @@ __all__ = ["MqttConnection"]
 
 NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
+ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
@@ -97,14 +97,16 @@ class MqttConnection(Connection):
         "_context",
         "_ending",
         "_publisher",
+        "_releases",
         "_steps",
         "_talk",
         "_vhost",
         "_will",
     )
 
-    __deletable__ = ("_publisher",)
+    __deletable__ = ("_publisher", "_releases")
     _publisher: MqttPublisher  # from the login to the end
+    _releases: Releases  # as above
 
     def __init__(
         self,
@@ -249,7 +251,7 @@ class MqttConnection(Connection):
         elif isinstance(packet, Unsubscribe):
             self._unsubscribe(packet)
         elif isinstance(packet, Ack):
-            if packet.octet == PUBACK and packet.reason_code >= FAILURE_311:
+            if packet.octet in (PUBACK, PUBREC) and packet.reason_code >= FAILURE_311:
                 self._mqtt.deliveries.refuse(packet.packet_id)
             else:
                 self._acknowledge(packet.octet, [packet.packet_id])
@@ -264,6 +266,10 @@ class MqttConnection(Connection):
             self._mqtt.deliveries.acknowledge(packet_ids)
         elif octet == PUBREL:
             self._publisher.receipts.release(packet_ids)
+        elif octet == PUBREC:
+            self._releases.take(packet_ids)
+        else:
+            self._releases.complete(packet_ids)
 
     @property
     def _mqtt(self) -> MqttSession:
@@ -291,17 +297,22 @@ class MqttConnection(Connection):
         if connect.will is not None:
             self._check_will(connect, connect.will)
         mechanism, response = PLAIN, b""
+        session = self.session
+        assert isinstance(session, MqttSessionOfConnection)
+        named, anonymous_user = connect.user is not None, self._context.anonymous_user
         if connect.user is not None and connect.password is not None:
-            name = connect.user.rpartition(":")[2]
+            name = self._context.vhost_and_user(connect.user, session.peer)[1]
             response = b"\0" + name.encode() + b"\0" + connect.password
-        elif connect.password is None and EXTERNAL in self.mechanisms:
+        elif named or connect.password is not None or not (EXTERNAL in self.mechanisms or anonymous_user):
+            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+        elif session.peer.certified or not anonymous_user:
             mechanism = EXTERNAL
         else:
-            raise PacketError(BAD_CREDENTIALS, "no user name and password")
+            mechanism, response = ANONYMOUS, anonymous_user.encode()
         self._connect = connect
         self.state = STARTING
         try:
-            self.session.authenticate(mechanism, response)
+            session.log_in(mechanism, response)
         except Refused as error:
             self.refuse(error, mechanism)
 
@@ -338,8 +349,7 @@ class MqttConnection(Connection):
         """Open the vhost, and take over the client id. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
-        named, colon, _ = (connect.user or "").rpartition(":")
-        session.open(named if colon else context.default_vhost)
+        session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
         self._vhost = vhost = session.vhost
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
@@ -362,12 +372,20 @@ class MqttConnection(Connection):
         self.channels[CHANNEL] = channel
         channel.start(opened)
         asked = connect.properties.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5)
-        form = ClientForm(connect.version, asked, context.mapping, vhost.ports.clock)
+        form = ClientForm(
+            self._client_id,
+            connect.version,
+            context.mapping,
+            vhost.ports.clock,
+            packet_max_bytes=asked,
+            window=min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch)),
+            aliases_max=min(ALIASES_MAX, connect.properties.get(TOPIC_ALIAS_MAXIMUM, 0)),
+        )
         longest_s = context.session_expiry_max_s
         expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        prefetch = min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch))
-        opened.begin(self._client_id, form, expiry_s, prefetch)
+        opened.begin(form, expiry_s, longest_s)
         receipts = Receipts(handshakes, self._client_id, opened)
+        self._releases = Releases(handshakes, self._client_id, opened)
         retained = context.retained_of(vhost)
         self._publisher = MqttPublisher(
             channel, opened, connect.version, context.mapping, retained, receipts, self._steps, context.qos_max
@@ -383,6 +401,7 @@ class MqttConnection(Connection):
             partial(self._welcome, connect, opened, handshakes),
             partial(opened.resume, 0),
             partial(opened.resume, 1),
+            partial(self._resume_shared, opened),
         )
         self.touch()
 
@@ -401,9 +420,14 @@ class MqttConnection(Connection):
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
                 properties[ASSIGNED_CLIENT_ID] = self._client_id
-            properties[IDENTIFIERS_AVAILABLE] = 0
-            properties[SHARED_AVAILABLE] = 0
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
+        releases = self._releases.resume()
+        if releases:
+            self._answer(releases)
+
+    def _resume_shared(self, session: MqttSession) -> None:
+        """Go on with the shared subscriptions of the session, one in each step."""
+        self._steps.extendleft([partial(session.share, *one) for one in session.earlier_shares()])
 
     def _answer(self, packet: bytes) -> None:
         """Send a packet after the changes that it answers are on disk."""
@@ -412,10 +436,8 @@ class MqttConnection(Connection):
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        """Carry out a SUBSCRIBE, a filter in each step. Raises: PacketError 0xA1."""
-        if SUBSCRIPTION_IDENTIFIER in packet.properties:
-            raise PacketError(IDENTIFIERS_UNSUPPORTED, "subscription identifiers are not supported")
-        request = self._new_request()
+        """Carry out a SUBSCRIBE, a filter in each step."""
+        request = self._new_request(packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0))
         self._steps += [partial(request.subscribe, one) for one in packet.subscriptions]
         self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
@@ -433,9 +455,10 @@ class MqttConnection(Connection):
         self._steps += [partial(request.unsubscribe, one) for one in packet.filters]
         self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
-    def _new_request(self) -> FilterRequest:
-        talk = self._talk
-        return FilterRequest(self._mqtt, self._context.mapping.levels_max, talk.version, reasons=talk.reasons)
+    def _new_request(self, identifier: int = 0) -> FilterRequest:
+        talk, context = self._talk, self._context
+        limits = context.mapping.levels_max, context.qos_max
+        return FilterRequest(self._mqtt, *limits, talk.version, reasons=talk.reasons, identifier=identifier)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -480,7 +503,7 @@ class MqttConnection(Connection):
                 if not self._mqtt.expiry_s:
                     self._ending = self._mqtt.kept_queues()
                 self._publisher.receipts.leave()
-                del self._publisher
+                del self._publisher, self._releases
         super().finish()
 
     def answer_close(self) -> None:

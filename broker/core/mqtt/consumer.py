@@ -9,44 +9,67 @@ from broker.core.deadlines import Clock
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.packet_ids import PacketIds
+from broker.core.mqtt.subscriptions import Match, Subscriptions
 from broker.core.queue.consumer import LAST_OCTETS_AGAIN, ChannelConsumers, Consumer
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.mqtt.packets import V5
-from broker.mqtt.properties import MESSAGE_EXPIRY_S
+from broker.mqtt.properties import MESSAGE_EXPIRY_S, TOPIC_ALIAS
 from broker.mqtt.wire import varint
 
 __all__ = ["ClientForm", "MqttConsumer"]
 
 PUBLISH: Final = 0x30
-PUBLISH_AT_1: Final = 0x32
-PUBLISH_AGAIN: Final = 0x3A
-EXPIRY_BYTES: Final = 5
+AGAIN: Final = 0x08  # the flag DUP
+NO_TOPIC: Final = b"\0\0"  # of a packet with an alias that the client knows
 EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 
 
 class ClientForm:
-    """What the packets to a client depend on: its version, the largest that it takes, and the packet ids in use."""
+    """What the packets to a client depend on: its version, its limits, and the packet ids in use.
 
-    __slots__ = ("clock", "mapping", "packet_ids", "packet_max_bytes", "version")
+    Shapes: `aliases` has the alias of each topic that has one, negative until the client has learnt it.
+    Units: `window` is how many deliveries at QoS 1 and 2 may be unfinished; `aliases_max` is how many topics of the
+        connection get an alias, the first ones.
+    """
 
-    def __init__(self, version: int, packet_max_bytes: int, mapping: MessageMapping, clock: Clock) -> None:
+    __slots__ = ("aliases", "aliases_max", "client_id", "clock", "mapping", "packet_ids", "packet_max_bytes",
+                 "version", "window")  # fmt: skip
+
+    def __init__(
+        self,
+        client_id: str,
+        version: int,
+        mapping: MessageMapping,
+        clock: Clock,
+        *,
+        packet_max_bytes: int,
+        window: int,
+        aliases_max: int,
+    ) -> None:
+        self.client_id = client_id
         self.version = version
-        self.packet_max_bytes = packet_max_bytes
         self.mapping = mapping
         self.clock = clock
+        self.packet_max_bytes = packet_max_bytes
+        self.window = window
+        self.aliases_max = aliases_max
+        self.aliases: dict[bytes, int] = {}
         self.packet_ids = PacketIds()
 
 
 class MqttConsumer(Consumer):
     """Takes the messages of a session's queue. Its acks are PUBACK packets; without acks it delivers at QoS 0.
 
-    A message is delivered at the lower of its own QoS and its queue's: 1 if it is persistent. One whose key is no topic
-    that a subscription may match, and one that is larger than the client takes, is passed over. A copy of a retained
-    message has RETAIN set.
+    A message is delivered at the lower of its own QoS and that of its subscriptions. One whose key is no topic that a
+    subscription may match, one that is larger than the client takes, and one that a subscription leaves out because its
+    client published it, is passed over. A copy of a retained message has RETAIN set.
+    Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_shared` is set
+        for a shared subscription, whose queue other clients consume, too.
     """
 
-    __slots__ = ("_bare", "_envelope", "_form", "_header", "_properties", "_retained", "_topic")
+    __slots__ = ("_bare", "_envelope", "_form", "_header", "_learns", "_match", "_passed_over", "_prefix",
+                 "_properties", "_qos", "_retained", "_shared", "_subscriptions", "_topic")  # fmt: skip
 
     def __init__(
         self,
@@ -54,51 +77,76 @@ class MqttConsumer(Consumer):
         queue: Queue,
         session: ChannelConsumers,
         form: ClientForm,
+        subscriptions: Subscriptions,
+        shared: Match | None,
         *,
         no_ack: bool,
         arguments: dict[str, Any],
-        prefetch: int,
     ) -> None:
-        super().__init__(tag, queue, session, no_ack=no_ack, exclusive=False, arguments=arguments, prefetch=prefetch)
+        super().__init__(tag, queue, session, no_ack=no_ack, exclusive=False, arguments=arguments, prefetch=form.window)
         self._form = form
+        self._subscriptions = subscriptions
+        self._shared = shared
         self._envelope: Envelope | None = None
-        self._topic = b""
+        self._match: Match | None = None
+        self._topic = self._prefix = b""
         self._retained = 0  # the flag RETAIN
+        self._learns = False  # whether the next packet tells the client an alias
+        self._passed_over = False
+        self._qos = 1  # of a persistent message
         self._header = b""
         self._bare = self._properties = b""
 
-    def append(self, message: Message, header: bytes, tag: int, octets: list[bytes]) -> int:
+    def forget_match(self) -> None:
+        """Ask the subscriptions again: they have changed."""
+        self._envelope = None
+
+    def room(self) -> int:
+        """Return how many messages it can take now; at QoS 1 and 2 all queues of the client share its window."""
+        room = super().room()
+        if self.no_ack:
+            return room
+        form = self._form
+        if form.packet_ids.blocking:
+            return 0
+        return max(0, min(room, form.window - self.session.outstanding - form.packet_ids.released))
+
+    def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
         """Append the PUBLISH packet of one message to the output, and return the size of its large pieces. HOT."""
         form = self._form
         if message.envelope is not self._envelope:
-            self._envelope = message.envelope
-            self._topic = form.mapping.topic(message.envelope.key)
-            self._retained = 1 if message.envelope.exchange == RETAINED_NAME else 0
+            self._take_envelope(message.envelope)
+        if header is not self._header:
+            self._take_header(header)
         topic = self._topic
-        properties = b""
-        if form.version == V5:
-            if header is not self._header:
-                self._header = header
-                self._bare = bare = form.mapping.sent_properties(header)
-                self._properties = varint(len(bare)) + bare
-            properties = self._properties
-            if message.facts.expiration_ms is not None:
-                properties = self._with_expiry(message)
+        properties = self._properties
+        if form.version == V5 and (self._prefix or message.facts.expiration_ms is not None):
+            properties = self._with_more(message)
         body = message.body
-        at_1 = not self.no_ack and message.facts.persistent
-        size = len(topic) + len(properties) + len(body) + (2 if at_1 else 0)
-        if not topic or 1 + len(varint(size)) + size > form.packet_max_bytes:
+        qos = self._qos if not self.no_ack and message.facts.persistent else 0
+        size = len(topic) + len(properties) + len(body) + (2 if qos else 0)
+        if self._passed_over or 1 + len(varint(size)) + size > form.packet_max_bytes:
             if not self.no_ack:
                 form.packet_ids.pass_over(tag)
             return 0
-        if at_1:
-            packet_id = form.packet_ids.give(tag)
-            first = (PUBLISH_AGAIN if octets is LAST_OCTETS_AGAIN else PUBLISH_AT_1) | self._retained
+        if qos:
+            ids = form.packet_ids
+            first = PUBLISH | qos << 1 | self._retained
+            if self._shared is not None:  # what comes again has another packet id, so it is not marked
+                packet_id = ids.give_shared(tag)
+            else:
+                packet_id = ids.give(tag, message_id)
+                if not packet_id:
+                    return 0
+                if octets is LAST_OCTETS_AGAIN:
+                    first |= AGAIN
             front = b"".join((bytes((first,)), varint(size), topic, packet_id.to_bytes(2, "big"), properties))
         else:
             if not self.no_ack:
                 form.packet_ids.pass_over(tag)
             front = b"".join((bytes((PUBLISH | self._retained,)), varint(size), topic, properties))
+        if self._learns:
+            self._note_alias()
         connection = self.connection
         connection.out.append(front)
         large_bytes = 0
@@ -110,9 +158,60 @@ class MqttConsumer(Consumer):
         connection.out_bytes += len(front) + len(body)  # hot: written here
         return large_bytes
 
-    def _with_expiry(self, message: Message) -> bytes:
-        """Return the properties with the seconds that a message has left."""
-        left_ms = (message.facts.expiration_ms or 0) - (self._form.clock.now_ms - message.timestamp_ms)
-        left_s = min(max(left_ms, 0) // 1000, EXPIRY_MAX_S)
+    def _take_envelope(self, envelope: Envelope) -> None:
+        """Learn what all messages with a routing key have in common."""
+        form = self._form
+        self._envelope = envelope
+        self._header = b""
+        self._topic = topic = form.mapping.topic(envelope.key)
+        self._match = match = self._shared
+        if match is None and self._subscriptions.matching:
+            self._match = match = self._subscriptions.match(envelope.key)
+        self._prefix = b"" if match is None else match.identifiers
+        self._learns = False
+        if form.aliases_max and topic:
+            aliases = form.aliases
+            alias = aliases.get(topic, 0)
+            if not alias and len(aliases) < form.aliases_max:
+                aliases[topic] = alias = -1 - len(aliases)
+            if alias:
+                self._prefix += bytes((TOPIC_ALIAS,)) + abs(alias).to_bytes(2, "big")
+                self._learns = alias < 0
+                if alias > 0:
+                    self._topic = NO_TOPIC
+
+    def _note_alias(self) -> None:
+        """Note that the client has learnt the alias of the topic."""
+        form, topic = self._form, self._topic
+        form.aliases[topic] = abs(form.aliases[topic])
+        self._envelope = None
+
+    def _take_header(self, header: bytes) -> None:
+        """Learn what the messages of the last envelope with a content header have in common."""
+        form, match, envelope = self._form, self._match, self._envelope
+        self._header = header
+        self._passed_over = not self._topic
+        self._retained = 1 if envelope is not None and envelope.exchange == RETAINED_NAME else 0
+        self._qos = 1
+        if match is None and form.version != V5:
+            return
+        sent = form.mapping.sent(header)
+        if form.version == V5:
+            self._bare = bare = sent.properties
+            self._properties = varint(len(bare)) + bare
+        if match is not None:
+            self._passed_over |= match.no_local and sent.client_id == form.client_id
+            if sent.at_2:
+                self._qos = match.qos
+            if sent.retain and match.retain_as_published:
+                self._retained = 1
+
+    def _with_more(self, message: Message) -> bytes:
+        """Return the properties with those that depend on the topic, and with the seconds that a message has left."""
+        more = self._prefix
+        if message.facts.expiration_ms is not None:
+            left_ms = message.facts.expiration_ms - (self._form.clock.now_ms - message.timestamp_ms)
+            left_s = min(max(left_ms, 0) // 1000, EXPIRY_MAX_S)
+            more += bytes((MESSAGE_EXPIRY_S,)) + left_s.to_bytes(4, "big")
         bare = self._bare
-        return varint(len(bare) + EXPIRY_BYTES) + bytes((MESSAGE_EXPIRY_S,)) + left_s.to_bytes(4, "big") + bare
+        return varint(len(more) + len(bare)) + more + bare

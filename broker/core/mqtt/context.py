@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
+from broker.core.auth.peer import Peer
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
@@ -15,17 +18,21 @@ from broker.core.vhost import Vhost
 
 __all__ = ["MqttContext"]
 
+NO_PORTS: Final[Mapping[int, str]] = MappingProxyType({})
+
 
 class MqttContext:
     """What all MQTT connections of a broker share.
 
     Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
-        `retained_max` is how many messages a vhost retains. `qos_max` is 1 in a cluster, which keeps no handshakes and
-        no delayed wills.
+        `retained_max` is how many messages a vhost retains. `anonymous_user` is the name of the user that a client
+        without a user name and a certificate is; empty, it is refused. `vhosts_of_ports` has the numbers of ports.
+        `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
     """
 
-    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes", "_wills",
-                 "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch", "qos_max",
+    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes",
+                 "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost", "mapping",
+                 "packet_max_bytes", "prefetch", "qos_max",
                  "session_expiry_max_s")  # fmt: skip
 
     def __init__(
@@ -41,6 +48,8 @@ class MqttContext:
         session_expiry_max_s: int,
         retained_max: int,
         retained_max_bytes: int,
+        anonymous_user: str = "",
+        vhosts_of_ports: Mapping[int, str] = NO_PORTS,
     ) -> None:
         """`retained` makes what keeps the retained messages of a vhost, for its most messages and bytes."""
         self.clients = clients
@@ -56,6 +65,19 @@ class MqttContext:
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
+        self.anonymous_user = anonymous_user
+        self._vhosts_of_ports = vhosts_of_ports
+
+    def vhost_and_user(self, name: str, peer: Peer) -> tuple[str, str]:
+        """Return the vhost of a client, and the name of its user, who may be named `vhost:user`.
+
+        Source: rabbit_mqtt_processor, get_vhost: the port comes first for a client with a certificate.
+        """
+        vhost, colon, user = name.rpartition(":")
+        of_port = self._vhosts_of_ports.get(peer.server_port)
+        if of_port is not None and (peer.certified or not colon):
+            return of_port, name
+        return (vhost, user) if colon else (self.default_vhost, name)
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""

@@ -6,11 +6,12 @@ from typing import Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.mqtt.faults import reason_of
-from broker.core.mqtt.session import MqttSession
+from broker.core.mqtt.session import MqttSession, shared_name
+from broker.core.mqtt.subscriptions import options_of
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
-from broker.mqtt.reason_codes import FAILURE_311, IMPLEMENTATION_ERROR, NO_SUBSCRIPTION, SUCCESS
-from broker.mqtt.topics import binding_key
+from broker.mqtt.reason_codes import FAILURE_311, NO_SUBSCRIPTION, SUCCESS
+from broker.mqtt.topics import binding_key, split_shared
 
 __all__ = ["FilterRequest"]
 
@@ -24,11 +25,25 @@ class FilterRequest:
     Shapes: `wanted` has the queues and binding keys that are to get retained messages.
     """
 
-    __slots__ = ("_codes", "_levels_max", "_reason", "_reasons", "_session", "_version", "wanted")
+    __slots__ = (
+        "_codes",
+        "_identifier",
+        "_levels_max",
+        "_qos_max",
+        "_reason",
+        "_reasons",
+        "_session",
+        "_version",
+        "wanted",
+    )
 
-    def __init__(self, session: MqttSession, levels_max: int, version: int, *, reasons: bool) -> None:
+    def __init__(
+        self, session: MqttSession, levels_max: int, qos_max: int, version: int, *, reasons: bool, identifier: int = 0
+    ) -> None:
         self._session = session
+        self._identifier = identifier
         self._levels_max = levels_max
+        self._qos_max = qos_max
         self._version = version
         self._reasons = reasons
         self._codes: list[int] = []
@@ -39,11 +54,17 @@ class FilterRequest:
         """Subscribe with a filter."""
         session = self._session
         try:
-            if subscription.no_local:
-                raise PacketError(IMPLEMENTATION_ERROR, "no local is not supported")
-            key = binding_key(subscription.topic_filter, self._levels_max)
-            qos = min(subscription.qos, 1)
-            is_new = session.subscribe(key, qos)
+            share, topic_filter = split_shared(subscription.topic_filter)
+            key = binding_key(topic_filter, self._levels_max)
+            qos = min(subscription.qos, self._qos_max)
+            if share:
+                qos = min(qos, 1)
+                session.share(
+                    shared_name(share, topic_filter), key, qos, options_of(subscription, qos, self._identifier)
+                )
+                self._codes.append(qos)
+                return
+            is_new = session.subscribe(key, qos, options_of(subscription, qos, self._identifier))
             self._codes.append(qos)
             if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
                 self.wanted.append((session.queue_name(qos), key))
@@ -55,8 +76,11 @@ class FilterRequest:
     def unsubscribe(self, topic_filter: str) -> None:
         """End the subscription with a filter."""
         try:
-            key = binding_key(topic_filter, self._levels_max)
-            self._codes.append(SUCCESS if self._session.unsubscribe(key) else NO_SUBSCRIPTION)
+            share, unshared = split_shared(topic_filter)
+            key = binding_key(unshared, self._levels_max)
+            session = self._session
+            ended = session.unshare(shared_name(share, unshared)) if share else session.unsubscribe(key)
+            self._codes.append(SUCCESS if ended else NO_SUBSCRIPTION)
         except PacketError as error:
             self._refuse(error.reason_code, error.text)
         except ChannelError as error:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.places import Place, read_all
 from broker.core.publishing.posting import charge_bytes

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from broker.amqp.content_header import KINDS, WIDTHS, decode_properties
 from broker.amqp.framing import PUBLISH
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.table_writer import encode_entry
 from broker.amqp.tables import LONG_STRING, TableReader
 from broker.amqp.wire import FLAGS, PROPERTIES_AT, SHORT_STRING_MAX_BYTES
@@ -30,7 +30,7 @@ from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR
 from broker.mqtt.topics import routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 
-__all__ = ["EXCHANGE", "NO_ALIAS", "MessageMapping"]
+__all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
 
 EXCHANGE: Final = "amq.topic"
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
@@ -43,8 +43,39 @@ PERSISTENT: Final = 2
 FORMAT_HEADER: Final = "x-payload-format-indicator"
 CORRELATION_HEADER: Final = "x-correlation-id"
 REPLY_HEADER: Final = "x-reply-to-topic"
+RETAIN_HEADER: Final = "x-mqtt-retain"
 QOS_HEADER: Final = "x-mqtt-publish-qos"  # 2; QoS 0 and 1 are delivery modes
+CLIENT_HEADER: Final = "x-mqtt-client-id"
+RETAIN_BYTES: Final = RETAIN_HEADER.encode()
+QOS_BYTES: Final = QOS_HEADER.encode()
+CLIENT_BYTES: Final = CLIENT_HEADER.encode()
+BOOLEAN: Final = ord("t")
 NOTHING: Final[dict[int, Any]] = {}
+
+
+class SentHeader:
+    """What the deliveries of messages with equal properties need.
+
+    Shapes: `properties` are those of a publish of MQTT 5, encoded, without their length and without the expiry.
+        `client_id` is that of a publisher with a subscription that leaves out what it publishes itself, else empty.
+    """
+
+    __slots__ = ("at_2", "client_id", "properties", "retain")
+
+    def __init__(self, header: bytes) -> None:
+        self.properties = encode_properties(message_properties(header))
+        self.at_2 = self.retain = False
+        self.client_id = ""
+        at = table_at(header)
+        if at:
+            for entry in TableReader(header).entries(at):
+                kind = header[entry.value_at]
+                if entry.key == RETAIN_BYTES:
+                    self.retain = kind == BOOLEAN and header[entry.value_at + 1] == 1
+                elif entry.key == QOS_BYTES:
+                    self.at_2 = kind != LONG_STRING and header[entry.end - 1] == 2
+                elif entry.key == CLIENT_BYTES and kind == LONG_STRING:
+                    self.client_id = header[entry.value_at + 5 : entry.end].decode(errors="replace")
 
 
 class MessageMapping:
@@ -59,9 +90,9 @@ class MessageMapping:
         self.levels_max = levels_max
         self._payloads: dict[bytes, bytes] = {}
         self._headers: dict[tuple[bytes, int], bytes] = {}
-        self._properties: dict[tuple[bytes, int], tuple[bytes, int]] = {}
+        self._properties: dict[tuple[bytes, int, bool, str], tuple[bytes, int]] = {}
         self._topics: dict[str, bytes] = {}
-        self._sent: dict[bytes, bytes] = {}
+        self._sent: dict[bytes, SentHeader] = {}
 
     # -- from MQTT ----------------------------------------------------------------------------------------------------
 
@@ -80,27 +111,28 @@ class MessageMapping:
             self._payloads[topic] = found
         return found
 
-    def properties(self, octets: bytes, qos: int) -> tuple[bytes, int]:
+    def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
         """Return the properties of a content header, encoded, for those of a publish, and its topic alias.
 
         The topic alias is `NO_ALIAS` without one.
 
+        Shapes: `client_id` is empty unless deliveries need it.
         Raises: PacketError for those that are malformed, and for what no content header can hold.
         """
-        key = (octets, qos)
+        key = (octets, qos, retain, client_id)
         found = self._properties.get(key)
         if found is None:
-            properties = read_publish_properties(octets) if octets else NOTHING
-            found = content_properties(properties, qos), properties.get(TOPIC_ALIAS, NO_ALIAS)
+            read = read_publish_properties(octets) if octets else NOTHING
+            found = content_properties(read, qos, retain, client_id), read.get(TOPIC_ALIAS, NO_ALIAS)
             if len(octets) <= KNOWN_MAX_BYTES:
                 if len(self._properties) >= KNOWN_MAX:
                     self._properties.clear()
                 self._properties[key] = found
         return found
 
-    def will_properties(self, properties: dict[int, Any], qos: int) -> bytes:
+    def will_properties(self, properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
         """Return the properties of a will's content header, encoded. Raises: PacketError."""
-        return content_properties(properties, qos)
+        return content_properties(properties, qos, retain, client_id)
 
     def header(self, properties: bytes, body_bytes: int) -> bytes:
         """Return a content header; those with equal properties and sizes are one object. HOT."""
@@ -127,12 +159,12 @@ class MessageMapping:
             self._topics[key] = found
         return found
 
-    def sent_properties(self, header: bytes) -> bytes:
-        """Return the properties of a publish of MQTT 5, encoded, without their length and without the expiry."""
+    def sent(self, header: bytes) -> SentHeader:
+        """Return what deliveries of messages with a content header need."""
         properties = header[PROPERTIES_AT:]
         found = self._sent.get(properties)
         if found is None:
-            found = encode_properties(message_properties(header))
+            found = SentHeader(header)
             if len(properties) <= KNOWN_MAX_BYTES:
                 if len(self._sent) >= KNOWN_MAX:
                     self._sent.clear()
@@ -140,7 +172,7 @@ class MessageMapping:
         return found
 
 
-def content_properties(properties: dict[int, Any], qos: int) -> bytes:
+def content_properties(properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
     """Return the flags and properties of a content header.
 
     User properties become text headers in their order, one that occurs twice too.
@@ -165,6 +197,10 @@ def content_properties(properties: dict[int, Any], qos: int) -> bytes:
         entries.append((FORMAT_HEADER, 1))
     if qos > 1:
         entries.append((QOS_HEADER, qos))
+    if retain:
+        entries.append((RETAIN_HEADER, True))
+    if client_id:
+        entries.append((CLIENT_HEADER, client_id))
     entries += properties.get(USER_PROPERTY, [])
     try:
         header = encode_header({**values, "headers": {}} if entries else values, 0)
@@ -199,7 +235,7 @@ def message_properties(header: bytes) -> dict[int, Any]:
                 values[PAYLOAD_FORMAT] = 1
             continue
         octets = header[entry.value_at + 5 : entry.end]
-        if len(octets) > TEXT_MAX_BYTES:
+        if len(octets) > TEXT_MAX_BYTES or entry.key == CLIENT_BYTES:
             continue
         if entry.key == CORRELATION_HEADER.encode():
             values[CORRELATION_DATA] = octets

@@ -7,27 +7,48 @@ from typing import Final
 __all__ = ["PacketIds"]
 
 PACKET_ID_MAX: Final = 65_535
+OF_QUEUE_MAX: Final = 32_767
+RELEASED: Final = 0
 
 
 class PacketIds:
-    """Gives delivery tags packet ids, in turn, and takes them back.
+    """Gives delivery tags packet ids, and takes them back.
 
-    `unsent` are tags of messages that need no acknowledgement: those at QoS 0, and those that were not sent.
-    Invariant: fewer tags than packet ids are in use, because a client's window is smaller.
+    A message of the session's own queue has a packet id that follows from its message id: after a restart, too, it is
+    delivered again with the id that it had. Messages of shared subscriptions have higher ones, in turn.
+    Shapes: `_tags` has the tag of each packet id, RELEASED while a QoS 2 handshake waits for its PUBCOMP; `released`
+        counts these. `unanswered` are tags of messages that need no acknowledgement: those at QoS 0, and those
+        that were not sent. `held` are tags of messages whose packet id was in use; `blocking` is one such id, or 0.
     """
 
-    __slots__ = ("_last", "_tags", "unanswered")
+    __slots__ = ("_last", "_tags", "blocking", "held", "released", "unanswered")
 
     def __init__(self) -> None:
-        self._last = 0
+        self._last = OF_QUEUE_MAX
         self._tags: dict[int, int] = {}
+        self.released = 0
         self.unanswered: list[int] = []
+        self.held: list[int] = []
+        self.blocking = 0
 
-    def give(self, tag: int) -> int:
-        """Return a packet id for a delivery tag."""
+    def give(self, tag: int, message_id: int) -> int:
+        """Return the packet id of a message, 0 while another delivery uses it: then the message is held."""
+        packet_id = 1 + message_id % OF_QUEUE_MAX
+        if packet_id in self._tags:
+            self.held.append(tag)
+            self.blocking = packet_id
+            return 0
+        self._tags[packet_id] = tag
+        return packet_id
+
+    def give_shared(self, tag: int) -> int:
+        """Return a packet id for a message of a shared subscription.
+
+        Invariant: fewer of them are in use than there are, because a client's window is smaller.
+        """
         packet_id = self._last
         while True:
-            packet_id = packet_id % PACKET_ID_MAX + 1
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else OF_QUEUE_MAX + 1
             if packet_id not in self._tags:
                 break
         self._last = packet_id
@@ -35,8 +56,33 @@ class PacketIds:
         return packet_id
 
     def take(self, packet_id: int) -> int:
-        """Return the tag of a packet id, which is free again; 0 if it is not in use."""
-        return self._tags.pop(packet_id, 0)
+        """Return the tag of a packet id, which is free again; 0 if it has none."""
+        tag = self._tags.get(packet_id, RELEASED)
+        if tag != RELEASED:
+            self._free(packet_id)
+        return tag
+
+    def release(self, packet_id: int) -> None:
+        """Keep a free packet id in use until its PUBCOMP."""
+        self._tags[packet_id] = RELEASED
+        self.released += 1
+
+    def complete(self, packet_id: int) -> bool:
+        """Free a packet id that was released, and return whether it was."""
+        if self._tags.get(packet_id, -1) != RELEASED:
+            return False
+        self.released -= 1
+        self._free(packet_id)
+        return True
+
+    def is_released(self, packet_id: int) -> bool:
+        """Return whether a packet id waits for its PUBCOMP."""
+        return self._tags.get(packet_id, -1) == RELEASED
+
+    def _free(self, packet_id: int) -> None:
+        del self._tags[packet_id]
+        if packet_id == self.blocking:
+            self.blocking = 0
 
     def pass_over(self, tag: int) -> None:
         """Note a delivery that its client does not acknowledge."""
@@ -45,4 +91,9 @@ class PacketIds:
     def take_unanswered(self) -> list[int]:
         """Return the tags of deliveries that their client does not acknowledge, once."""
         tags, self.unanswered = self.unanswered, []
+        return tags
+
+    def take_held(self) -> list[int]:
+        """Return the tags of held messages, once."""
+        tags, self.held = self.held, []
         return tags

@@ -65,7 +65,8 @@ class MqttPublisher:
     def publish(self, run: PublishRun) -> None:
         """Publish a run. Raises: PacketError for a publish that cannot be; those before it are published. HOT."""
         mapping = self._mapping
-        properties, alias = mapping.properties(run.properties, run.qos)
+        client_id = self._session.local_client_id
+        properties, alias = mapping.properties(run.properties, run.qos, run.retain, client_id)
         payloads: list[bytes] = []
         fault: PacketError | None = None
         topics = run.topics
@@ -178,7 +179,7 @@ class MqttPublisher:
     def publish_will(self, will: Will) -> None:
         """Publish a will. Raises: ProtocolError or PacketError for one that cannot be published."""
         mapping = self._mapping
-        header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
+        header = self._will_header(will)
         if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
             key = routing_key(will.topic, mapping.levels_max)
             try:
@@ -191,10 +192,16 @@ class MqttPublisher:
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
         """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""
         mapping = self._mapping
-        header = mapping.header(mapping.will_properties(will.properties, will.qos), len(will.body))
+        header = self._will_header(will)
         self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
         key = routing_key(will.topic, mapping.levels_max)
-        wills.hold(client_id, key, header, will.body, delay_s * 1000, retain=will.retain)
+        wills.hold(client_id, key, header, will.body, delay_s * 1000)
+
+    def _will_header(self, will: Will) -> bytes:
+        """Return the content header of a will. Raises: PacketError."""
+        client_id = self._session.local_client_id
+        properties = self._mapping.will_properties(will.properties, will.qos, will.retain, client_id)
+        return self._mapping.header(properties, len(will.body))
 
 
 def nothing() -> None:

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
+from broker.core.auth.logins import ANONYMOUS
 from broker.core.mqtt.basic import MqttBasic
 from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.subscriptions import match_of
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import SessionClient
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import FILTER_INVALID
+from broker.mqtt.topics import binding_key
 
-__all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection"]
+__all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "shared_name"]
 
 PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
-CLIENT_ID_MAX_BYTES: Final = 255 - len(PREFIX) - len(SUFFIXES[0])
+SHARED_PREFIX: Final = "mqtt-shared-"
+DIRECT: Final = "amq.direct"  # from which sessions are bound by the names of the shared queues that they consume
+NAME_MAX_BYTES: Final = 255
+CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
+
+
+def shared_name(share: str, topic_filter: str) -> str:
+    """Return the name of the queue of a shared subscription. Raises: PacketError 0x8F for one that is too long."""
+    name = f"{SHARED_PREFIX}{share}/{topic_filter}"
+    if len(name.encode()) > NAME_MAX_BYTES:
+        raise PacketError(FILTER_INVALID, "a share name and filter that are too long for the name of a queue")
+    return name
 
 
 class MqttSession(SessionOfChannel):
@@ -35,7 +52,7 @@ class MqttSession(SessionOfChannel):
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
 
-    __slots__ = ("_client_id", "_confirms", "_mqtt_basic", "_was_bound", "expiry_s")
+    __slots__ = ("_client_id", "_confirms", "_longest_s", "_mqtt_basic", "_shared", "_was_bound", "expiry_s")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost, basic=MqttBasic, confirms=MqttConfirms)
@@ -44,14 +61,17 @@ class MqttSession(SessionOfChannel):
         self._mqtt_basic = basic
         self._confirms = confirms
         self._client_id = ""
+        self._longest_s = 0
+        self._shared: dict[str, tuple[int, Mapping[str, Any]]] = {}  # QoS and options of each shared queue, by name
         self._was_bound = False
         self.expiry_s = 0
 
-    def begin(self, client_id: str, form: ClientForm, expiry_s: int, prefetch: int) -> None:
-        """Take the client that connects."""
-        self._client_id = client_id
+    def begin(self, form: ClientForm, expiry_s: int, longest_s: int) -> None:
+        """Take the client that connects. Units: `longest_s` is how long a session may last."""
+        self._longest_s = longest_s
+        self._client_id = form.client_id
         self.expiry_s = expiry_s
-        self._mqtt_basic.take_form(form, prefetch)
+        self._mqtt_basic.take_form(form)
 
     @property
     def deliveries(self) -> MqttBasic:
@@ -65,7 +85,7 @@ class MqttSession(SessionOfChannel):
 
     def queue_name(self, qos: int) -> str:
         """Return the name of the queue for a QoS."""
-        return f"{PREFIX}{self._client_id}{SUFFIXES[qos]}"
+        return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
         """Return the queues that an earlier connection left."""
@@ -81,24 +101,61 @@ class MqttSession(SessionOfChannel):
 
     def resume(self, qos: int) -> None:
         """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""
-        if self.queue_name(qos) in self.vhost.queues:
+        name = self.queue_name(qos)
+        if name in self.vhost.queues:
+            self._mqtt_basic.subscriptions[qos].load(self._bindings(name))
             self._consume(qos)
+
+    def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
+        """Return what `share` takes for each shared subscription that an earlier connection left."""
+        found: list[tuple[str, str, int, Mapping[str, Any]]] = []
+        for qos in (0, 1):
+            for shared, options in self._marks(self.queue_name(qos)):
+                topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]
+                self._shared[shared] = qos, options
+                found.append((shared, binding_key(topic_filter, NAME_MAX_BYTES), qos, options))
+        return found
 
     def delete(self, qos: int) -> None:
         """Delete the queue for a QoS, if there is one. Raises: ChannelError 403."""
         name = self.queue_name(qos)
-        consumer = self.basic.consumers.pop(name, None)
-        if consumer is not None:
-            consumer.queue.remove_consumer(consumer)
+        self._end_consumer(name)
         if name in self.vhost.queues or self.session.postponed:  # the postponed method answers
+            for shared, _ in self._marks(name):
+                self._leave(shared)
             self.delete_queue(DeleteAny(queue=name))
 
-    def subscribe(self, key: str, qos: int) -> bool:
+    @property
+    def local_client_id(self) -> str:
+        """The client id if a subscription leaves out what the client publishes, else empty."""
+        zero, one = self._mqtt_basic.subscriptions
+        return self._client_id if zero.no_local or one.no_local else ""
+
+    def subscribe(self, key: str, qos: int, options: Mapping[str, Any]) -> bool:
         """Bind the queue for a QoS, which is made by the first subscription, and return whether the filter is new.
 
-        Raises: ChannelError.
+        The binding with earlier options ends after the new one is made. Raises: ChannelError.
         """
         self._look_for(key)
+        place = min(qos, 1)
+        name = self._make_queue(place)
+        subscriptions = self._mqtt_basic.subscriptions[place]
+        earlier = subscriptions.arguments_of(key)
+        replaces = earlier != options and self._is_bound(name, key, earlier)
+        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
+        if subscriptions.matching:
+            subscriptions.put(key, options)
+        elif options:
+            subscriptions.load(self._bindings(name))
+        if replaces:
+            self._unbind(name, key, earlier)
+        self._consume(place)
+        self._end(1 - place, key)
+        self._mqtt_basic.forget_matches()
+        return not self._was_bound
+
+    def _make_queue(self, qos: int) -> str:
+        """Return the name of the queue for a QoS, which is made if it is missing. Raises: ChannelError."""
         name = self.queue_name(qos)
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
@@ -106,43 +163,130 @@ class MqttSession(SessionOfChannel):
             if lasts:
                 arguments[EXPIRES] = self.expiry_s * 1000
             self.declare_queue(DeclareAny(queue=name, durable=lasts, exclusive=not lasts, arguments=arguments))
-        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key))
-        if name not in self.basic.consumers:
-            self._consume(qos)
-        self._unbind(1 - qos, key)
-        return not self._was_bound
+        return name
 
     def unsubscribe(self, key: str) -> bool:
         """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
         self._look_for(key)
-        self._unbind(0, key)
-        self._unbind(1, key)
+        self._end(0, key)
+        self._end(1, key)
+        self._mqtt_basic.forget_matches()
         return self._was_bound
 
     def _look_for(self, key: str) -> None:
         """Note whether a filter is subscribed, unless the method runs again."""
         if not self.session.postponed:
-            self._was_bound = self._is_bound(self.queue_name(0), key) or self._is_bound(self.queue_name(1), key)
+            found = [
+                self._is_bound(self.queue_name(place), key, subscriptions.arguments_of(key))
+                for place, subscriptions in enumerate(self._mqtt_basic.subscriptions)
+            ]
+            self._was_bound = any(found)
 
-    def _unbind(self, qos: int, key: str) -> None:
-        name = self.queue_name(qos)
-        if self._is_bound(name, key):
-            self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key))
+    def _end(self, place: int, key: str) -> None:
+        """End a subscription with one of the queues, if there is one."""
+        name = self.queue_name(place)
+        subscriptions = self._mqtt_basic.subscriptions[place]
+        arguments = subscriptions.arguments_of(key)
+        if self._is_bound(name, key, arguments):
+            subscriptions.remove(key)
+            self._unbind(name, key, arguments)
 
-    def _is_bound(self, name: str, key: str) -> bool:
+    def _unbind(self, name: str, key: str, arguments: Mapping[str, Any]) -> None:
+        self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
+
+    def _is_bound(self, name: str, key: str, arguments: Mapping[str, Any]) -> bool:
         queue = self.vhost.queues.get(name)
         exchange = self.vhost.exchanges.get(EXCHANGE)
-        return queue is not None and exchange is not None and exchange.is_bound(queue, key, {})
+        return queue is not None and exchange is not None and exchange.is_bound(queue, key, arguments)
+
+    def _bindings(self, name: str, source: str = EXCHANGE) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Return the binding keys and arguments of a queue."""
+        queue = self.vhost.queues.get(name)
+        exchange = self.vhost.exchanges.get(source)
+        bundle = None if queue is None or exchange is None else queue.incoming.get(exchange)
+        return () if bundle is None else tuple(bundle.items())
 
     def _consume(self, qos: int) -> None:
         name = self.queue_name(qos)
+        if name not in self.basic.consumers:
+            self.consume(ConsumeAny(queue=name, consumer_tag=name, no_ack=qos == 0))
+
+    def _end_consumer(self, name: str) -> None:
+        """End the consumer of a queue, if there is one; what it has unacknowledged stays with the client."""
+        consumer = self.basic.consumers.pop(name, None)
+        if consumer is not None:
+            consumer.queue.remove_consumer(consumer)
+
+    # -- shared subscriptions -----------------------------------------------------------------------------------------
+
+    def share(self, name: str, key: str, qos: int, options: Mapping[str, Any]) -> None:
+        """Consume a shared queue, which is made by its first client. Raises: ChannelError.
+
+        The session's queue for the QoS is bound by the name of the shared queue, on an exchange on which nobody
+        publishes such a key: so the subscription lasts with the session, and is found again.
+        """
+        own = self._make_queue(qos)
+        self._consume(qos)
+        if name not in self.vhost.queues:
+            arguments: dict[str, Any] = {"x-queue-type": "classic", EXPIRES: max(1, self._longest_s) * 1000}
+            self.declare_queue(DeclareAny(queue=name, durable=True, arguments=arguments))
+        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key))
+        earlier = self._shared.get(name)
+        self.vhost.bindings.bind(own, DIRECT, name, dict(options), self.session)
+        if earlier is not None and earlier != (qos, options):
+            self._unmark(name)
+        self._shared[name] = qos, options
+        self._mqtt_basic.shared[name] = match_of(options)
+        self._end_consumer(name)
         self.consume(ConsumeAny(queue=name, consumer_tag=name, no_ack=qos == 0))
+
+    def unshare(self, name: str) -> bool:
+        """Consume a shared queue no more, and return whether it was consumed."""
+        if name not in self._shared:
+            return False
+        self._unmark(name)
+        del self._shared[name]
+        self._leave(name)
+        return True
+
+    def _marks(self, name: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Return the shared queues for which a queue of the session is bound, and the options."""
+        return [one for one in self._bindings(name, DIRECT) if one[0].startswith(SHARED_PREFIX)]
+
+    def _unmark(self, name: str) -> None:
+        """Remove the binding that stands for a shared subscription."""
+        qos, options = self._shared[name]
+        self.vhost.bindings.unbind(self.queue_name(qos), DIRECT, name, options, self.session)
+
+    def _leave(self, name: str) -> None:
+        """End the consumer of a shared queue, and delete the queue if no other session has subscribed with it."""
+        self._end_consumer(name)
+        own = [self.queue_name(qos) for qos in (0, 1)]
+        queue = self.vhost.queues.get(name)
+        destinations = self.vhost.exchanges[DIRECT].route(name).destinations
+        if queue is not None and all(found.name in own for found in destinations):
+            self.vhost.queues.unused(queue)
+
+    def close(self) -> None:
+        """End the consumers; without them, delete the shared queues that only this session used, if it ends too."""
+        super().close()
+        if not self.expiry_s:
+            for name in self._shared:
+                self._leave(name)
 
 
 class MqttSessionOfConnection(SessionOfConnection):
     """The broker's side of an MQTT connection."""
 
     __slots__ = ()
+
+    def log_in(self, mechanism: str, response: bytes) -> None:
+        """Log in as `authenticate` does, or as the anonymous user that `response` names."""
+        if mechanism != ANONYMOUS:
+            self.authenticate(mechanism, response)
+            return
+        self.mechanism = ANONYMOUS
+        self._logins.decide_anonymous(response.decode(), self.peer, partial(self._decided, ANONYMOUS))
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
         """Return the session of the connection's channel."""

@@ -11,7 +11,7 @@ from broker.amqp.header_edit import edit_header, read_headers
 from broker.core.message.delay import HeldMessage
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
-from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.mapping import EXCHANGE, RETAIN_HEADER
 from broker.core.mqtt.places import Place, read_all
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.publishing.posting import charge_bytes
@@ -26,14 +26,13 @@ __all__ = ["Wills"]
 
 _log = get_logger()
 
-CLIENT_HEADER: Final = "x-mqtt-client-id"
-RETAIN_HEADER: Final = "x-mqtt-retain"
+OWNER_HEADER: Final = "x-mqtt-will-of"
 
 
 class Wills(Holding):
     """Holds the wills of clients that have disconnected, and publishes those that are due.
 
-    A will has its client id and its flag RETAIN in headers, until it is published.
+    Until it is published, a will has a header with its client id.
     """
 
     __slots__ = ("_places", "_retained", "_vhost")
@@ -51,16 +50,16 @@ class Wills(Holding):
         read_all(self._vhost, queue, self._index, partial(self._was_loaded, done))
 
     def _index(self, message: Message, slot: Slot, index: int) -> None:
-        client_id = str(read_headers(message.header, CLIENT_HEADER)[CLIENT_HEADER])
+        client_id = str(read_headers(message.header, OWNER_HEADER)[OWNER_HEADER])
         self._places[client_id] = Place(slot, slot.first + index)
 
     def _was_loaded(self, done: Callable[[], None]) -> None:
         self.gather()
         done()
 
-    def hold(self, client_id: str, key: str, header: bytes, body: bytes, delay_ms: int, *, retain: bool) -> None:
+    def hold(self, client_id: str, key: str, header: bytes, body: bytes, delay_ms: int) -> None:
         """Publish a will after a while, unless it is cancelled."""
-        header = edit_header(header, set_headers={CLIENT_HEADER: client_id, RETAIN_HEADER: retain})
+        header = edit_header(header, set_headers={OWNER_HEADER: client_id})
         now_ms = self._ports.clock.now_ms
         charge = charge_bytes(header, body, 1)
         will = Message(Envelope(EXCHANGE, key), header, body, charge, facts_of(header), now_ms)
@@ -95,16 +94,16 @@ class Wills(Holding):
 
     def send(self, held: Message, returns: ReturnRun | None) -> None:
         """Publish a will now, and retain it if it asks for that."""
-        headers = read_headers(held.header, CLIENT_HEADER, RETAIN_HEADER)
-        self._places.pop(str(headers[CLIENT_HEADER]), None)
-        header = edit_header(held.header, drop_headers=(CLIENT_HEADER, RETAIN_HEADER))
+        headers = read_headers(held.header, OWNER_HEADER, RETAIN_HEADER)
+        self._places.pop(str(headers[OWNER_HEADER]), None)
+        header = edit_header(held.header, drop_headers=(OWNER_HEADER,))
         vhost, key, body = self._vhost, held.envelope.key, held.body
         queues = vhost.exchanges.router.match(vhost.exchanges[EXCHANGE], key, HeaderFields(header), ())
         if queues:
             charge = charge_bytes(header, body, len(queues))
             message = Message(held.envelope, header, body, charge, facts_of(header), self._ports.clock.now_ms)
             vhost.poster.post(message, queues)
-        if headers[RETAIN_HEADER]:
+        if headers.get(RETAIN_HEADER) is True:
             try:
                 self._retained.check_room(None, key, header, body)
                 self._retained.keep(key, header, body)

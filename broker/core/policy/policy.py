@@ -53,8 +53,6 @@ class Policy:
 class _Rule:
     """A policy in force."""
 
-    __slots__ = ("_exchanges", "_operator", "_queue_types", "pattern", "policy")
-
     def __init__(self, policy: Policy, *, operator: bool) -> None:
         """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
         self.policy = policy
@@ -108,8 +106,6 @@ class Policies:
     Invariant: a change is whole before ``apply`` brings it into force.
     Cost: one search per policy and name until one matches.
     """
-
-    __slots__ = ("_ranked", "_rules", "apply")
 
     def __init__(self, apply: Callable[[], None]) -> None:
         self.apply = apply

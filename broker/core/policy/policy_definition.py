@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.core.message.due_header import DUE_FORMATS, due_headers
+from broker.core.message.delay import DUE_FORMATS, due_headers
 from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RETRY_TYPES
+from broker.quantities import duration_ms, size_bytes
 
 __all__ = [
     "DISABLED",
@@ -17,10 +19,62 @@ __all__ = [
     "fits_queue_type",
     "keys_in_effect",
     "keys_without_effect",
+    "plain_definition",
     "takes",
 ]
 
+UNITS: Final = {
+    "message-ttl": "ms",
+    "expires": "ms",
+    "delayed-retry-min": "ms",
+    "delayed-retry-max": "ms",
+    "max-length-bytes": "bytes",
+    "max-in-memory-bytes": "bytes",
+}
+"""The keys that are a size or a time, and the unit of their number."""
+WITH_UNIT: Final = {
+    "ms": "a number of milliseconds, or a time such as 30s or 7d",
+    "bytes": "a number of bytes, or a size such as 512MiB or 10GB",
+}
 Check = Callable[[Any], bool]
+
+
+def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
+    """Return a definition whose sizes and times are numbers, as RabbitMQ has them.
+
+    Raises: ValueError for the first key that is unknown or has an invalid value.
+    """
+    kind = "an operator policy" if operator else "a policy"
+    if not definition:
+        raise ValueError(f"{kind} needs at least one key, such as max-length")
+    known = OPERATOR_KEYS if operator else KEYS
+    found = {}
+    for key, value in definition.items():
+        if key not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - a mistake is rare
+
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys_in_effect(operator=operator))}"
+            raise ValueError(f"{kind} has no key '{key}'; {hint}")
+        found[key] = _in_unit(value, UNITS.get(key, ""))
+        if not takes(key, found[key]):
+            said = WITH_UNIT.get(UNITS.get(key, ""), known[key])
+            raise ValueError(f"'{key}' should be {said}, not {_shown(value)}")
+    return found
+
+
+def _in_unit(value: Any, unit: str) -> Any:
+    """Return a text with a unit as its number; anything else stays as it is."""
+    if not unit or not isinstance(value, str):
+        return value
+    try:
+        return size_bytes(value) if unit == "bytes" else duration_ms(value)
+    except ValueError:
+        return value
+
+
+def _shown(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _is_text(value: Any) -> bool:

@@ -30,20 +30,6 @@ class PolicySweep:
     Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
     """
 
-    __slots__ = (
-        "_clock",
-        "_deadlines",
-        "_exchanges",
-        "_followers",
-        "_policies",
-        "_queues",
-        "_rerouted",
-        "_resolve_again",
-        "_unsettled",
-        "pending",
-        "slices",
-    )
-
     def __init__(
         self,
         policies: Policies,

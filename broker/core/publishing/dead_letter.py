@@ -14,18 +14,16 @@ from broker.amqp.deaths import X_DEATH
 from broker.amqp.header_edit import edit_header, read_headers, read_text
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.message.carbon_copies import carbon_copies
 from broker.core.message.delay import delay_of
-from broker.core.message.envelope_cache import EnvelopeCache
-from broker.core.message.fields import HeaderFields
-from broker.core.message.message import Envelope, Message
+from broker.core.message.fields import HeaderFields, carbon_copies
+from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.message.x_death import Death, is_cycle, past_queues, record_death
 from broker.core.publishing.posting import Poster, charge_bytes
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
 from broker.core.queue.level import POISON
 from broker.core.queue.level_owner import LevelOwner
-from broker.core.queue.poisoned import poisoned_name
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import poisoned_name
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.exchanges import Exchanges
 from broker.event_log import get_logger
@@ -46,20 +44,6 @@ class DeadLetters:
     Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
         So a dead letter's record precedes the record that its source is gone: a crash duplicates, and never loses.
     """
-
-    __slots__ = (
-        "_burying",
-        "_clock",
-        "_deadlines",
-        "_envelopes",
-        "_exchanges",
-        "_hold",
-        "_poster",
-        "_replies",
-        "_tally",
-        "_vhost_name",
-        "_waiting",
-    )
 
     def __init__(
         self,

@@ -36,8 +36,6 @@ def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
 class Poster:
     """Posts the messages of one vhost."""
 
-    __slots__ = ("_store", "_sweep", "_wide")
-
     def __init__(self, sweep: PolicySweep, store: MessageStore, wide: WidePublishes) -> None:
         self._sweep = sweep
         self._store = store

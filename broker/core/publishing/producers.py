@@ -14,8 +14,7 @@ from typing import Any, Final
 from broker.amqp.errors import ChannelError
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.names import RESERVED
-from broker.core.publishing.own_sequence import OwnSequence
-from broker.core.publishing.sequences import Room, Sequences, block_of
+from broker.core.publishing.sequences import OwnSequence, Room, Sequences, block_of
 from broker.store.record import PRODUCER, TARGET
 
 __all__ = ["Producer", "ProducerLimits", "Producers"]
@@ -77,20 +76,6 @@ class Producers:
 
     Invariant: `journal` is notified of a producer before a record names its number.
     """
-
-    __slots__ = (
-        "_by_name",
-        "_clock",
-        "_deadlines",
-        "_full_until_ms",
-        "_journal",
-        "_limits",
-        "_names",
-        "_next_number",
-        "_room",
-        "_told_ms",
-        "_vhost_name",
-    )
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The resolved route of one basic.publish payload."""
+"""The exchange and the resolved route of a basic.publish payload."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.header_facts import NO_PRIORITY
 from broker.core.message.message import Envelope
+from broker.core.names import Resource
 from broker.core.publishing.message_store import Targets
+from broker.routing.cache import ResolvedPublish
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_tally import ExchangeTally
 from broker.routing.route import Route
@@ -16,10 +18,33 @@ if TYPE_CHECKING:
     from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
 
-__all__ = ["WIDE_QUEUES", "PublishEntry", "reach_of"]
+__all__ = ["WIDE_QUEUES", "PublishEntry", "PublishTarget", "reach_of"]
 
 PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
 WIDE_QUEUES: Final = 1000  # from this number of queues on, a publish is charged by its queues
+
+
+class PublishTarget(ResolvedPublish):
+    """An exchange that one user may publish to: it exists, is not internal, and the rights were checked.
+
+    ``narrowed`` means that rights to the routing key must be checked too; ``plain`` that the exchange's own bindings
+    and the routing key alone decide the queues; ``nowhere`` is the entry of a publish without queues that is not
+    returned.
+    Invariant: valid while ``route.live``, the standing one of the exchange, and until the vhost drops its publish
+        caches.
+    """
+
+    __slots__ = ("exchange", "named", "narrowed", "nowhere", "plain", "resource")
+
+    def __init__(self, resource: Resource, exchange: Exchange, *, narrowed: bool, traced: bool) -> None:
+        super().__init__(exchange.standing)
+        self.resource = resource
+        self.exchange = exchange
+        self.named = exchange.name != ""
+        self.narrowed = narrowed
+        self.plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers and not traced
+        envelope = Envelope(exchange.name, "")
+        self.nowhere = PublishEntry(envelope, exchange, Route(()), mandatory=False, dynamic=False)
 
 
 class PublishEntry(Targets):

@@ -58,8 +58,6 @@ class ReplyConsumer:
 class ReplyConsumers(dict[str, ReplyTarget]):
     """Holds who takes answers in one vhost, by their names."""
 
-    __slots__ = ()
-
     def new_name(self, new_name: Callable[[str], str]) -> str:
         """Return a name that no client can guess; `new_name` appends random characters."""
         return new_name(new_name(REPLY_PREFIX) + ".")

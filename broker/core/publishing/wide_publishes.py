@@ -74,8 +74,6 @@ class WidePublishes:
     Units: ``begun`` counts all that have begun.
     """
 
-    __slots__ = ("_clock", "_deadlines", "_entered", "_publishes", "_store", "_waiting", "begun")
-
     def __init__(self, store: MessageStore, clock: Clock, deadlines: Deadlines) -> None:
         self._store = store
         self._clock = clock

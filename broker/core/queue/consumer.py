@@ -11,12 +11,12 @@ from broker.amqp.framing import LARGE_BYTES
 from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.message.message import Message
+from broker.core.names import Resource
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level import Level
 from broker.core.queue.output_window import OutputWindow
 from broker.core.queue.queue import Queue
 from broker.core.queue.unacked import Unacked
-from broker.core.resource import Resource
 from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTally
 from broker.slots.slot import Slot
 
@@ -317,7 +317,7 @@ class Consumer(RingMember):
         assert contents is not None
         message: Message = contents[index]
         tag = unacked.last_tag + 1
-        self.append(message, message.header, tag, LAST_OCTETS)
+        self.append(message, message.header, tag, LAST_OCTETS, slot.first + index)
         session.tally.delivered(level.tally, 1, 0, self.no_ack)
         if self.no_ack:
             unacked.last_tag = tag  # hot: written here
@@ -330,7 +330,7 @@ class Consumer(RingMember):
         self.output_window.last_served = session.number  # hot: written here
         self.connection.touch()
 
-    def append(self, message: Message, header: bytes, tag: int, octets: list[bytes]) -> int:
+    def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
         """Append the delivery of one message of any size to the output, and return the size of its large pieces."""
         connection = self.connection
         session = self.session

@@ -1,10 +1,16 @@
-"""The kinds of queues of a standalone broker."""
+"""The kinds of queues that a standalone broker makes, and its own ones: of delayed messages, overlays and taps.
+
+A tap listens; it is not bound. So clients see no difference, and an exchange that is deleted and declared again gets
+its taps back. A stream queue is the outlet of its exchange: a message is numbered, recorded and confirmed as elsewhere.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
+from broker.core.message.message import Message
+from broker.core.queue.level import Level
 from broker.core.queue.memory_queue import (
     HANDSHAKES_NAME,
     RETAINED_NAME,
@@ -15,12 +21,190 @@ from broker.core.queue.memory_queue import (
     SeenQueue,
     WillsQueue,
 )
-from broker.core.queue.overlay_queue import OverlayQueue, is_overlay_name
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue, is_tap_name
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
+from broker.slot_files.seal_log import TAP_PREFIX
 
-__all__ = ["kind_of"]
+__all__ = [
+    "HOLDING_PREFIX",
+    "OverlayQueue",
+    "TapQueue",
+    "holding_name",
+    "is_holding_name",
+    "kind_of",
+    "overlay_arguments",
+    "overlay_queue_name",
+    "tap_arguments",
+]
+
+HOLDING_PREFIX: Final = "amq.delayed."
+STREAM_PREFIX: Final = "amq.overlay."
+_FIRST_NUMBER: Final = "x-overlay-first-number"
+_TAP_EXCHANGE: Final = "x-tap-exchange"
+_TAP_PATTERN: Final = "x-tap-pattern"
+_TAP_MAX_BYTES: Final = "x-tap-max-bytes"
+_TAP_MAX_AGE: Final = "x-tap-max-age"
+_TAP_FIRST_ID: Final = "x-tap-first-id"
+
+
+def holding_name(exchange: str) -> str:
+    """Return the name of the holding queue of an exchange."""
+    return HOLDING_PREFIX + exchange
+
+
+def is_holding_name(name: str) -> bool:
+    """Return whether a queue of that name holds delayed messages; no client can declare such a name."""
+    return name.startswith(HOLDING_PREFIX)
+
+
+class HoldingQueue(Queue):
+    """The queue in which the messages of one exchange wait. Their time to live begins when they leave it.
+
+    The queues that a message goes to are known only when it is due. One of them may persist everything that it accepts,
+    so the holding queue of a durable exchange does too.
+    """
+
+    __slots__ = ()
+
+    kept = True
+    is_holding = True
+    persists_all = True
+    holds = "delayed messages"
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""
+
+
+def overlay_queue_name(exchange: str) -> str:
+    """Return the name of the stream queue of an exchange."""
+    return STREAM_PREFIX + exchange
+
+
+def overlay_arguments(first_number: int) -> dict[str, Any]:
+    """Return the arguments that describe a stream queue, which keeps them."""
+    return {_FIRST_NUMBER: first_number}
+
+
+def is_overlay_name(name: str) -> bool:
+    """Return whether a queue of that name is a stream queue; no client can declare such a name."""
+    return name.startswith(STREAM_PREFIX)
+
+
+def _nobody(_queue: OverlayQueue) -> None:
+    """Ignore that a stream has grown."""
+
+
+class OverlayQueue(Queue):
+    """The stream queue of one exchange. No client can use it, no policy holds for it, and nothing expires in it.
+
+    It numbers and records transient messages too, because other brokers rely on numbers that never come back.
+    """
+
+    __slots__ = ("_grown",)
+
+    kept = True
+    persists_all = True
+    is_overlay = True
+
+    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Level, Queue]) -> None:
+        self._grown: Callable[[OverlayQueue], None] = _nobody
+        super().__init__(declaration, ports)
+
+    @property
+    def exchange(self) -> str:
+        """The name of the exchange whose messages the stream has."""
+        return self.name.removeprefix(STREAM_PREFIX)
+
+    @property
+    def first_number(self) -> int:
+        """The number of its first message: a former stream of the same name had the numbers below."""
+        return int(self.arguments.get(_FIRST_NUMBER, 1))
+
+    def attend(self, grown: Callable[[OverlayQueue], None]) -> None:
+        """Call `grown` when messages were appended, once until `rest`."""
+        self._grown = grown
+        self.consumers.attend()
+
+    def rest(self) -> None:
+        """Call `grown` again at the next message."""
+        self.awake = False
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""
+
+    def wake_worker(self) -> None:
+        """Wake the reader of the stream in place of the worker, which never delivers from here."""
+        self.awake = True
+        self._grown(self)
+
+
+def is_tap_name(name: str) -> bool:
+    """Return whether a queue of that name belongs to a tap; no client can declare such a name."""
+    return name.startswith(TAP_PREFIX)
+
+
+def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
+    """Return the arguments that describe a tap; its queue keeps them."""
+    return {
+        _TAP_EXCHANGE: exchange,
+        _TAP_PATTERN: pattern,
+        _TAP_MAX_BYTES: max_bytes,
+        _TAP_MAX_AGE: max_age_ms,
+        _TAP_FIRST_ID: first_id,
+    }
+
+
+class TapQueue(Queue):
+    """The queue of one tap. No client can use it, no policy holds for it, and nothing expires in it."""
+
+    __slots__ = ()
+
+    kept = True
+    is_tap = True
+
+    @property
+    def tap(self) -> str:
+        """The tap's name."""
+        return self.name.removeprefix(TAP_PREFIX)
+
+    @property
+    def exchange(self) -> str:
+        """The name of the exchange that the tap listens to."""
+        return str(self.arguments.get(_TAP_EXCHANGE, ""))
+
+    @property
+    def pattern(self) -> str:
+        """The topic pattern of the routing keys that the tap copies."""
+        return str(self.arguments.get(_TAP_PATTERN, "#"))
+
+    @property
+    def max_bytes(self) -> int:
+        """The total size that its slot files may have."""
+        return int(self.arguments[_TAP_MAX_BYTES])
+
+    @property
+    def max_age_ms(self) -> int:
+        """The age that its slot files may have."""
+        return int(self.arguments[_TAP_MAX_AGE])
+
+    @property
+    def first_id(self) -> int:
+        """The id of its first message: a removed tap of the same name had the ids below."""
+        return int(self.arguments.get(_TAP_FIRST_ID, 0))
+
+    def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
+        """Return whether this tap matches a request; a cap that is left out matches any."""
+        return (self.exchange, self.pattern, self.max_bytes, self.max_age_ms) == (
+            exchange,
+            pattern,
+            self.max_bytes if max_bytes is None else max_bytes,
+            self.max_age_ms if max_age_ms is None else max_age_ms,
+        )
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""
 
 
 OF_MQTT: Final[dict[str, type[Queue]]] = {

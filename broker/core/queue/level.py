@@ -15,8 +15,8 @@ from typing import Final
 
 from broker.core.message.message import Message, charge_of
 from broker.core.queue.level_owner import LevelOwner
-from broker.core.queue.poisoned import can_keep_poisoned, is_poisoned_name, poisoned_name
 from broker.core.queue.ports import LevelPorts
+from broker.core.queue.rules import can_keep_poisoned, is_poisoned_name, poisoned_name
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger

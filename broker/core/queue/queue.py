@@ -10,18 +10,16 @@ from operator import attrgetter
 from typing import Final
 
 from broker.core.arguments import queue_type
-from broker.core.message.delay import HeldMessage
-from broker.core.message.due_header import Unreadable, moment_of
+from broker.core.message.delay import HeldMessage, Unreadable, moment_of
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.duplicates import Duplicates, digest_of
-from broker.core.queue.expiry import expired_among
-from broker.core.queue.head import QueueHead
+from broker.core.queue.head import QueueHead, expired_among
 from broker.core.queue.holding import Holding
 from broker.core.queue.level import BATCH_MESSAGES, HOLDING_PRIORITY, Level
 from broker.core.queue.level_owner import LevelOwner, QueueWorker
 from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.event_log import get_logger

@@ -1,4 +1,4 @@
-"""The arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3, rabbit_amqqueue.
+"""The arguments of a queue that is about to be created, its type too. Order of checks and texts: RabbitMQ 4.3.
 
 Unknown arguments are kept and have no effect.
 """
@@ -6,26 +6,108 @@ Unknown arguments are kept and have no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.amqp.expiration import EXPIRATION_MAX_MS
+from broker.amqp.header_facts import EXPIRATION_MAX_MS
 from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
 from broker.core.arguments import amqp_type, named_exchange, queue_type, text
-from broker.core.names import is_short_text
+from broker.core.names import Resource, is_short_text
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
-from broker.core.resource import Resource
 
-__all__ = ["CLASSIC", "STREAM", "SUPPORTED_TYPES", "check_queue_arguments", "compared_arguments"]
+__all__ = [
+    "CLASSIC",
+    "STREAM",
+    "SUPPORTED_TYPES",
+    "QueueDeclaration",
+    "check_default_type",
+    "check_queue_arguments",
+    "compared_arguments",
+    "default_type",
+    "ignored_default_type",
+    "with_default_type",
+]
 
 CLASSIC: Final = "classic"
 STREAM: Final = "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 PRIORITY_MAX: Final = 255
+DEFAULT_TYPE_FACT: Final = "default_queue_type"
+NO_TYPE: Final = "undefined"  # RabbitMQ's export for a vhost without one
+TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
 """Takes a value and all arguments; returns the reason why the value cannot be, as RabbitMQ prints it."""
+
+
+def default_type(facts: Mapping[str, Any]) -> str | None:
+    """Return the default type among the facts of a vhost, None when it is missing or not supported."""
+    said = _said(facts)
+    return TYPES.get(said) if isinstance(said, str) else None
+
+
+def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
+    """Return why the default type among the facts of a vhost has no effect, None when it has one or is not set."""
+    said = _said(facts)
+    if said is None or default_type(facts) is not None:
+        return None
+    return f"{DEFAULT_TYPE_FACT} {said!r} has no effect: {_reason(said)}"
+
+
+def check_default_type(name: str | None) -> str | None:
+    """Return the default type that an operator asked for. Raises: ValueError."""
+    if name is None or name == NO_TYPE:
+        return None
+    if name not in TYPES:
+        raise ValueError(f"{DEFAULT_TYPE_FACT} cannot be {name!r}: {_reason(name)}")
+    return TYPES[name]
+
+
+def with_default_type(
+    arguments: Mapping[str, Any], default: str | None, *, durable: bool, exclusive: bool, auto_delete: bool
+) -> Mapping[str, Any]:
+    """Return the arguments of a declare with the default type, unless they name one.
+
+    A queue that cannot be a quorum queue ignores a default of quorum.
+    """
+    if default is None or "x-queue-type" in arguments:
+        return arguments
+    if default == QUORUM and (not durable or exclusive or auto_delete):
+        return arguments
+    return {**arguments, "x-queue-type": default}
+
+
+def _said(facts: Mapping[str, Any]) -> Any:
+    """Return the default type as the facts have it: RabbitMQ writes it next to the name and in the metadata."""
+    metadata = facts.get("metadata")
+    for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
+        said = found.get(DEFAULT_TYPE_FACT)
+        if said is not None and said != NO_TYPE:
+            return said
+    return None
+
+
+def _reason(said: Any) -> str:
+    return "streams are not supported" if said == STREAM else f"it is {CLASSIC} or {QUORUM}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """The properties with which a queue is created.
+
+    ``number`` names its messages in the log, and no other queue ever had it. ``exclusive_owner`` is the connection of
+    an exclusive queue. ``recovered`` says that the client's declaration was lost.
+    """
+
+    name: str
+    number: int
+    durable: bool = field(default=True, kw_only=True)
+    exclusive_owner: object | None = field(default=None, kw_only=True)
+    auto_delete: bool = field(default=False, kw_only=True)
+    arguments: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    recovered: bool = field(default=False, kw_only=True)
 
 
 def _choice(reason: str, choices: tuple[str, ...], value: Any, _arguments: Mapping[str, Any]) -> str | None:

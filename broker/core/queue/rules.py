@@ -6,19 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.core.message.due_header import DueHeader, due_headers
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.message.delay import DueHeader, due_headers
 
 __all__ = [
     "DROP_HEAD",
     "NUMBER_MAX",
     "PLAIN",
+    "POISONED_ARGUMENTS",
     "QUORUM",
     "REJECT_PUBLISH",
     "REJECT_PUBLISH_DLX",
     "RETRY_TYPES",
     "DelayedRetry",
     "QueueRules",
+    "can_keep_poisoned",
+    "is_poisoned_name",
     "merged_definitions",
+    "poisoned_name",
     "queue_rules",
 ]
 
@@ -26,13 +31,29 @@ DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 QUORUM: Final = "quorum"
+POISONED_SUFFIX: Final = ".poisoned"
+POISONED_ARGUMENTS: Final[dict[str, Any]] = {"x-queue-type": QUORUM, "x-delivery-limit": -1}
+"""Of the queue of another one's poisoned messages: it keeps transient messages too, and delivers without a limit."""
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
-
-
 RETRY_ALL: Final = "all"
 RETRY_FAILED: Final = "failed"
 RETRY_RETURNED: Final = "returned"
 RETRY_TYPES: Final = (RETRY_ALL, RETRY_FAILED, RETRY_RETURNED)
+
+
+def poisoned_name(queue: str) -> str:
+    """Return the name of the queue for the poisoned messages of a queue."""
+    return queue + POISONED_SUFFIX
+
+
+def can_keep_poisoned(queue: str) -> bool:
+    """Return whether the name of a queue is short enough for another one with the suffix."""
+    return len(queue.encode()) + len(POISONED_SUFFIX) <= SHORT_STRING_MAX_BYTES
+
+
+def is_poisoned_name(queue: str) -> bool:
+    """Return whether a queue is one for poisoned messages."""
+    return queue.endswith(POISONED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pamqp import commands
 
-from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
+from broker.amqp.lenient_methods import AccessRequest, AccessRequestOk
 from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
 from broker.core.publishing.accepted_link import LINK_MESSAGE_BYTES, LINK_QUEUE, AcceptedLink

@@ -14,8 +14,7 @@ from broker.core.auth.permissions import Permissions
 from broker.core.publish_credit import CreditShare
 from broker.core.queue.consumer import Consumer
 from broker.core.session.channel import SessionOfChannel
-from broker.core.session.client import SessionClient
-from broker.core.session.method_budget import MethodBudget
+from broker.core.session.client import MethodBudget, SessionClient
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 

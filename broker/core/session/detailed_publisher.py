@@ -21,8 +21,7 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.rules import REJECT_PUBLISH
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
-from broker.core.session.publication import Publication, look_at_numbered, look_closely
-from broker.core.session.publish_later import publish_later
+from broker.core.session.publication import Publication, look_at_numbered, look_closely, publish_later
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger

@@ -6,19 +6,20 @@ transaction keeps publications until it is committed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
-from broker.amqp.errors import ChannelError
+from broker.amqp.errors import ChannelError, ProtocolError
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import ProducerMark
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.auth.users import User
-from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
-from broker.core.message.fields import HeaderFields
+from broker.core.message.fields import HeaderFields, further_keys
 from broker.core.message.message import Envelope
+from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producer, Producers
 from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX, ReplyConsumer, ReplyTarget
@@ -28,9 +29,40 @@ from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely"]
+__all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely", "publish_later", "republish"]
 
+BASIC_PUBLISH: Final = (60, 40)
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
+
+
+def publish_later(
+    session: SessionClient, channel: int, producers: Producers, mark: ProducerMark | None, publish: Callable[[], None]
+) -> bool:
+    """Return False if a publish may use its producer now; otherwise hold the connection, and call `publish` later."""
+    assert session.user is not None
+    try:
+        if mark is not None:
+            producers.require(mark.producer, session.user.name)
+    except Postponed as postponed:
+        session.connection.hold()
+        postponed.begin(partial(republish, session, channel, publish, postponed))
+        return True
+    return False
+
+
+def republish(
+    session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
+) -> None:
+    """Publish what waited while the connection was held; no frame is being processed."""
+    connection = session.connection
+    connection.release()
+    try:
+        if postponed is not None:
+            postponed.check()
+        publish()
+    except ProtocolError as error:
+        error.blame(*BASIC_PUBLISH)
+        connection.fail(error, channel)
 
 
 class Publication:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.errors import ChannelError
+from broker.amqp.codec import publish_fields
+from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.framing import PUBLISH
-from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.message_store import MessageStore, Targets
-from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
+from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry, PublishTarget
+from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
 from broker.core.session.detailed_publisher import DetailedPublisher
-from broker.core.session.publication import Publication
-from broker.core.session.publish_later import republish
-from broker.core.session.resolver import Resolver
+from broker.core.session.publication import Publication, republish
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
 
@@ -26,9 +26,103 @@ if TYPE_CHECKING:
 
 __all__ = ["MakeConfirms", "Publisher"]
 
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
 MakeConfirms = Callable[["Channel", "Connection", Vhost, ChannelPublishes], ChannelConfirms]
 
 QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget
+
+
+class Resolver:
+    """Looks up rights, exchange and route of a publish, and caches them for the user.
+
+    Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish.
+    """
+
+    __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
+
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
+        assert session.user is not None
+        self._channel = channel
+        self._session = session
+        self._vhost = vhost
+        self._cache = vhost.publish_caches.of(session.user.name)
+        self.entries: dict[bytes, PublishEntry] = {}
+
+    def resolve(self, payload: bytes) -> PublishEntry:
+        """Resolve a basic.publish payload that is not cached, or whose route has ended.
+
+        Return the entry `nothing` of the caches while the vhost refuses publishes.
+        Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
+        """
+        if self.entries is not self._cache.entries:
+            # The channel's first publish: an alarm blocks this connection from now on, even if the entry is cached.
+            self._session.publishes()
+            self.entries = self._cache.entries
+            known = self.entries.get(payload)
+            if known is not None and known.route.live:
+                return known
+        cache = self._cache
+        try:
+            at = 7 + payload[6]  # after the exchange's name; the rest except the flags is the routing key
+            target = cache.exchanges.get(payload[6:at])
+            if (
+                target is None
+                or not target.route.live
+                or at + payload[at] + 2 != len(payload)
+                or payload[-1] & _IMMEDIATE
+            ):
+                target = self._enter(payload)
+            key = payload[at + 1 : -1].decode()
+        except (IndexError, UnicodeDecodeError):
+            publish_fields(payload)  # raises the error
+            raise
+        if target.narrowed:
+            self._session.check_topic(target.resource, key, "write")
+        if self._vhost.refusal and not self._session.patient:
+            return self._vhost.publish_caches.nothing
+        return self._find(payload, target, key)
+
+    def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
+        """Return the route of a publish that the user may make; one that leads nowhere costs little."""
+        exchange = target.exchange
+        mandatory = payload[-1] & _MANDATORY == _MANDATORY
+        dynamic = False
+        if target.plain:
+            route = exchange.route(key)
+            if not (route.destinations or route.live or mandatory or self._channel.facts.special) and target.named:
+                return target.nowhere
+        else:
+            router = self._vhost.router
+            dynamic = router.dynamic(exchange)
+            route = router.route(exchange, key)
+        envelope = Envelope(exchange.name, key, payload[6:-1])
+        if self._vhost.sweep.pending:
+            self._vhost.sweep.update_rules(route.destinations)
+        traced = self._vhost.firehose.active
+        entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic, traced=traced)
+        if target.named or not key.startswith(REPLY_PREFIX):  # reply consumers change without a route
+            self._cache.offer(payload, entry)
+        return entry
+
+    def _enter(self, payload: bytes) -> PublishTarget:
+        """Return the exchange of a publish, and cache it.
+
+        Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
+        """
+        name, _key, _mandatory, immediate = publish_fields(payload)
+        if immediate:
+            raise ConnectionFault(540, "immediate=true")
+        session, vhost = self._session, self._vhost
+        resource = vhost.exchange_resource(name)
+        session.check(resource, "write")
+        exchange = vhost.exchanges.find(name)
+        if exchange.internal:
+            raise ChannelError(403, f"cannot publish to internal {resource}")
+        narrowed = exchange.by_topic and session.narrows_topics(resource)
+        target = PublishTarget(resource, exchange, narrowed=narrowed, traced=vhost.firehose.active)
+        self._cache.know_exchange(payload[6 : 7 + payload[6]], target)
+        return target
 
 
 class Publisher:

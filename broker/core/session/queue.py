@@ -15,8 +15,8 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.lenient_methods import QueueDeclareOk
 from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name
-from broker.core.queue.default_type import with_default_type
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import with_default_type
 from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, queue_subject
 from broker.core.vhost import Vhost

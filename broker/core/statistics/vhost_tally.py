@@ -3,22 +3,95 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from broker.core.statistics.delivery_tally import DeliveryTally
-from broker.core.statistics.lost_publishes import LostPublishes
-from broker.core.statistics.message_counts import MessageCounts
 from broker.core.statistics.publish_tally import PublishTally, SizeTally
 
-__all__ = ["AMQP", "VhostTally"]
+__all__ = ["AMQP", "NO_MESSAGES", "MessageCounts", "VhostTally"]
 
 AMQP: Final = "AMQP 0-9-1"
+PUBLISHERS_MAX: Final = 1000
+
+
+class MessageCounts(NamedTuple):
+    """Messages since the start of the broker, under RabbitMQ's names. See PublishTally and DeliveryTally."""
+
+    publish: int = 0
+    publish_confirm: int = 0
+    confirm: int = 0
+    routed: int = 0
+    return_unroutable: int = 0
+    drop_unroutable: int = 0
+    deliver: int = 0
+    deliver_no_ack: int = 0
+    get: int = 0
+    get_no_ack: int = 0
+    get_empty: int = 0
+    redeliver: int = 0
+    ack: int = 0
+
+    @property
+    def deliver_get(self) -> int:
+        """Messages that were delivered or fetched, with or without acknowledgement."""
+        return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
+
+    @classmethod
+    def of(cls, published: PublishTally, delivered: DeliveryTally) -> MessageCounts:
+        """Return the counts of a channel or a vhost."""
+        return cls(
+            published.publish,
+            published.publish_confirm,
+            published.confirm,
+            published.routed,
+            published.return_unroutable,
+            published.drop_unroutable,
+            delivered.deliver,
+            delivered.deliver_no_ack,
+            delivered.get,
+            delivered.get_no_ack,
+            delivered.get_empty,
+            delivered.redeliver,
+            delivered.ack,
+        )
+
+    def plus(self, other: MessageCounts) -> MessageCounts:
+        """Return the sums."""
+        return MessageCounts(*[one + another for one, another in zip(self, other, strict=True)])
+
+
+NO_MESSAGES = MessageCounts()
+
+
+class LostPublishes:
+    """Counts lost messages by connection, also after it has ended; knows the last PUBLISHERS_MAX that lost any."""
+
+    def __init__(self) -> None:
+        self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}
+
+    def count(self, connection: str, user: str, given_name: str | None) -> bool:
+        """Count a message of a user's connection, and return whether it is the first one."""
+        publishers, key = self._by_publisher, (connection, user)
+        known = publishers.pop(key, None)
+        publishers[key] = (1 if known is None else known[0] + 1, given_name)
+        if len(publishers) > PUBLISHERS_MAX:
+            del publishers[next(iter(publishers))]
+        return known is None
+
+    def of(self, connection: str, user: str) -> int:
+        """Return how many messages a connection has lost."""
+        return self._by_publisher.get((connection, user), (0, None))[0]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the publishers as JSON, the last one to lose a message first."""
+        return [
+            {"connection": connection, "connection_name": given_name, "user": user, "messages": count}
+            for (connection, user), (count, given_name) in reversed(self._by_publisher.items())
+        ]
 
 
 class ProtocolTally:
     """Counts the messages that clients of one protocol publish and get."""
-
-    __slots__ = ("deliveries", "publishes")
 
     def __init__(self) -> None:
         self.publishes = PublishTally()
@@ -36,18 +109,6 @@ class VhostTally:
         made.
     Invariant: the numbers only grow; what ends in the vhost (a channel, a queue) stays counted.
     """
-
-    __slots__ = (
-        "dead_lettered",
-        "deliveries",
-        "lost",
-        "others",
-        "publishes",
-        "queues_created",
-        "queues_declared",
-        "queues_deleted",
-        "sizes",
-    )
 
     def __init__(self) -> None:
         self.publishes = PublishTally()

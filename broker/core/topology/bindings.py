@@ -10,13 +10,12 @@ from typing import Any
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import check_headers_match
-from broker.core.names import refuse_default
+from broker.core.names import Resource, refuse_default
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
-from broker.core.resource import Resource
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.exchanges import Exchanges
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
@@ -34,18 +33,6 @@ class Bindings:
     Invariant: `journal` decides each change of a binding once, in order, before the answer. ``live`` holds the
         bindings.
     """
-
-    __slots__ = (
-        "_after",
-        "_before",
-        "_exchanges",
-        "_journal",
-        "_limits",
-        "_pattern_limits",
-        "_queues",
-        "_vhost_name",
-        "live",
-    )
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Changes of a vhost's durable topology as JSON, the way the log and the checkpoints keep them.
+"""The journal of a vhost's durable topology, and its changes as JSON, the way the log and the checkpoints keep them.
 
 A change is a plain dictionary with the key `change`. Changes that are applied in order make the same exchanges, queues
 and bindings. Applying a change twice has no further effect: a checkpoint and the log after it may overlap.
@@ -6,18 +6,55 @@ and bindings. Applying a change twice has no further effect: a checkpoint and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from broker.core.arguments import from_json, to_json
-from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.queue import Queue
+from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import queue_rules
 from broker.routing.exchange import Exchange
+
+__all__ = ["Journal", "LocalJournal"]
 
 Change = dict[str, Any]
 Subject = tuple[str, ...]
 """The subject of a change: its kind and its names."""
+
+
+class Journal(Protocol):
+    """Decides changes."""
+
+    def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
+        """Decide a change, which the caller makes in memory at once when this returns.
+
+        Shapes: `owner` is the connection to which an exclusive queue belongs, for a change of that queue.
+        Raises: Postponed while others have to decide it; then the caller has changed nothing, and runs again.
+        """
+
+    def retire(self, change: Change, *, durable: bool) -> bool:
+        """Decide to delete a queue that nobody uses any more, for which no method waits.
+
+        Return whether the caller deletes it at once. In a cluster all nodes delete it later, unless it is used
+        elsewhere.
+        """
+
+
+class LocalJournal:
+    """The journal of a standalone broker: it records durable changes, and nobody else has to agree."""
+
+    def __init__(self, record: Callable[[Change], None]) -> None:
+        self._record = record
+
+    def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
+        """Record a durable change."""
+        if durable:
+            self._record(change)
+
+    def retire(self, change: Change, *, durable: bool) -> bool:
+        """Record a durable change, and let the queue go at once."""
+        self.decide(change, durable=durable)
+        return True
 
 
 def exchange_declared(exchange: Exchange) -> Change:

@@ -28,8 +28,6 @@ class DeferredUnbinding:
     Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.
     """
 
-    __slots__ = ("_bundles", "_clock", "_deadlines", "_ended", "_waiting", "begun", "shed")
-
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
         self._clock = clock
         self._deadlines = deadlines

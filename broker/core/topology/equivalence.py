@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import amqp_type, queue_type, text, type_class
+from broker.core.names import Resource
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import compared_arguments
-from broker.core.resource import Resource
 from broker.routing.exchange import Exchange
 
 # RabbitMQ compares the first one, and no argument of its plugins' types; the others are SlotMQ's own.

@@ -15,6 +15,7 @@ from broker.core.arguments import named_exchange
 from broker.core.names import (
     PREDECLARED,
     TRACE,
+    Resource,
     check_exchange_type,
     is_predeclared,
     refuse_default,
@@ -23,12 +24,11 @@ from broker.core.names import (
 )
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
+from broker.core.queue.kinds import TapQueue
 from broker.core.queue.queue import Queue
-from broker.core.queue.tap_queue import TapQueue
-from broker.core.resource import Resource
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_exchange
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
@@ -49,8 +49,6 @@ UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 class ExchangeHooks:
     """An observer of declared and deleted exchanges."""
 
-    __slots__ = ("declared", "deleted")
-
     def __init__(self, declared: Callable[[Exchange], None], deleted: Callable[[Exchange], None]) -> None:
         self.declared = declared
         self.deleted = deleted
@@ -62,22 +60,6 @@ class Exchanges(dict[str, Exchange]):
     Invariant: `journal` decides each change of an exchange once, in order, before it is made. ``taps`` has the queues
         of taps by name.
     """
-
-    __slots__ = (
-        "_cache_limits",
-        "_hooks",
-        "_journal",
-        "_limits",
-        "_live",
-        "_own",
-        "_policies",
-        "_sweep",
-        "_topic_index",
-        "_vhost_name",
-        "default",
-        "router",
-        "taps",
-    )
 
     def __init__(
         self,

@@ -41,8 +41,6 @@ class LiveBindings:
         ``deferred``. ``watches`` are notified of each change.
     """
 
-    __slots__ = ("count", "deferred", "watches")
-
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
         self.count = 0
         self.deferred = DeferredUnbinding(clock, deadlines)

@@ -11,23 +11,20 @@ from functools import partial
 from typing import Any
 
 from broker.amqp.errors import ChannelError
+from broker.core.names import Resource
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.postponed import carry_out
-from broker.core.queue.declaration import QueueDeclaration
-from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.kinds import OverlayQueue, TapQueue, holding_name, overlay_arguments, overlay_queue_name
 from broker.core.queue.level import Level
-from broker.core.queue.overlay_queue import OverlayQueue, overlay_arguments, overlay_queue_name
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.core.queue.queue_arguments import check_queue_arguments
-from broker.core.queue.tap_queue import TapQueue
-from broker.core.resource import Resource
+from broker.core.queue.queue_arguments import QueueDeclaration, check_queue_arguments
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology import changes
+from broker.core.topology.changes import Journal
 from broker.core.topology.equivalence import check_same_queue
 from broker.core.topology.exchanges import Exchanges
-from broker.core.topology.journal import Journal
 from broker.core.topology.live_bindings import LiveBindings
 from broker.core.vhost_limits import VhostLimits
 from broker.store.record import QUEUE_NUMBERS
@@ -42,23 +39,6 @@ class Queues(dict[str, Queue]):
         ``next_number`` is higher than every number that a queue's levels ever had. ``taps`` has the queues of taps by
         name. ``paused`` has the names of the queues that operators paused; there may be no such queue.
     """
-
-    __slots__ = (
-        "_exchanges",
-        "_journal",
-        "_kept",
-        "_limits",
-        "_live",
-        "_owned",
-        "_policies",
-        "_ports",
-        "_sweep",
-        "_tally",
-        "_vhost_name",
-        "next_number",
-        "paused",
-        "taps",
-    )
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import KINDS
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.lenient_methods import DeclareExchangeAny, DeleteExchangeAny
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger

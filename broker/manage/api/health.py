@@ -6,14 +6,14 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 from broker.amqp.lenient_methods import DeclareAny
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer
 from broker.manage.api.nodes import listeners_of
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
-from broker.net.certificate import expiries
+from broker.net.tls import expiries
 
 __all__ = ["ROUTES"]
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from broker.core.definitions.export import policy_row
 from broker.core.definitions.reading import check_depth
-from broker.core.policy.plain_definition import plain_definition
 from broker.core.policy.policy import Policy
+from broker.core.policy.policy_definition import plain_definition
 from broker.manage.answers import Response, created, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.manage.listing import small_list

@@ -15,7 +15,6 @@ from broker.amqp.header_edit import cut_properties
 from broker.amqp.lenient_methods import DeclareAny, DeleteAny
 from broker.core.message.message import OVERHEAD_BYTES
 from broker.core.queue.queue import Queue
-from broker.core.queue.queue_bytes import QueueBytes
 from broker.core.queue.rules import merged_definitions
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
@@ -39,6 +38,7 @@ from broker.manage.listing import Columns, Listing, listed
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.samples import Sampled
 from broker.operations.listing import count_bytes
+from broker.operations.queue_readings import QueueBytes
 from broker.operations.rows import (
     Row,
     active_tag,

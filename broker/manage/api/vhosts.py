@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from broker.core.queue.default_type import check_default_type
+from broker.core.queue.queue_arguments import check_default_type
 from broker.manage.answers import Response, created, no_content
 from broker.manage.body_fields import flag, texts
 from broker.manage.call import ApiRoute, Call, Needs

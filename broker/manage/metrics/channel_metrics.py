@@ -8,7 +8,7 @@ from typing import Final
 from broker.core.auth.login_counts import LoginCount
 from broker.core.auth.logins import Logins
 from broker.core.session.connection import SessionOfConnection
-from broker.core.statistics.message_counts import MessageCounts
+from broker.core.statistics.vhost_tally import MessageCounts
 from broker.manage.metrics.metric import (
     DELIVERIES,
     PUBLISHES,

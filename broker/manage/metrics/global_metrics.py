@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import __version__
-from broker.core.statistics.message_counts import MessageCounts
 from broker.core.statistics.publish_tally import SIZE_BOUNDS, SizeTally
+from broker.core.statistics.vhost_tally import MessageCounts
 from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
 from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels, head, label_text, sample
 

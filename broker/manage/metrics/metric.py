@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Generic, Protocol, TypeVar
 
-from broker.core.statistics.message_counts import MessageCounts
+from broker.core.statistics.vhost_tally import MessageCounts
 
 __all__ = [
     "CONTENT_TYPE",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.queue import Queue
-from broker.core.statistics.message_counts import MessageCounts
+from broker.core.statistics.vhost_tally import MessageCounts
 from broker.core.vhost import Vhost
 from broker.manage.metrics.metric import DELIVERIES, Family, Labels, Reading, counter, gauge, message_counters
 from broker.operations.rows import slot_count

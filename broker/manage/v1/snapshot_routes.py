@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core.resource import Resource
+from broker.core.names import Resource
 from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, not_found

@@ -11,13 +11,12 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
-from broker.overlay.leaf_state import LeafState
 from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
-from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryLog, MemoryStream
-from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.scheduler import Dice, Scheduler
 from broker.overlay.sink import Delivery, StreamGap
+from broker.overlay.stream_log import LeafState
 from broker.overlay.virtual_time import later
 from broker.routing.covering import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words
@@ -101,36 +100,6 @@ class FolderCopy:
 
 class LeafMember(SimulatedBroker):
     """A leaf whose streams, committed messages and state survive its crashes; everything else does not."""
-
-    __slots__ = (
-        "_aggregation",
-        "_committing",
-        "_dice",
-        "_forgets_vectors",
-        "_incarnations",
-        "_neighbour",
-        "_patterns_max",
-        "_scheme",
-        "_syncing",
-        "_telling",
-        "_uncommitted",
-        "_untold",
-        "arrived",
-        "bindings",
-        "copied",
-        "gaps",
-        "log",
-        "lost_life",
-        "messages",
-        "on_commit",
-        "on_replace",
-        "positions",
-        "published",
-        "received_numbers",
-        "replaced",
-        "saved",
-        "virtual_times",
-    )
 
     def __init__(
         self,

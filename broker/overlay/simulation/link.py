@@ -6,13 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.overlay.message_limit import exceeds
-from broker.overlay.packets import Packet, StreamRun
-from broker.overlay.simulation.dice import Dice
+from broker.overlay.packets import Packet, StreamRun, exceeds
 from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Scheduler
-
-__all__ = ["NO_FAULTS", "LinkFaults", "SimulatedLink", "Statistics"]
+from broker.overlay.simulation.scheduler import Dice, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,6 @@ NO_FAULTS = LinkFaults()
 
 class Lane:
     """One direction of a link."""
-
-    __slots__ = ("arrives_ms", "full", "receiver", "sender", "under_way")
 
     def __init__(self, sender: SimulatedBroker, receiver: SimulatedBroker) -> None:
         self.sender = sender
@@ -68,8 +62,6 @@ class Lane:
 
 class SimulatedLink:
     """A link between two brokers. Packets of an earlier session never arrive in a later one."""
-
-    __slots__ = ("_dice", "_lanes", "_scheduler", "_session", "_statistics", "faults", "held", "is_up", "one_way")
 
     def __init__(
         self, one: SimulatedBroker, other: SimulatedBroker, scheduler: Scheduler, dice: Dice, statistics: Statistics

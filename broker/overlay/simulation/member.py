@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
-from broker.overlay.message_limit import NO_LIMIT
-from broker.overlay.packets import Packet
+from broker.overlay.packets import NO_LIMIT, Packet
 from broker.overlay.simulation.scheduler import Scheduler
 
 
@@ -17,18 +16,6 @@ class SimulatedBroker:
     After each event the output goes onto the links; `after_event` takes what else the broker has. The broker takes no
     message above `limit_bytes`.
     """
-
-    __slots__ = (
-        "_again",
-        "_rejected",
-        "_scheduler",
-        "after_event",
-        "broker",
-        "limit_bytes",
-        "name",
-        "node",
-        "senders",
-    )
 
     def __init__(self, name: str, node: str, scheduler: Scheduler) -> None:
         self.name = name

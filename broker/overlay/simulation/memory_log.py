@@ -13,8 +13,6 @@ from broker.routing.index import TopicIndex
 class MemoryStream:
     """One stream, and the bindings that draw messages into it."""
 
-    __slots__ = ("before_next", "bound", "durable", "elements", "index", "last", "lost", "numbers", "trimmed")
-
     def __init__(self, before: int = 0) -> None:
         """`before` is the number before the first one."""
         self.index = TopicIndex()
@@ -85,8 +83,6 @@ class MemoryStream:
 
 class MemoryLog:
     """All streams of one leaf. `on_append` is called after each append, and `on_trim` before elements go."""
-
-    __slots__ = ("on_append", "on_trim", "streams")
 
     def __init__(self, spaces: Iterable[Space], on_append: Callable[[Space], None] = lambda _: None) -> None:
         self.streams = {space: MemoryStream() for space in spaces}

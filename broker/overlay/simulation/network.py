@@ -11,11 +11,10 @@ from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Space
-from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember
 from broker.overlay.simulation.link import SimulatedLink, Statistics
 from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.scheduler import Dice, Scheduler
 from broker.overlay.simulation.topology import SimulatedTree
 
 TICK_MS = 50
@@ -23,8 +22,6 @@ TICK_MS = 50
 
 class InnerMember(SimulatedBroker):
     """An inner broker, which keeps nothing across a crash."""
-
-    __slots__ = ("_aggregation", "_neighbours", "_patterns_max", "_scheme")
 
     def __init__(
         self,
@@ -60,21 +57,6 @@ class Network:
     The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these
     leaves lose V_m in a crash.
     """
-
-    __slots__ = (
-        "cut_for_good",
-        "dice",
-        "forgets_vectors",
-        "inner",
-        "insufficient_ms",
-        "leaves",
-        "links",
-        "patterns_max",
-        "scheduler",
-        "spaces",
-        "statistics",
-        "topology",
-    )
 
     def __init__(
         self,

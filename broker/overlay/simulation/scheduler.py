@@ -1,15 +1,32 @@
-"""Simulated time: events in their order."""
+"""Simulated time, events in their order, and the randomness that is passed in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Dice(Protocol):
+    """The random choices of a simulation."""
+
+    def random(self) -> float:
+        """Return a number from 0 up to, not including, 1."""
+        ...
+
+    def randint(self, a: int, b: int) -> int:
+        """Return a whole number from `a` to `b`."""
+        ...
+
+    def choice(self, seq: Sequence[Item]) -> Item:
+        """Return one of the items."""
+        ...
 
 
 class Scheduler:
     """Runs what is due, in the order of time and then of scheduling."""
-
-    __slots__ = ("_events", "_sequence", "count", "now_ms")
 
     def __init__(self) -> None:
         self.now_ms = 0

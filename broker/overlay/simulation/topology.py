@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.overlay.simulation.dice import Dice
+from broker.overlay.simulation.scheduler import Dice
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,7 @@ from broker.core.topology.changes import arguments_to_json
 from broker.overlay.conjunction import conjunction
 from broker.overlay.packets import Conjunction, Space
 from broker.routing.bundle import Bundle
-from broker.routing.exchange import Exchange
-from broker.routing.message_fields import MessageFields
-
-__all__ = ["BindingInterest", "StartPoint"]
+from broker.routing.exchange import Exchange, MessageFields
 
 Wanted = tuple[str, Conjunction, bool]
 """The id of a binding, what it asks for, and whether it outlives a restart."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_facts import MISSING, NO_PRIORITY, plain_facts
-from broker.core.message.carbon_copies import copies_of
+from broker.core.message.fields import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
@@ -23,10 +23,8 @@ from broker.overlay.packets import Data, Element, Vector, VectorChange
 from broker.slots.slot import Slot, dense
 
 if TYPE_CHECKING:
-    from broker.core.queue.overlay_queue import OverlayQueue
+    from broker.core.queue.kinds import OverlayQueue
     from broker.core.vhost import Vhost
-
-__all__ = ["ExchangeLog", "Stretch"]
 
 _log = get_logger()
 

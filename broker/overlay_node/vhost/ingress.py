@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.core.message.delay import RECEIVED, delay_of
-from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
-from broker.core.message.message import Message
+from broker.core.message.message import EnvelopeCache, Message
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -25,8 +24,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer
     from broker.core.vhost import Vhost
-
-__all__ = ["Ingress"]
 
 POSITION_OF: Final = "amq.overlay.from."  # producers of the broker: how far it has each stream
 SIZE_AT, SIZE_END = 4, 12  # where a content header has the size of the body

@@ -20,9 +20,8 @@ from broker.pipeline.options import now_ms
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream, StreamOffset, parted_text
-from broker.slot_files.cursor_lag import Lag
 from broker.slot_files.seal_log import Gap
-from broker.slot_files.seal_view import GAPS_MAX
+from broker.slot_files.seal_view import GAPS_MAX, Lag
 
 RELEASE_AGAIN_S: Final = 2.0
 GAPS_TOLD: Final = 3

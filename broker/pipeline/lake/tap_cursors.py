@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.options import WILDCARDS, is_chosen
-from broker.slot_files.cursor_lag import Lag, LagTable
 from broker.slot_files.seal_log import Gap, QueueKey, Released
+from broker.slot_files.seal_view import Lag, LagTable
 
 TapName = tuple[str, str]  # vhost, tap
 

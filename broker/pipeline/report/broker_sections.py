@@ -14,8 +14,7 @@ from broker.pipeline.routes.topology import RoutedBinding, Topology
 from broker.routing.cover_set import CoverSet
 from broker.routing.dialect import AMQP, DIALECTS
 from broker.routing.pattern import BindingKeyError, Pattern
-from broker.slot_files.cursor_lag import LagTable
-from broker.slot_files.seal_view import SealView
+from broker.slot_files.seal_view import LagTable, SealView
 
 Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."

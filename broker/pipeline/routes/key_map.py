@@ -29,8 +29,6 @@ class KeyMap:
     Cost: one look-up for an exact key; for others the patterns, word by word.
     """
 
-    __slots__ = ("_keys", "_rules")
-
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Check the arguments. Raises: BadKeyMap."""
         self._keys: dict[str, str] = {}

@@ -10,9 +10,8 @@ from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.faults import restated
 from broker.pipeline.routes.topology import PREDECLARED, Topology
-from broker.routing.exchange import Exchange
+from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import make_exchange
-from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
 LIMITS: Final = PatternLimits(
@@ -82,8 +81,6 @@ class Matcher:
     Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that reads headers or
     properties; all others match by keys alone.
     """
-
-    __slots__ = ("_exchanges", "_hashed", "_onward", "_places", "default_at", "dynamic", "queue_of", "queues")
 
     def __init__(self, topology: Topology) -> None:
         """Build the index. Raises: BadTopology. Cost: the words of all binding keys."""

@@ -19,7 +19,7 @@ from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.simulate.interest_network import DELAY_MS, DOWN_MS, SPACE, InterestNetwork, UpdateTraffic
 from broker.pipeline.simulate.plan import CONTENT, SimulatedRow, Simulation, SimulationPlan, spread
 from broker.pipeline.simulate.workload import sites_of
-from broker.routing.footprint import footprint_bytes
+from broker.routing.index import footprint_bytes
 
 OBSERVED_LEAVES: Final = 150
 CHANGES: Final = 1_000

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from broker.cli.table import aligned
 from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis
-from broker.figures.chart import Line, line_drawing
-from broker.figures.drawing import Drawing, sheet
+from broker.figures.chart import Drawing, Line, line_drawing, sheet
 from broker.figures.numerals import KIB, digits, duration_text, short_text, size_text
 from broker.pipeline.simulate.plan import AGGREGATIONS, MESSAGES, TABLES
 from broker.pipeline.simulate.workload import LEAF_PATTERNS

@@ -27,8 +27,6 @@ class PublishWindow:
         ``attempts`` the number of nacks of those that were nacked before.
     """
 
-    __slots__ = ("_matched", "_octets_of", "_returned", "attempts", "next_tag", "waiting")
-
     def __init__(self, octets_of: Callable[[Outgoing], bytes]) -> None:
         """`octets_of` returns the property octets with which a message is sent."""
         self._octets_of = octets_of

@@ -16,8 +16,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from broker.pipeline.faults import SlotMissing, SourceRefused, restated
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import BadSealLine
-from broker.slot_files.seal_starts import SealStarts
-from broker.slot_files.seal_view import SealView
+from broker.slot_files.seal_view import SealStarts, SealView
 
 PAGE_SEALS: Final = 1000
 DEFAULT_PORT: Final = 15672

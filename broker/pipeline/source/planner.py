@@ -20,7 +20,7 @@ import numpy as np
 
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.pattern import parse_pattern, split_words
 
 PARTITION_MAX_BYTES: Final = 64 << 20

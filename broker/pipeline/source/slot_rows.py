@@ -55,8 +55,6 @@ class PropertyPlaces:
     Invariant: no place is outside its header, for any octets; `malformed` marks headers that exceed their length.
     """
 
-    __slots__ = ("_found", "malformed")
-
     def __init__(self, octets: Any, starts: Any, lengths: Any) -> None:
         limit = starts + lengths
         at = np.minimum(starts + PROPERTIES_AT, limit)
@@ -108,8 +106,6 @@ class Gather:
     Shapes: starts and lengths are arrays of one length, with places within the buffer, at least 12 bytes before its
         end; present marks the existing values, None for all.
     """
-
-    __slots__ = ("_buffer", "_twelves")
 
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = pa.py_buffer(buffer)

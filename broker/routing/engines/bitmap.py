@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.bitmap_open import OpenTables, size_of
-from broker.routing.engines.bitmap_places import PlaceTable, stride_of
-from broker.routing.engines.bitmap_section import Section
-from broker.routing.engines.bitmap_side import Side
-from broker.routing.engines.bitmap_suspects import Suspects
+from broker.routing.engines.bitmap_places import PlaceTable, Suspects, stride_of
+from broker.routing.engines.bitmap_side import OpenTables, Side, size_of
+from broker.routing.engines.bitmap_table import Section
 from broker.routing.pattern import HASH, STAR, Pattern
 
 T = TypeVar("T")
@@ -28,8 +26,6 @@ class ClosedTables(Section[T]):
     a place is every column of a shorter pattern. A pattern with a `#` is expanded for this length: the words before its
     first `#`, as many stars as needed, and the words after its last.
     """
-
-    __slots__ = ("length", "side", "suspects")
 
     def __init__(self, length: int, dialect: TopicDialect) -> None:
         super().__init__(dialect)
@@ -110,18 +106,6 @@ class ConstituentBitmap(Generic[T]):
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md says where this differs, and why.
     """
-
-    __slots__ = (
-        "_closed",
-        "_dialect",
-        "_literals",
-        "_literals_apart",
-        "_open",
-        "_places",
-        "_words",
-        "size",
-        "visited",
-    )
 
     def __init__(self, dialect: TopicDialect = AMQP, *, literals_apart: bool = True) -> None:
         self.visited = 0

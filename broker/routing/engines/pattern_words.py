@@ -60,8 +60,6 @@ class PatternWords(Generic[T]):
     Source: "Very fast and scalable topic routing", part 1, RabbitMQ, 2010, approach 2.
     """
 
-    __slots__ = ("_dialect", "_lengths", "_next", "_numbers", "_residue", "_targets", "visited")
-
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
         self._dialect = dialect

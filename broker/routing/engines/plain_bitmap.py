@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from bitarray import bitarray
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.pattern import Pattern
 
 T = TypeVar("T")
@@ -34,20 +34,6 @@ class PlainBitmap(Generic[T]):
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Introduction to the inverted bitmap algorithm".
     """
-
-    __slots__ = (
-        "_deleted",
-        "_dialect",
-        "_keys",
-        "_patterns",
-        "_positions",
-        "_rows",
-        "_rows_most",
-        "_rows_most_bytes",
-        "_targets",
-        "used_bytes",
-        "visited",
-    )
 
     def __init__(
         self, dialect: TopicDialect = AMQP, *, rows_most: int = ROWS_MOST, rows_most_bytes: int = ROWS_MOST_BYTES

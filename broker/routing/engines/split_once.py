@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.pattern import Pattern
 
 T = TypeVar("T")
@@ -20,8 +20,6 @@ class SplitOnce(Generic[T]):
     Source: "Very fast and scalable topic routing", part 1, RabbitMQ, 2010: three times the speed "just by being more
     careful when splitting the keys into words".
     """
-
-    __slots__ = ("_dialect", "_patterns", "visited")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0

@@ -7,11 +7,9 @@ from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.bitmap import ConstituentBitmap
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
 from broker.routing.engines.trie import Trie
 from broker.routing.pattern import HASH, STAR, Pattern
-
-__all__ = []
 
 T = TypeVar("T")
 
@@ -35,8 +33,6 @@ class Middles(Generic[T]):
         A pattern that has no other has the same word twice.
     Invariant: `crowded` counts the patterns for which there was no room. While there are any, others must match.
     """
-
-    __slots__ = ("_count", "_patterns", "crowded")
 
     def __init__(self) -> None:
         self._patterns: dict[str, dict[str, list[tuple[tuple[str, ...], T]]]] = {}
@@ -133,8 +129,6 @@ class Tiers(Generic[T]):
     and all others in the bitmap.
     """
 
-    __slots__ = ("_visited_before", "bitmap", "trie")
-
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self.trie: Trie[T] = Trie(dialect)
@@ -189,8 +183,6 @@ class Tiered(Generic[T]):
     Invariant: `visited` counts what the tiers count, and the patterns compared. There are tiers for several `#` exactly
         while there is such a pattern.
     """
-
-    __slots__ = ("_dialect", "_middles", "_plain", "_several", "_visited_before", "_words")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self._dialect = dialect

@@ -48,18 +48,6 @@ class TopicWords(Generic[T]):
     hold all known routing keys and to update them as publishers use new ones.
     """
 
-    __slots__ = (
-        "_cache_entries",
-        "_cached",
-        "_dialect",
-        "_lengths",
-        "_next",
-        "_numbers",
-        "_residue",
-        "_targets",
-        "visited",
-    )
-
     def __init__(self, dialect: TopicDialect = AMQP, cache_entries: int = CACHE_ENTRIES) -> None:
         self.visited = 0
         self._dialect = dialect

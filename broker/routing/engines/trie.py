@@ -7,8 +7,7 @@ from sys import intern
 from typing import Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.trie_node import Node
-from broker.routing.engines.trie_walk import match_floating, walk
+from broker.routing.engines.trie_walk import Node, match_floating, walk
 from broker.routing.pattern import HASH, Pattern
 
 T = TypeVar("T")
@@ -26,8 +25,6 @@ class Trie(Generic[T]):
     Source: "Very fast and scalable topic routing", part 1 (RabbitMQ, 2010), whose trie tries what follows a `#` with
         every tail of the key.
     """
-
-    __slots__ = ("_root", "_words", "size", "visited")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0

@@ -11,7 +11,7 @@ from broker.amqp.client import ClientConnection, ClientState, Received
 from broker.amqp.codec import content_frames, decode_method, encode_method
 from broker.amqp.framing import FRAME_METHOD, HEARTBEAT, FrameCutter
 from broker.amqp.handshake import PROTOCOL_HEADER
-from broker.amqp.header_writer import encode_header
+from broker.amqp.header_edit import encode_header
 
 DELIVER = commands.Basic.Deliver("tag", 1, False, "", "key")
 RETURN = commands.Basic.Return(312, "NO_ROUTE", "", "key")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.amqp.expiration import parse_expiration
+from broker.amqp.header_facts import parse_expiration
 
 
 @pytest.mark.parametrize(

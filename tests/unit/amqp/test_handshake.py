@@ -8,9 +8,8 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.codec import decode_method, encode_method
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.offers import CAPABILITIES, start, tune
+from broker.amqp.handshake import CAPABILITIES, ConnectionLimits, start, tune
 
 PROPERTIES: dict[str, Any] = {
     "product": "a client",

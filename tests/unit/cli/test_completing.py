@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli import completing
-from broker.cli.completing import FILES, FOLDERS, completions
-from broker.cli.completion import SCRIPTS
+from broker.cli import completion
+from broker.cli.completion import FILES, FOLDERS, SCRIPTS, completions
 from broker.cli.control_client import Unanswered
 from broker.cli.main import build_parser, main
 from broker.testing import Broker
@@ -44,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str, Any]]:
         seen.append((broker, verb, fields.get("vhost")))
         return [{"name": name} for name in ("beta", "alpha", "al\npha")]
 
-    monkeypatch.setattr(completing, "ask", ask)
+    monkeypatch.setattr(completion, "ask", ask)
     return seen
 
 
@@ -97,7 +96,7 @@ def test_a_broker_that_does_not_answer_offers_nothing(
     def ask(*_words: Any, **_fields: Any) -> None:
         raise Unanswered("no broker runs")
 
-    monkeypatch.setattr(completing, "ask", ask)
+    monkeypatch.setattr(completion, "ask", ask)
     assert offered(parser, "purge", "") == []
 
 
@@ -107,7 +106,7 @@ def test_every_command_can_be_completed(parser: argparse.ArgumentParser, asked: 
     seen = 0
     while groups:
         path = groups.pop()
-        place = completing.CompletionPlace(parser)
+        place = completion.CompletionPlace(parser)
         for word in path:
             place.pass_word(word)
         assert list(place.candidates("-")) or path[:1] == ["health"]

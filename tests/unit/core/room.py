@@ -12,9 +12,9 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.connection import Connection
-from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_METHOD
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.answers import Answers
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
@@ -33,8 +33,7 @@ from broker.core.queue.queue import Queue
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
-from broker.core.topology.changes import subject_of
-from broker.core.topology.journal import Journal, LocalJournal
+from broker.core.topology.changes import Journal, LocalJournal, subject_of
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.states import Owner

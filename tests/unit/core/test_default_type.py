@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.core.queue.default_type import check_default_type, default_type, ignored_default_type
+from broker.core.queue.queue_arguments import check_default_type, default_type, ignored_default_type
 from tests.unit.core.room import Room
 
 

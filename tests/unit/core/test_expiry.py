@@ -9,7 +9,7 @@ from pamqp import commands
 
 from broker.amqp.content_header import HeaderFacts
 from broker.core.message.message import Envelope, Message
-from broker.core.queue.expiry import expired_among
+from broker.core.queue.head import expired_among
 from tests.unit.core.room import Client, Room, put
 
 Basic, Queue = commands.Basic, commands.Queue

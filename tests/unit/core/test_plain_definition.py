@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.policy.plain_definition import plain_definition
-from broker.core.policy.policy_definition import KEYS, check_definition
+from broker.core.policy.policy_definition import KEYS, check_definition, plain_definition
 
 
 def test_sizes_and_times_take_units() -> None:

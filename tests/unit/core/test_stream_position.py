@@ -8,9 +8,8 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.publishing.own_sequence import OwnSequence
 from broker.core.publishing.producers import ProducerLimits, Producers
-from broker.core.publishing.sequences import BLOCK_NUMBERS, Room, Sequences
+from broker.core.publishing.sequences import BLOCK_NUMBERS, OwnSequence, Room, Sequences
 
 START_MS = 1_000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from broker.net.certificate import expiries
+from broker.net.tls import expiries
 
 PASTS = datetime(2049, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(2050, 1, 1, tzinfo=UTC)
 

@@ -21,10 +21,10 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Resync, Vector
-from broker.overlay.reference.empty_increments import EmptyIncrementsEnd
-from broker.overlay.reference.packets import InterestSummary, Lagging
 from broker.routing.covering import covers
 from broker.routing.pattern import parse_pattern
+from tests.overlay.reference.empty_increments import EmptyIncrementsEnd
+from tests.overlay.reference.packets import InterestSummary, Lagging
 from tests.unit.overlay.network import SPACE, wants
 
 Batch = tuple[Sequence[str], Sequence[str]]

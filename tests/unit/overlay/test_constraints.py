@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.reference.constraints import SUMMARY_MS, ConstraintInterest
-from broker.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
+from tests.overlay.reference.constraints import SUMMARY_MS, ConstraintInterest
+from tests.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
 from tests.unit.overlay.network import SPACE, Network, wants
 
 FIGURE = {"pb": ("pb",), "middle": ("b1", "b2"), "one": ("sb1",), "two": ("sb2",)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.overlay.reference.empty_increments import EmptyIncrementsEnd
+from tests.overlay.reference.empty_increments import EmptyIncrementsEnd
 from tests.unit.overlay.network import SPACE, Network, wants
 from tests.unit.overlay.test_constraints import WithoutSummaries
 from tests.unit.overlay.test_paper_examples import MSFT, T_HIGH, network_after_s1_and_s4, passes

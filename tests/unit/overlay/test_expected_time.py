@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from broker.overlay.reference.constraints import MAX_MS, ExpectedTime
+from tests.overlay.reference.constraints import MAX_MS, ExpectedTime
 
 
 def test_only_a_message_with_an_earlier_time_is_late() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
+from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import (
     Ack,
     Conjunction,
@@ -17,7 +18,6 @@ from broker.overlay.packets import (
     Update,
     VectorChange,
 )
-from broker.overlay.timing import Timing
 
 SPACE = Space("/", "orders")
 STREAM = StreamName("pb", SPACE)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.reference.constraints import ConstraintInterest
 from broker.routing.covering import covers
 from broker.routing.pattern import parse_pattern
+from tests.overlay.reference.constraints import ConstraintInterest
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 from tests.unit.overlay.test_aggregation import closure
 

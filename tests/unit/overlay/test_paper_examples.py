@@ -12,8 +12,8 @@ import pytest
 
 from broker.overlay.conjunction import checksum
 from broker.overlay.interest import Interest
-from broker.overlay.reference.constraints import ConstraintInterest
-from broker.overlay.reference.packets import Increment
+from tests.overlay.reference.constraints import ConstraintInterest
+from tests.overlay.reference.packets import Increment
 from tests.unit.overlay.network import SPACE, Network, wants
 
 NODES = {"N31": ("PB1",), "N21": ("b1", "b2"), "N22": ("b3",), "N11": ("SB1",), "N12": ("SB2",), "N13": ("SB3",)}

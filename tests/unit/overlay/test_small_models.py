@@ -6,8 +6,8 @@ import pytest
 
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.reference.constraints import ConstraintInterest
-from broker.overlay.reference.empty_increments import EmptyIncrementsEnd
+from tests.overlay.reference.constraints import ConstraintInterest
+from tests.overlay.reference.empty_increments import EmptyIncrementsEnd
 from tests.unit.overlay.small_model import Scenario, SmallModel
 
 SCENARIOS = [

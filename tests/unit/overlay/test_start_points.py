@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.overlay.packets import Conjunction, Space
-from broker.overlay.start_points import StartPoints
+from broker.overlay.subscriptions import StartPoints
 
 SPACE = Space("/", "orders")
 WANTED = Conjunction(SPACE, "#")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.routing.binding import make_binding
+from broker.routing.bundle import make_binding
 
 SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),

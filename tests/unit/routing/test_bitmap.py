@@ -8,7 +8,7 @@ import pytest
 
 from broker.routing.dialect import MQTT
 from broker.routing.engines.bitmap import ConstituentBitmap, DrawnTable
-from broker.routing.footprint import footprint_bytes
+from broker.routing.index import footprint_bytes
 from broker.routing.pattern import parse_pattern, split_words
 from tests.property.topic_reference import matches
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.routing.binding import make_binding
+from broker.routing.bundle import make_binding
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange

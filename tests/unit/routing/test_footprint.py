@@ -2,7 +2,7 @@
 
 from sys import getsizeof
 
-from broker.routing.footprint import footprint_bytes
+from broker.routing.index import footprint_bytes
 
 
 class Holder:

@@ -12,9 +12,9 @@ import pytest
 
 from broker.routing.dialect import AMQP
 from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.engines.pairwise import words_match
+from broker.routing.engines.conventional import words_match
+from broker.routing.index import TopicEngine
 from broker.routing.pattern import Pattern, PatternLimits
-from broker.routing.topic_engine import TopicEngine
 from tests.unit.routing.run_lines import TooMuchWork, run_lines
 
 LINEAR = {"conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap"}

@@ -10,9 +10,8 @@ import pytest
 
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
 from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.footprint import footprint_bytes
+from broker.routing.index import TopicEngine, footprint_bytes
 from broker.routing.pattern import Pattern
-from broker.routing.topic_engine import TopicEngine
 from tests.property.topic_reference import matches
 
 pytestmark = pytest.mark.parametrize("name", ENGINES)

@@ -9,9 +9,8 @@ import pytest
 
 from broker.routing.dialect import AMQP, MQTT, TopicDialect
 from broker.routing.engine_names import ENGINES, make_engine
-from broker.routing.index import TopicIndex
+from broker.routing.index import TopicEngine, TopicIndex
 from broker.routing.pattern import PatternLimits
-from broker.routing.topic_engine import TopicEngine
 from tests.unit.routing.topic_tables import (
     AMQP_TABLES,
     MQTT_FILTERS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.slot_files.cursor_lag import LagTable
 from broker.slot_files.seal_log import Seal
+from broker.slot_files.seal_view import LagTable
 
 
 def seal(number: int, count: int, first_ts_ms: int, *, ahead_ms: int = 0) -> Seal:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.damage import StoreFailed
-from broker.store.salvage import FAILURES_MAX, SECTOR_BYTES, read_around
+from broker.store.damage import FAILURES_MAX, SECTOR_BYTES, StoreFailed, read_around
 
 CONTENT = bytes(range(1, 251)) * 400
 

@@ -12,8 +12,7 @@ from broker.store.memory_files import MemoryFile
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
 from broker.store.reading import COPY_MAX_BYTES, StoredMessages
-from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, encode_message, encode_moved, encode_settled
-from broker.store.recorded import Recorded
+from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, Recorded, encode_message, encode_moved, encode_settled
 from broker.store.recorder import LARGE_BYTES
 from broker.store.segment import segment_path
 from broker.store.stored_slots import CACHED_MAX_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.auth.certificate import distinguished_name, login_name
+from broker.core.auth.peer import distinguished_name, login_name
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from broker.core.auth.first_user import create_first_user, everybody_knows
 from broker.core.auth.password import ARGON2, SHA256
 from broker.core.auth.permissions import KINDS, Permissions
 from broker.core.auth.users import User, Users, prove
-from broker.core.resource import Resource
+from broker.core.names import Resource
 
 
 @pytest.mark.parametrize(("password", "algorithm"), [("guest", SHA256), ("s3cret", ARGON2)])

@@ -9,10 +9,9 @@ import pytest
 
 from broker.amqp.errors import Refused
 from broker.core.auth import password as passwords
-from broker.core.auth.attempts import AT_ONCE, COUNTED_MAX, WAIT_MAX_S, Attempts
-from broker.core.auth.certificate import NameSource
+from broker.core.auth.login_counts import AT_ONCE, COUNTED_MAX, WAIT_MAX_S, Attempts
 from broker.core.auth.logins import Answer, LoginClient, Logins, Verdict
-from broker.core.auth.peer import Peer, TlsFacts
+from broker.core.auth.peer import NameSource, Peer, TlsFacts
 from broker.core.auth.users import User, Users, user_of
 
 HOME = Peer("127.0.0.1")

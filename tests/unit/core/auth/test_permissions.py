@@ -12,7 +12,7 @@ from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.auth.permissions import KINDS, Kind, Permissions
 from broker.core.auth.users import User, Users
 from broker.core.bounded_pattern import BoundedPattern
-from broker.core.resource import Resource
+from broker.core.names import Resource
 from tests.unit.core.room import Room
 
 CONFIGURED, ALICE, MALLORY = User("configured", "c"), User("alice"), User("mallory")

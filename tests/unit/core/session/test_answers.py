@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from broker.amqp.connection_limits import ConnectionLimits
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from tests.raw_client import frame
 from tests.unit.core.room import Client, Room, describe, put

@@ -8,7 +8,7 @@ from pamqp import commands
 from broker.amqp.codec import Method
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import DELIVERIES_PER_UNIT
-from broker.core.session.method_budget import BUDGET_UNITS
+from broker.core.session.client import BUDGET_UNITS
 from tests.unit.core.room import IdleWorker, Room
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from broker.core.session.method_budget import BUDGET_UNITS
+from broker.core.session.client import BUDGET_UNITS
 from broker.core.session.queue import UNITS
 from tests.unit.core.room import Room
 

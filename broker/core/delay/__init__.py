@@ -1,1 +1,0 @@
-"""Delayed messages: queues that hold messages until they are due."""

@@ -1,0 +1,148 @@
+"""Delayed messages: those that an x-delayed-message exchange holds, and those that a queue holds for later.
+
+Each such exchange has a queue of its own in which its messages wait. A message that is due is routed as the exchange
+would route it at that moment. A queue holds its messages in a level of its own, and delivers them next when they are
+due.
+Source: the plugin rabbitmq_delayed_message_exchange; RabbitMQ 4.3, rabbit_fifo (delayed retry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import MISSING
+from broker.core.message.delay import RECEIVED, delay_of
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Message
+from broker.core.publishing.posting import Poster, charge_bytes
+from broker.core.queue.holding import Holding
+from broker.core.queue.kinds import HOLDING_PREFIX, is_holding_name
+from broker.core.queue.level import Level
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
+from broker.routing.exchange import Exchange
+from broker.slots.redeliveries import ReturnRun
+
+if TYPE_CHECKING:
+    from broker.core.topology.exchanges import Exchanges
+    from broker.core.topology.queues import Queues
+    from broker.routing.router import Router
+
+__all__ = ["Delay", "Delays", "QueueDelay"]
+
+RECEIVED_OCTETS: Final = RECEIVED.encode()
+
+
+class Delay(Holding):
+    """Holds the messages of one exchange in a queue of their own, and routes those that are due."""
+
+    def __init__(
+        self, ports: QueuePorts[Level, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
+    ) -> None:
+        super().__init__(ports, queue.level)
+        self.queue = queue
+        self._router = router
+        self._poster = poster
+        self.exchange = exchange
+
+    def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
+        """Keep a message for a while."""
+        self.keep(message, message.timestamp_ms + delay_ms, number)
+
+    def send(self, held: Message, returns: ReturnRun | None = None) -> None:
+        """Route a message as if it were published now, with its x-delay negated, as the plugin does.
+
+        A message from another broker of the overlay is not forwarded to others.
+        """
+        negated = {"x-delay": -(delay_of(held.facts.delay) or 0)}
+        header = edit_header(held.header, set_headers=negated, drop_headers=(RECEIVED,))
+        copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
+        queues = self._router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
+        if RECEIVED_OCTETS in held.header and RECEIVED in HeaderFields(held.header).headers:
+            queues = tuple([queue for queue in queues if not queue.is_overlay])
+        if queues:
+            charge = charge_bytes(header, held.body, len(queues))
+            now_ms = self._ports.clock.now_ms
+            self._poster.post(Message(held.envelope, header, held.body, charge, facts_of(header), now_ms), queues)
+
+
+class QueueDelay(Holding):
+    """Holds messages of one queue in a level of the queue, and lets it deliver those that are due next."""
+
+    def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
+        super().__init__(ports, level)
+        self._queue = queue
+
+    def send(self, held: Message, returns: ReturnRun | None) -> None:
+        """Put a message that is due into its queue. What never came back enters it now: its time to live begins."""
+        queue, now_ms = self._queue, self._ports.clock.now_ms
+        entered_ms = now_ms if returns is None else held.timestamp_ms
+        message = Message(held.envelope, held.header, held.body, held.charge, held.facts, entered_ms)
+        level = queue.level_for(message)
+        slot, index = self._ports.accept(message, level, 0, b"")
+        if returns is not None:
+            level.note_returns(slot, index, returns)
+        queue.came_due(level, slot, index, message)
+
+
+class Delays:
+    """Holds the delays of the exchanges of a vhost by their names, and makes those of queues."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        queues: Queues,
+        poster: Poster,
+        ports: QueuePorts[Level, Queue],
+        kind: Callable[..., Delay] = Delay,
+    ) -> None:
+        self._kind = kind
+        self._exchanges = exchanges
+        self._queues = queues
+        self._poster = poster
+        self._ports = ports
+        self._by_name: dict[str, Delay] = {}
+
+    def of(self, queue: Queue) -> Holding | None:
+        """Return what holds the messages of a queue, or those that are the queue's as it is an exchange's."""
+        if queue.is_holding:
+            return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
+        return queue.holding
+
+    def of_queue(self, queue: Queue, level: Level) -> QueueDelay:
+        """Return what holds the messages of a queue in a level."""
+        return QueueDelay(self._ports, queue, level)
+
+    def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
+        """Keep a message of an exchange for a while; drop it when the exchange was deleted meanwhile."""
+        delay = self._by_name.get(exchange.name)
+        if delay is not None and delay.exchange is exchange:
+            delay.hold(message, delay_ms, number)
+
+    def open(self, exchange: Exchange) -> None:
+        """Make the holding queue of an exchange, as durable as the exchange."""
+        queue = self._queues.add_holding(exchange.name, durable=exchange.durable)
+        router = self._exchanges.router
+        self._by_name[exchange.name] = self._kind(self._ports, router, self._poster, exchange, queue)
+
+    def close(self, exchange: Exchange) -> None:
+        """Delete the holding queue of an exchange with its messages."""
+        delay = self._by_name.pop(exchange.name)
+        delay.close()
+        self._queues.drop(delay.queue)
+
+    def restored(self) -> None:
+        """Restore what recovery found: open missing holding queues, and drop those without an exchange."""
+        for exchange in list(self._exchanges.values()):
+            if exchange.delayed and exchange.name not in self._by_name:
+                self.open(exchange)
+                self._by_name[exchange.name].gather()
+        for queue in self._queues.values():
+            if queue.holding is not None:
+                queue.holding.gather()
+        held = {delay.queue.name for delay in self._by_name.values()}
+        for name in [name for name in self._queues if is_holding_name(name) and name not in held]:
+            self._queues.drop(self._queues[name])

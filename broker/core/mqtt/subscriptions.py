@@ -1,0 +1,127 @@
+"""The subscriptions with one queue of a session: their options, and those that a message matches.
+
+A subscription is a binding of the queue; options that differ from their defaults are its arguments.
+Source: RabbitMQ 4, rabbit_mqtt_processor, for the name and the fields of the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.mqtt.packets import Subscription
+from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER
+from broker.mqtt.wire import VARINT_MAX, varint
+from broker.routing.dialect import AMQP
+from broker.routing.engines.trie import Trie
+from broker.routing.exchange import NO_ARGUMENTS
+from broker.routing.index import TopicIndex
+
+__all__ = ["Match", "Subscriptions", "match_of", "options_of"]
+
+OPTIONS: Final = "x-mqtt-subscription-opts"
+KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
+
+
+class Match:
+    """What the subscriptions that match a message say together.
+
+    Shapes: `identifiers` are properties, encoded. `no_local` is set when every one of them leaves out what its own
+        client publishes.
+    """
+
+    __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
+
+    def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
+        self.qos = 1
+        self.retain_as_published = False
+        self.no_local = bool(arguments)
+        identifiers: list[int] = []
+        for one in arguments:
+            table = one.get(OPTIONS)
+            options: Mapping[str, Any] = table if isinstance(table, Mapping) else NO_ARGUMENTS
+            if options.get("qos") == 2:
+                self.qos = 2
+            self.retain_as_published |= options.get("retain-as-published") is True
+            self.no_local &= options.get("no-local") is True
+            identifier = options.get("id")
+            if isinstance(identifier, int) and 0 < identifier <= VARINT_MAX:
+                identifiers.append(identifier)
+        self.identifiers = b"".join([bytes((SUBSCRIPTION_IDENTIFIER,)) + varint(one) for one in sorted(identifiers)])
+
+
+def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping[str, Any]:
+    """Return the arguments of a subscription's binding. Units: `identifier` is 0 for none."""
+    options: dict[str, Any] = {}
+    if identifier:
+        options["id"] = identifier
+    if subscription.no_local:
+        options["no-local"] = True
+    if qos > 1:
+        options["qos"] = qos
+    if subscription.retain_as_published:
+        options["retain-as-published"] = True
+    return {OPTIONS: options} if options else NO_ARGUMENTS
+
+
+def match_of(arguments: Mapping[str, Any]) -> Match:
+    """Return what a single subscription says of all its messages."""
+    return Match([arguments])
+
+
+class Subscriptions:
+    """The subscriptions with one queue, once any of them has options; until then nothing is kept.
+
+    Shapes: `_arguments` has those of each binding key.
+    Invariant: while `matching` is set, `_index` has each binding key that the client has subscribed with.
+    """
+
+    __slots__ = ("_arguments", "_index", "_known", "matching", "no_local")
+
+    def __init__(self) -> None:
+        self.matching = False
+        self.no_local = False  # whether any has left out what its own client publishes
+        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._index: TopicIndex | None = None
+        self._known: dict[str, Match] = {}
+
+    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Take the binding keys and arguments of a queue, if any has options."""
+        if any(OPTIONS in arguments for _, arguments in bindings):
+            self.matching = True
+            self._index = TopicIndex(Trie(AMQP))
+            for key, arguments in bindings:
+                self.put(key, arguments)
+
+    def arguments_of(self, key: str) -> Mapping[str, Any]:
+        """Return the arguments of a subscription's binding."""
+        return self._arguments.get(key, NO_ARGUMENTS)
+
+    def put(self, key: str, arguments: Mapping[str, Any]) -> None:
+        """Add a subscription, or replace its options. Invariant: `matching` is set."""
+        index = self._index
+        assert index is not None
+        if key not in self._arguments:
+            index.add(index.parse(key), key)
+        self._arguments[key] = arguments
+        self._known.clear()
+        self.no_local |= match_of(arguments).no_local
+
+    def remove(self, key: str) -> None:
+        """Remove a subscription."""
+        index = self._index
+        if index is not None and self._arguments.pop(key, None) is not None:
+            index.remove(index.parse(key), key)
+            self._known.clear()
+
+    def match(self, key: str) -> Match:
+        """Return what the subscriptions that match a routing key say. Invariant: `matching` is set."""
+        found = self._known.get(key)
+        if found is None:
+            index = self._index
+            assert index is not None
+            found = Match([self._arguments[one] for one in index.match(key)])
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = found
+        return found

@@ -1,0 +1,233 @@
+"""MQTT over WebSocket: the route /mqtt, and the frames between a client's socket and the broker's transport.
+
+A frame is no packet: the octets of all frames are the stream that MQTT reads. Source: RFC 6455; MQTT 5, section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from broker.event_log import get_logger
+from broker.manage.call import ApiRoute, Call, Needs
+from broker.manage.client_protocol import LingeringTransport
+from broker.manage.origin import is_foreign
+from broker.manage.refusal import HttpRefused, bad_request
+from broker.mqtt.websocket_frames import BINARY, GOING, NORMAL, PONG, WebSocketFrames, encode_close, encode_frame
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+    from broker.manage.client import ApiClient
+
+__all__ = ["ROUTES", "WebSocket"]
+
+PATH: Final = "/mqtt"
+SUBPROTOCOL: Final = "mqtt"
+VERSION: Final = "13"
+KEY_BYTES: Final = 16
+ACCEPTS: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+FRAMES_AT_ONCE: Final = 128  # frames of a client that are read before other clients have their turn
+NOBODY: Final = asyncio.Protocol()
+
+_log = get_logger()
+
+
+class WebSocket(LingeringTransport):
+    """The socket of a client as the broker's transport sees it, and the protocol of that socket.
+
+    What a read brings is passed on as a whole, so the limits of MQTT hold for it. Only the last ping is answered, and
+    not before the client reads.
+    """
+
+    def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol, origin: str) -> None:
+        """Take the socket and the broker's transport. `origin` is that of another site's page, else empty."""
+        super().__init__(transport)
+        self._client = client
+        self._origin = origin
+        self._frames = WebSocketFrames()
+        self._more = False  # frames of the last read are left
+        self._reads = True  # the broker's transport reads
+        self._reads_soon = False
+        self._writable = True
+
+    # -- callbacks of the loop ----------------------------------------------------------------------------------------
+
+    def begin(self, data: bytes) -> None:
+        """Serve the client, which has sent `data` after its request."""
+        protocol: Any = self
+        self._transport.set_protocol(protocol)
+        self._client.connection_made(self)
+        self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Take received octets."""
+        if self.is_closing():
+            self.discard(len(data))
+        else:
+            self._frames.feed(data)
+            self._read()
+
+    def _read(self) -> None:
+        """Pass on the octets of the next frames, and read on."""
+        payload, self._more = self._frames.read(FRAMES_AT_ONCE)
+        self._answer_ping()
+        if payload:
+            self._client.data_received(payload)
+        if self._more or self._frames.code != GOING:
+            self._transport.pause_reading()
+            self._read_soon()
+        elif self._reads and not self.is_closing():
+            self._transport.resume_reading()
+
+    def _read_soon(self) -> None:
+        if not self._reads_soon:
+            self._reads_soon = True
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """Read on with the frames that are left, or end the connection: the broker has handled all before."""
+        self._reads_soon = False
+        if not self._reads or self.is_closing():
+            return
+        code, reason = self._frames.code, self._frames.reason
+        if code == GOING:
+            self._read()
+            return
+        self._transport.write(encode_close(code, reason))
+        if reason:
+            client: Any = self._client
+            _log.warning("mqtt.websocket_refused", conn=client.session.name, code=code, reason=reason)
+            super().close()
+        else:
+            self._transport.close()
+
+    def _answer_ping(self) -> None:
+        if self._writable and not self.is_closing():
+            ping = self._frames.take_ping()
+            if ping is not None:
+                self._transport.write(encode_frame(PONG, ping))
+
+    def eof_received(self) -> bool | None:
+        """Let the socket close."""
+        return self._client.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the session, and forget the broker's transport, which has this object."""
+        self.forget()
+        client, self._client = self._client, NOBODY
+        client.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        """Stop deliveries: the client reads too slowly."""
+        self._writable = False
+        self._client.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Resume deliveries."""
+        self._writable = True
+        self._answer_ping()
+        self._client.resume_writing()
+
+    # -- what the broker's transport calls ----------------------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what is known about the connection, and the origin of another site's page."""
+        return self._origin if name == "origin" else super().get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when writing pauses."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many octets wait to be sent."""
+        return self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send octets as one frame."""
+        self.writelines([data])
+
+    def writelines(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send pieces as one frame."""
+        if not self.is_closing():
+            self._transport.write(encode_frame(BINARY, b"".join(pieces)))
+
+    def pause_reading(self) -> None:
+        """Stop reading for now."""
+        self._reads = False
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Resume reading in the loop's next turn, as a socket does, with the frames that are left."""
+        self._reads = True
+        self._read_soon()
+
+    def can_write_eof(self) -> bool:
+        """Return False: a WebSocket has no half-closed connection."""
+        return False
+
+    def close(self) -> None:
+        """Send the remaining output and a close frame, then close."""
+        if not self.is_closing():
+            self._transport.write(encode_close(NORMAL))
+            super().close()
+
+
+class Upgrade(Response):
+    """The answer 101: the client speaks MQTT from now on."""
+
+    def __init__(self, client: ApiClient, headers: Headers, made: Callable[[], asyncio.Protocol]) -> None:
+        super().__init__(status_code=101)
+        self._client = client
+        self._request = headers
+        self._made = made
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and hand the connection over."""
+        digest = hashlib.sha1(self._request["sec-websocket-key"].encode() + ACCEPTS, usedforsecurity=False).digest()
+        headers = [
+            ("Upgrade", "websocket"),
+            ("Connection", "Upgrade"),
+            ("Sec-WebSocket-Accept", base64.b64encode(digest).decode()),
+            ("Sec-WebSocket-Protocol", SUBPROTOCOL),
+        ]
+        origin = self._request["origin"] if is_foreign(self._request) else ""
+        switched = self._client.switch(headers)
+        if switched is not None:
+            WebSocket(switched[0], self._made(), origin).begin(switched[1])
+
+
+async def upgrade(call: Call) -> Response:
+    """Answer the opening handshake of a WebSocket."""
+    headers = call.request.headers
+    if "websocket" not in words(headers, "upgrade") or "upgrade" not in words(headers, "connection"):
+        raise HttpRefused(426, "MQTT over WebSocket is here", headers=(("Upgrade", "websocket"),), fatal=True)
+    if headers.get("sec-websocket-version") != VERSION:
+        raise HttpRefused(426, f"WebSocket has version {VERSION}", headers=(("Sec-WebSocket-Version", VERSION),))
+    if SUBPROTOCOL not in words(headers, "sec-websocket-protocol"):
+        raise bad_request(f"the header Sec-WebSocket-Protocol should have {SUBPROTOCOL}")
+    try:
+        key = base64.b64decode(headers.get("sec-websocket-key", ""), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES or headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        raise bad_request("not the opening handshake of a WebSocket")
+    made = call.broker.listener.protocols.get("mqtt")
+    if made is None or call.client.last:
+        raise HttpRefused(503, "the broker takes no MQTT clients now", fatal=True)
+    return Upgrade(call.client, headers, made)
+
+
+def words(headers: Headers, name: str) -> list[str]:
+    """Return the words of a header, in lower case."""
+    return [word.strip().lower() for value in headers.getlist(name) for word in value.split(",")]
+
+
+ROUTES: Final = (ApiRoute("GET", PATH, Needs.NOTHING, upgrade),)

@@ -1,0 +1,161 @@
+"""The frames of a WebSocket as a value: a client's octets in, the octets of its messages out. Source: RFC 6455.
+
+wsproto's parser is a generator of its own object: a reference cycle for each client, which the collector never frees.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["BINARY", "CLOSE", "GOING", "NORMAL", "PONG", "WebSocketFrames", "encode_close", "encode_frame"]
+
+CONTINUATION: Final = 0x0
+TEXT: Final = 0x1
+BINARY: Final = 0x2
+CLOSE: Final = 0x8
+PING: Final = 0x9
+PONG: Final = 0xA
+FINAL: Final = 0x80
+RESERVED: Final = 0x70
+MASKED: Final = 0x80
+CONTROL_MAX_BYTES: Final = 125
+TWO_OCTETS: Final = 126  # the size is in the next two octets
+EIGHT_OCTETS: Final = 127
+MASK_BYTES: Final = 4
+
+GOING: Final = 0  # no end yet
+NORMAL: Final = 1000
+PROTOCOL_ERROR: Final = 1002
+UNSUPPORTED: Final = 1003
+NO_CODE: Final = 1005
+NO_TEXT: Final = 1007
+CODES: Final = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015), *range(3000, 5000)})
+"""The codes that a client may close with."""
+
+
+class WebSocketFrames:
+    """The frames that one client sends.
+
+    Shapes: `ping` is the payload of the last ping that is not answered. `code` is GOING until a frame ends the
+        connection; then `reason` says what is wrong with that frame, and is empty for the client's close.
+    Invariant: no payload is kept but that of a control frame which has not come whole.
+    """
+
+    __slots__ = ("_at", "_buffer", "_is_amid_message", "_left", "_mask", "code", "ping", "reason")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._at = 0
+        self._left = 0  # octets of the data frame that are to come
+        self._mask = b""
+        self._is_amid_message = False
+        self.ping: bytes | None = None
+        self.code = GOING
+        self.reason = ""
+
+    def feed(self, data: bytes) -> None:
+        """Take received octets."""
+        self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
+        self._at = 0
+
+    def read(self, frames_max: int) -> tuple[bytes, bool]:
+        """Return the payload of the next frames, and whether there may be more of them."""
+        pieces: list[bytes] = []
+        count = 0
+        while self.code == GOING:
+            if self._left:
+                piece = self._buffer[self._at : self._at + self._left]
+                if not piece:
+                    break
+                self._at += len(piece)
+                self._left -= len(piece)
+                pieces.append(unmasked(piece, self._mask))
+                turn = len(piece) % MASK_BYTES
+                self._mask = self._mask[turn:] + self._mask[:turn]
+            if count == frames_max:
+                return b"".join(pieces), True
+            if self._left or not self._begin():
+                break
+            count += 1
+        return b"".join(pieces), False
+
+    def _begin(self) -> bool:
+        """Begin the next frame, which is carried out if it is a control frame; return False if it has not come."""
+        buffer, at = self._buffer, self._at
+        if len(buffer) - at < 2:
+            return False
+        first, size = buffer[at], buffer[at + 1] & ~MASKED
+        kind = first & ~(FINAL | RESERVED)
+        if first & RESERVED or not buffer[at + 1] & MASKED:
+            return self._end(PROTOCOL_ERROR, "a frame with a reserved bit, or without a mask")
+        if kind >= CLOSE and (kind > PONG or size > CONTROL_MAX_BYTES or not first & FINAL):
+            return self._end(PROTOCOL_ERROR, "a control frame of an unknown kind, too long or in pieces")
+        at += 2
+        if size >= TWO_OCTETS:
+            after = at + (2 if size == TWO_OCTETS else 8)
+            if len(buffer) < after:
+                return False
+            size, at = int.from_bytes(buffer[at:after], "big"), after
+        if len(buffer) < at + MASK_BYTES + (size if kind >= CLOSE else 0):
+            return False
+        mask = buffer[at : at + MASK_BYTES]
+        at += MASK_BYTES
+        if kind >= CLOSE:
+            self._at = at + size
+            self._control(kind, unmasked(buffer[at : at + size], mask))
+            return True
+        if kind == TEXT:
+            return self._end(UNSUPPORTED, "a text frame: MQTT takes binary frames")
+        if kind > BINARY or (kind == BINARY) == self._is_amid_message:
+            return self._end(PROTOCOL_ERROR, "a frame of an unknown kind, or out of turn")
+        self._at, self._left, self._mask = at, size, mask
+        self._is_amid_message = not first & FINAL
+        return True
+
+    def _control(self, kind: int, payload: bytes) -> None:
+        if kind == PING:
+            self.ping = payload
+        elif kind == CLOSE:
+            code = int.from_bytes(payload[:2], "big") if payload else NO_CODE
+            if payload and (len(payload) < 2 or code not in CODES):
+                self._end(PROTOCOL_ERROR, "a close with a code that may not be")
+                return
+            try:
+                payload[2:].decode()
+            except UnicodeDecodeError:
+                self._end(NO_TEXT, "a close with a reason that is no UTF-8")
+                return
+            self._end(code, "")
+
+    def _end(self, code: int, reason: str) -> bool:
+        self.code, self.reason = code, reason
+        return False
+
+    def take_ping(self) -> bytes | None:
+        """Return the payload of the last ping, once."""
+        ping, self.ping = self.ping, None
+        return ping
+
+
+def unmasked(payload: bytes, mask: bytes) -> bytes:
+    """Return a payload without its mask."""
+    size = len(payload)
+    if not size:
+        return b""
+    key = int.from_bytes((mask * (size // MASK_BYTES + 1))[:size], "big")
+    return (int.from_bytes(payload, "big") ^ key).to_bytes(size, "big")
+
+
+def encode_frame(kind: int, payload: bytes) -> bytes:
+    """Return a frame of the broker, which has no mask."""
+    size = len(payload)
+    if size < TWO_OCTETS:
+        return bytes((FINAL | kind, size)) + payload
+    if size <= 0xFFFF:
+        return bytes((FINAL | kind, TWO_OCTETS)) + size.to_bytes(2, "big") + payload
+    return bytes((FINAL | kind, EIGHT_OCTETS)) + size.to_bytes(8, "big") + payload
+
+
+def encode_close(code: int, reason: str = "") -> bytes:
+    """Return a close frame."""
+    return encode_frame(CLOSE, b"" if code == NO_CODE else code.to_bytes(2, "big") + reason.encode())

@@ -1,1 +1,0 @@
-"""The constraint vectors of the paper: tests compare the broker with them, and no broker runs them."""

@@ -1,0 +1,141 @@
+"""Intended differences between SlotMQ and Mosquitto 2.0.11, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from tests.mqtt.mosquitto.play import Transcript
+
+__all__ = ["INTENDED", "PENDING", "expected_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Patterns for Mosquitto's lines of a step in some conversations, and SlotMQ's lines instead."""
+
+    conversations: str
+    reason: str
+    lines: tuple[tuple[str, str], ...]
+
+    def applied(self, said: list[str]) -> list[str]:
+        """Return SlotMQ's lines."""
+        found = "\n".join(said)
+        for pattern, instead in self.lines:
+            found = re.sub(pattern, instead, found, flags=re.MULTILINE)
+        return [line for line in found.split("\n") if line]
+
+
+_DISCONNECTED: Final = (r"(?<!malformed\n)^(\w+) closed$", r"\1 DISCONNECT malformed\n\1 closed")
+
+INTENDED: Final[tuple[Difference, ...]] = (
+    Difference(
+        "connect_cut_short-5 connect_properties_that_cannot_be-5 connect_with_wrong_flags-5",
+        "Mosquitto closes without a word; a CONNACK says what is wrong.",
+        ((r"^(\w+) closed$", r"\1 CONNACK malformed\n\1 closed"),),
+    ),
+    Difference(
+        "connect_twice-5 publish_properties_that_cannot_be-5 packets_that_cannot_be-5 "
+        "subscription_identifiers_that_cannot_be-5 topic_aliases_that_cannot_be-5",
+        "Mosquitto closes without a word; a DISCONNECT says what is wrong.",
+        (_DISCONNECTED,),
+    ),
+    Difference(
+        "connect_with_another_protocol-*",
+        "Mosquitto closes without a word; a CONNACK says that the version is unknown.",
+        ((r"^A closed$", r"A CONNACK 0x01\nA closed"),),
+    ),
+    Difference(
+        "connect_with_an_unknown_version-6 connect_with_an_unknown_version-255 connect_with_another_protocol-5",
+        "Whoever names a version from 5 on is answered as in MQTT 5.",
+        (("CONNACK 0x01", "CONNACK 0x84"),),
+    ),
+    Difference(
+        "connect_with_a_wrong_password-* connect_without_a_login-*",
+        "Mosquitto says that the client is not authorized; RabbitMQ and SlotMQ say what it lacks.",
+        (("CONNACK 0x05", "CONNACK 0x04"), ("CONNACK 0x87", "CONNACK 0x86")),
+    ),
+    Difference(
+        "a_client_id_is_taken_over-5 a_will_at_take_over-5",
+        "Mosquitto closes without a word; a DISCONNECT says that the session was taken over.",
+        ((r"^A closed$", r"A DISCONNECT 0x8e\nA closed"),),
+    ),
+    Difference(
+        "overlapping_filters-5 subscribe_lists-5",
+        "In MQTT 5, Mosquitto sends a copy for each subscription; SlotMQ one, as in 3.1.1.",
+        ((r"^(A PUBLISH ~/a(?: qos=1)? ?)(#1 )?(.*)(?:\n\1(?:#\d )?\3)+$", r"\1\2\3"),),
+    ),
+    Difference(
+        "overlapping_filters_at_several_qos-4",
+        "A message that matches subscriptions of several QoS comes once for each QoS, which MQTT allows.",
+        ((r"^A PUBLISH (~/a) qos=1 #1 (.*)$", r"A PUBLISH \1 \2\n\g<0>"),),
+    ),
+    Difference(
+        "retained-4",
+        "A message that matches subscriptions of several QoS comes once for each QoS, which MQTT allows.",
+        ((r"^B PUBLISH ~/a b''$", r"\g<0>\nB PUBLISH ~/a qos=1 #2 b''"),),
+    ),
+    Difference(
+        "packets_that_cannot_be-4",
+        "Mosquitto answers a PINGREQ with a body, or with wrong flags.",
+        ((r"^([EJ]) PINGRESP$", r"\1 closed"),),
+    ),
+    Difference(
+        "packets_that_cannot_be-5",
+        "Mosquitto answers a PINGREQ with a body, or with wrong flags.",
+        ((r"^([EJ]) PINGRESP$", r"\1 DISCONNECT malformed\n\1 closed"),),
+    ),
+    Difference(
+        "properties_pass_through-5",
+        "A payload format of 0 is the default, which is not sent.",
+        (("PayloadFormatIndicator=0 ", ""),),
+    ),
+    Difference(
+        "publishes_that_cannot_be-5",
+        "The reason code for a topic that cannot be is 0x90.",
+        ((r"^([ABC]) DISCONNECT malformed", r"\1 DISCONNECT 0x90"),),
+    ),
+    Difference(
+        "topic_aliases_that_cannot_be-5",
+        "Mosquitto says twice what is wrong.",
+        ((r"^B DISCONNECT malformed\n", ""),),
+    ),
+    Difference(
+        "topic_aliases_that_cannot_be-5",
+        "The reason code for an alias that cannot be, or is unknown, is 0x94.",
+        ((r"^([AC]) DISCONNECT malformed", r"\1 DISCONNECT 0x94"),),
+    ),
+    Difference(
+        "subscribe_filters_that_cannot_be-4",
+        "Mosquitto ends the connection; SlotMQ refuses the filter and takes the others.",
+        ((r"^([A-DF]) closed$", r"\1 SUBACK 1 01 80"),),
+    ),
+    Difference(
+        "subscribe_filters_that_cannot_be-5",
+        "Mosquitto ends the connection; SlotMQ refuses the filter and takes the others.",
+        ((r"^([A-DF]) DISCONNECT malformed\n\1 closed$", r"\1 SUBACK 1 01 8f"),),
+    ),
+)
+
+
+PENDING: Final = """
+a_publish_without_a_subscriber-* a_receive_maximum-5 acks_of_unknown_packet_ids-* an_ack_with_a_reason_code-5
+an_expiry_that_comes_with_the_disconnect-5 delayed_wills-5 every_qos_to_every_qos-* expiry-5 no_local-5 qos_2_*
+redelivery-* retain_as_published-5 shared_subscription* subscribe_lists-* subscription_identifiers-5
+subscription_identifiers_of_retained-5 topic_aliases-5 topics_with_a_dollar-* wills-*
+""".split()
+"""Conversations about what SlotMQ does not support yet."""
+
+
+def expected_of(name: str, said: Transcript) -> tuple[Transcript, set[Difference]]:
+    """Return SlotMQ's expected answers, and the differences with an effect."""
+    used = set()
+    for difference in INTENDED:
+        if any(fnmatchcase(name, pattern) for pattern in difference.conversations.split()):
+            instead = [difference.applied(lines) for lines in said]
+            if instead != said:
+                used.add(difference)
+                said = instead
+    return said, used

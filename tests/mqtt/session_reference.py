@@ -1,0 +1,173 @@
+"""What a broker of MQTT has to do, as a reference: sessions, their messages at each QoS, retained messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.property.mqtt_reference import mqtt_matches
+
+__all__ = ["Copy", "Reference", "Session"]
+
+
+class Copy:
+    """One message for one session.
+
+    Shapes: `sent` whether the client has received it over the connection that is open, `released` whether it has
+        received the PUBREL. An optional copy may be lost.
+    """
+
+    def __init__(self, topic: str, body: bytes, qos: int, *, retained: bool, optional: bool) -> None:
+        self.topic = topic
+        self.body = body
+        self.qos = qos
+        self.retained = retained
+        self.optional = optional
+        self.sent = False
+        self.released = False
+        self.packet_id = 0
+        self.marked = False  # whether it must be marked as sent again
+
+    def __repr__(self) -> str:
+        words = [word for word in ("retained", "optional", "sent", "released") if getattr(self, word)]
+        return f"{self.topic} {self.body!r} qos={self.qos} {' '.join(words)}"
+
+
+class Session:
+    """One client's subscriptions, all at one QoS, and the copies that it has not yet acknowledged, in order."""
+
+    def __init__(self, qos: int, window: int) -> None:
+        self.qos = qos
+        self.window = window
+        self.lasts = False
+        self.exists = False  # whether there is a session for certain: it has had a subscription
+        self.connected = False
+        self.filters: set[str] = set()
+        self.copies: list[Copy] = []
+        self._settled: list[Copy] = []  # whose end may not be on disk yet
+        self.maybe_released: set[int] = set()  # the packet ids of PUBREL packets that may come again
+
+    def connect(self, *, lasts: bool, clean: bool) -> None:
+        """Begin a connection; an earlier one is over."""
+        self.disconnect()
+        if clean:
+            self._end()
+        self.lasts, self.connected = lasts, True
+
+    def disconnect(self) -> None:
+        """End the connection: what was not acknowledged comes again; what needs no acknowledgement may be lost."""
+        if not self.connected:
+            return
+        self.connected = False
+        if not self.lasts:
+            self._end()
+        for copy in self.copies:
+            if copy.sent:
+                copy.sent, copy.marked = False, True
+            elif not copy.released and not copy.packet_id and (copy.retained or not copy.qos):
+                copy.optional = True
+
+    def restart(self) -> None:
+        """End the connection with the broker: acknowledgements that are not on disk may be lost, at QoS 0 messages."""
+        settled, self._settled = self._settled, []
+        self.disconnect()
+        if self.exists:
+            self.copies[:0] = [copy for copy in settled if not copy.released]
+            self.maybe_released |= {copy.packet_id for copy in settled if copy.released}
+        for copy in self.copies:
+            copy.optional = copy.optional or not copy.qos or copy in settled
+            copy.marked = copy.sent = False
+
+    def _end(self) -> None:
+        self.exists = False
+        self.filters.clear()
+        self.copies.clear()
+        self._settled.clear()
+        self.maybe_released.clear()
+
+    def offer(self, topic: str, body: bytes, qos: int) -> None:
+        """Take a message that was published, if a filter matches it."""
+        if any(mqtt_matches(one, topic) for one in self.filters):
+            qos = min(qos, self.qos)
+            if qos:
+                self._settled.clear()  # the message is on disk, and what was settled before it
+            self.copies.append(Copy(topic, body, qos, retained=False, optional=not (qos or self.connected)))
+
+    def offer_retained(self, topic: str, body: bytes, qos: int) -> None:
+        """Take a retained message for a subscription."""
+        self.copies.append(Copy(topic, body, min(qos, self.qos), retained=True, optional=False))
+
+    @property
+    def unacknowledged(self) -> list[Copy]:
+        """The copies that fill the window."""
+        return [copy for copy in self.copies if copy.sent or copy.released]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a PUBLISH has to arrive now."""
+        waits = any(not (copy.sent or copy.released or copy.optional) for copy in self.copies)
+        return self.connected and waits and len(self.unacknowledged) < self.window
+
+    def receive(self, topic: str, body: bytes, qos: int, packet_id: int, *, retained: bool, again: bool) -> Copy:
+        """Return the copy that a PUBLISH is. Raises: AssertionError when it may not come now."""
+        said = f"{topic} {body!r} qos={qos} #{packet_id} retained={retained} again={again}"
+        for copy in self._possible(qos, retained=retained):
+            if (copy.topic, copy.body) == (topic, body) and True:
+                assert again or not copy.marked, f"{said} is not marked as sent again"
+                break
+            assert copy.optional or retained, f"{said} instead of {copy}"
+        else:
+            raise AssertionError(f"{said} is none of {self.copies}")
+        if not qos:
+            self.copies.remove(copy)
+            return copy
+        used = [one for one in self.copies if one is not copy and (one.sent or one.released)]
+        assert packet_id not in [one.packet_id for one in used], f"{said}: the packet id is in use"
+        copy.sent, copy.packet_id, copy.optional = True, packet_id, False
+        assert len(self.unacknowledged) <= self.window, f"{said} is more than the window"
+        return copy
+
+    def _possible(self, qos: int, *, retained: bool) -> Iterator[Copy]:
+        for copy in self.copies:
+            if copy.qos == qos and copy.retained == retained and not (copy.sent or copy.released):
+                yield copy
+
+    def release(self, copy: Copy) -> None:
+        """Take note of the PUBREL of a copy, which from now on may not come again as a PUBLISH."""
+        copy.released, copy.sent, copy.optional = True, False, False
+
+    def settle(self, copy: Copy) -> None:
+        """Take note that the client has sent the last acknowledgement of a copy."""
+        self.copies.remove(copy)
+        copy.sent = False
+        self._settled.append(copy)
+
+
+class Reference:
+    """The broker."""
+
+    def __init__(self, sessions: dict[str, Session]) -> None:
+        self.sessions = sessions
+        self.retained: dict[str, tuple[bytes, int]] = {}
+
+    def publish(self, topic: str, body: bytes, qos: int, *, retain: bool) -> None:
+        """Take a message that was acknowledged to its publisher."""
+        if retain:
+            self.retained.pop(topic, None)
+            if body:
+                self.retained[topic] = body, qos
+        for session in self.sessions.values():
+            session.offer(topic, body, qos)
+
+    def subscribe(self, name: str, topic_filter: str) -> None:
+        """Add or replace a subscription, which gets the retained messages."""
+        session = self.sessions[name]
+        session.filters.add(topic_filter)
+        session.exists = True
+        for topic, (body, qos) in self.retained.items():
+            if mqtt_matches(topic_filter, topic):
+                session.offer_retained(topic, body, qos)
+
+    def restart(self) -> None:
+        """End every connection with the process."""
+        for session in self.sessions.values():
+            session.restart()
