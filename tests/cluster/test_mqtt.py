@@ -264,3 +264,36 @@ def test_a_cluster_has_no_qos_2_and_no_delayed_wills(nodes: Nodes, enter: Callab
         with RawMqtt(port) as client:
             sent = connect(name, properties=HOUR, will=will + text(name) + text("x"), will_flags=flags)
             assert client.send(sent).expect(CONNACK)[1] == code
+
+
+def test_shared_subscriptions_and_options_are_the_same_on_both_nodes(
+    nodes: Nodes, enter: Callable[..., RawMqtt], name: str
+) -> None:
+    """Clients of both nodes share what is published; a session that moves takes its shares and options along."""
+    share = f"$share/g/{name}/s"
+    lasting = {"clean": False, "properties": HOUR}
+    one, other = enter("a", f"{name}-1", **lasting), enter("b", f"{name}-2", **lasting)
+    for client in (one, other):
+        assert client.send(subscribe(1, (share, 1))).expect(SUBACK)[-1] == 1
+    assert one.send(subscribe(2, (f"{name}/o", 1), properties=b"\x0b\x07")).expect(SUBACK)[-1] == 1
+    assert one.send(subscribe(3, (f"{name}/o", 1), properties=b"\x0b\x09")).expect(SUBACK)[-1] == 1
+    writer = enter("a", f"{name}-w")
+    assert other.send(GOODBYE).ends()
+    for number in range(20):
+        assert writer.send(publish(f"{name}/s", b"%d" % number, number + 1)).expect(PUBACK)
+    bodies = set()
+    for _ in range(20):
+        body = one.expect(PUBLISH)[len(text(f"{name}/s")) :]
+        bodies.add(body[3:])
+        one.send(packet(0x40, body[:2]))
+    assert bodies == {b"%d" % number for number in range(20)}
+    assert one.send(GOODBYE).ends()
+    moved = enter("b", f"{name}-1", present=True, **lasting)
+    writer.send(publish(f"{name}/s", b"s", 30)).expect(PUBACK)
+    assert body_of(moved.expect(PUBLISH), f"{name}/s") == b"s"
+    writer.send(publish(f"{name}/o", b"o", 31)).expect(PUBACK)
+    assert body_of(moved.expect(PUBLISH), f"{name}/o").endswith(b"\x0b\x09o")
+    assert moved.send(packet(0xA2, b"\0\7\0", text(share), text(f"{name}/o"))).expect(UNSUBACK)[-2:] == b"\0\0"
+    enter("a", f"{name}-1", clean=True)
+    assert moved.expect(DISCONNECT)[0] == 0x8E
+    assert queues_of(nodes, f"{name}-1") == []

@@ -90,6 +90,7 @@ class Subscriptions:
         if any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
             self._index = TopicIndex(Trie(AMQP))
+            self._arguments.clear()
             for key, arguments in bindings:
                 self.put(key, arguments)
 
