@@ -143,9 +143,8 @@ class SharedRetained(RetainedMessages):
             session.check_topic(exchange, key, "write")
         raise Retaining(self, key, header, body)
 
-    def keep(self, key: str, header: bytes, body: bytes) -> bool:
-        """Return False: it is committed."""
-        return False
+    def keep(self, key: str, header: bytes, body: bytes) -> None:
+        """Do nothing: it is committed."""
 
     def write(self, retaining: Retaining) -> None:
         """Retain a message, together with those that come while others are committed."""

@@ -13,11 +13,13 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, TOPIC_INVALID
 from broker.mqtt.wire import check_text
 
-__all__ = ["KEY_MAX_BYTES", "SHARED", "binding_key", "filter_of", "routing_key", "split_shared", "topic_of"]
+__all__ = ["KEY_MAX_BYTES", "SHARED", "binding_key", "filter_of", "routing_key", "split_shared", "system_topic",
+           "topic_of"]  # fmt: skip
 
 KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
 _SWAPPED: Final = str.maketrans("/.", "./")
 SHARED: Final = "$share/"
+SYSTEM: Final = "$SYS/"
 
 
 def routing_key(topic: bytes, levels_max: int) -> str:
@@ -50,6 +52,11 @@ def topic_of(key: str) -> bytes | None:
     return key.translate(_SWAPPED).encode()
 
 
+def system_topic(key: str) -> bytes:
+    """Return the topic name of a routing key below `$SYS`, on which only the broker publishes."""
+    return key.translate(_SWAPPED).encode()
+
+
 def binding_key(topic_filter: str, levels_max: int) -> str:
     """Return the binding key of a topic filter.
 
@@ -58,7 +65,7 @@ def binding_key(topic_filter: str, levels_max: int) -> str:
     shown = f"filter '{topic_filter[:100]}'"
     if not topic_filter:
         raise PacketError(FILTER_INVALID, "an empty filter")
-    if topic_filter.startswith("$"):
+    if topic_filter.startswith("$") and not topic_filter.startswith(SYSTEM):
         raise PacketError(FILTER_INVALID, f"{shown} begins with $: the broker has no such topics")
     levels = topic_filter.split("/")
     if len(levels) > levels_max:
@@ -78,13 +85,14 @@ def binding_key(topic_filter: str, levels_max: int) -> str:
 def split_shared(topic_filter: str) -> tuple[str, str]:
     """Return the share name and the filter of a shared subscription; the name of another one is empty.
 
-    Raises: PacketError 0x8F for a share name that is empty or has a wildcard, and without a filter.
+    Raises: PacketError 0x8F for a share name that is empty or has a wildcard, without a filter, and for a filter that
+        begins with `$`.
     """
     if not topic_filter.startswith(SHARED):
         return "", topic_filter
     name, slash, rest = topic_filter[len(SHARED) :].partition("/")
-    if not name or "+" in name or "#" in name or not slash:
-        raise PacketError(FILTER_INVALID, f"filter '{topic_filter[:100]}' has no share name, or a wildcard in it")
+    if not name or "+" in name or "#" in name or not slash or rest.startswith("$"):
+        raise PacketError(FILTER_INVALID, f"filter '{topic_filter[:100]}' cannot be shared")
     return name, rest
 
 

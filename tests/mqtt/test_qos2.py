@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.broker_process import BrokerProcess
+from tests.deadline import DEADLINE_S
 from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import (
     CONNACK,
@@ -199,3 +202,21 @@ def test_a_kill_neither_loses_nor_doubles(tmp_path: Path, name: str, step: str) 
             client.send(publish_2(name, b"3", 1), publish_2(name, b"4", 2))
             assert [client.expect(PUBREC) for _ in range(2)] == [b"\0\1", b"\0\2"]
         assert got() == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+def test_paho_publishes_at_qos_2(port: int, name: str, channel: Any, version: MQTTProtocolVersion) -> None:
+    """Each message reaches AMQP once, in order, also with more of them than paho has in flight."""
+    channel.queue_declare(name)
+    channel.queue_bind(name, "amq.topic", name)
+    client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=version)
+    client.username_pw_set("guest", "guest")
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    waiting = [client.publish(name, b"%d" % number, 2) for number in range(100)]
+    for one in waiting:
+        one.wait_for_publish(DEADLINE_S)
+    client.disconnect()
+    client.loop_stop()
+    assert [channel.basic_get(name, auto_ack=True)[2] for _ in range(100)] == [b"%d" % number for number in range(100)]
+    assert channel.basic_get(name, auto_ack=True)[2] is None

@@ -9,14 +9,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.broker_process import PACKAGE, BrokerProcess
+from tests.deadline import wait_until
 from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import CONNACK, PUBACK, SUBACK, UNSUBACK, RawMqtt, connect, packet, publish, subscribe, text
 
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
+WITH_HTTP = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0", "SLOTMQ_METRICS__ENABLED": "true",
+             "SLOTMQ_METRICS__PORT": "0"}  # fmt: skip
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 
 
@@ -217,3 +221,50 @@ def test_the_window_is_the_receive_maximum(enter: Callable[..., RawMqtt], name: 
         got.append(client.receive())
         assert client.silent(0.05)
     assert [one.body for one in got] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_slow_client_at_qos_0_loses_its_newest(tmp_path: Path, name: str) -> None:
+    """Of what comes while it does not read, 10,000 messages wait for it; the newer ones are dropped and counted."""
+    process = mqtt_process(tmp_path / "folder", **WITH_HTTP).start()
+    try:
+        with RawMqtt(mqtt_port(process)) as slow, RawMqtt(mqtt_port(process)) as writer:
+            slow.enter(name)
+            slow.send(subscribe(1, (name, 0))).expect(SUBACK)
+            writer.enter(f"{name}-w")
+            for start in range(1, 20_001, 1_000):
+                numbers = range(start, start + 1_000)
+                writer.send(*[publish(name, b"%5d" % number + bytes(1_000)) for number in numbers]).round_trip()
+            wait_until(lambda: 0 < waiting(process) <= 10_000, "the newest are dropped")
+            dropped = maxlen(process)
+            got = [int(slow.receive().body[:5]) for _ in range(20_000 - dropped)]
+            assert got == list(range(1, 20_001 - dropped))
+            writer.send(publish(name, b"later", 1)).expect(PUBACK)
+            assert slow.receive().body == b"later"
+            assert maxlen(process) == dropped > 0
+    finally:
+        process.kill()
+
+
+def waiting(process: BrokerProcess) -> int:
+    """Return how many messages wait in all queues."""
+    return int(sum(queue["messages_ready"] for queue in api(process, "queues")))
+
+
+def maxlen(process: BrokerProcess) -> int:
+    """Return how many messages were dropped because a queue was too long."""
+    [line] = [line for line in fetch(process, "metrics").splitlines() if "lettered_maxlen_total{" in line]
+    return int(float(line.rpartition(" ")[2]))
+
+
+def fetch(process: BrokerProcess, path: str) -> str:
+    """Return what the port of the HTTP API or that of the metrics answers."""
+    [event] = [event for event in process.log_events() if event["event"] == "server.started"]
+    login = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+    port = event["metrics_port" if path == "metrics" else "http_port"]
+    with urlopen(Request(f"http://127.0.0.1:{port}/{path}", headers=login)) as answer:
+        return str(answer.read().decode())
+
+
+def api(process: BrokerProcess, path: str) -> Any:
+    """Return an answer of the API."""
+    return json.loads(fetch(process, f"api/{path}"))

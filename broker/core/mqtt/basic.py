@@ -63,7 +63,9 @@ class MqttBasic(BasicSession):
         """Return a consumer that delivers PUBLISH packets."""
         subscriptions = self.subscriptions[0 if no_ack else 1]
         shared = self.shared.get(tag)
-        return MqttConsumer(tag, queue, self, self._form, subscriptions, shared, no_ack=no_ack, arguments=arguments)
+        return MqttConsumer(
+            tag, queue, self, self._vhost, self._form, subscriptions, shared, no_ack=no_ack, arguments=arguments
+        )
 
     def forget_matches(self) -> None:
         """Look for the subscriptions of messages again: they have changed."""

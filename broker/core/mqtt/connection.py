@@ -394,16 +394,25 @@ class MqttConnection(Connection):
         self._will = connect.will
         self.state = RUNNING
         if connect.clean_start:
-            handshakes.drop(self._client_id)
+            if handshakes.enter(self._client_id):
+                handshakes.drop(self._client_id)
+                vhost.answers.changed(self._subject)
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
         self._steps += (
-            partial(opened.renew_expiry, opened.expiry_s),
+            partial(self._renew_expiry, opened),
             partial(self._welcome, connect, opened, handshakes),
             partial(opened.resume, 0),
             partial(opened.resume, 1),
-            partial(self._resume_shared, opened),
+            partial(self._resume_others, opened),
         )
         self.touch()
+
+    def _renew_expiry(self, session: MqttSession) -> None:
+        """Let the session last as long as the client asks, which its CONNACK waits for."""
+        answers, channel = session.vhost.answers, self.channels[CHANNEL]
+        mark = answers.mark()
+        session.renew_expiry(session.expiry_s)
+        answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
 
     def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
         """Answer a CONNECT."""
@@ -425,9 +434,15 @@ class MqttConnection(Connection):
         if releases:
             self._answer(releases)
 
-    def _resume_shared(self, session: MqttSession) -> None:
-        """Go on with the shared subscriptions of the session, one in each step."""
+    def _resume_others(self, session: MqttSession) -> None:
+        """Go on with the session's shared subscriptions, one in each step, and with its topics below `$SYS`."""
         self._steps.extendleft([partial(session.share, *one) for one in session.earlier_shares()])
+        self._context.system_topics_of(session.vhost).watch(session)
+
+    @property
+    def _subject(self) -> tuple[str, str]:
+        """What a CONNECT changes beside queues, for its CONNACK to wait for."""
+        return "mqtt_session", self._client_id
 
     def _answer(self, packet: bytes) -> None:
         """Send a packet after the changes that it answers are on disk."""
@@ -448,6 +463,10 @@ class MqttConnection(Connection):
         self._answer(request.suback(packet_id))
         if request.wanted:
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
+
+        if request.of_system:
+            system_topics = self._context.system_topics_of(self._mqtt.vhost)
+            self.when_sent(CHANNEL, partial(system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""

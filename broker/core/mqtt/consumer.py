@@ -7,19 +7,23 @@ from typing import Any, Final
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.deadlines import Clock
 from broker.core.message.message import Envelope, Message
-from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.mqtt.subscriptions import Match, Subscriptions
 from broker.core.queue.consumer import LAST_OCTETS_AGAIN, ChannelConsumers, Consumer
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
+from broker.core.vhost import Vhost
 from broker.mqtt.packets import V5
 from broker.mqtt.properties import MESSAGE_EXPIRY_S, TOPIC_ALIAS
-from broker.mqtt.wire import varint
+from broker.mqtt.topics import system_topic
+from broker.mqtt.wire import binary, varint
 
 __all__ = ["ClientForm", "MqttConsumer"]
 
 PUBLISH: Final = 0x30
+QOS0_MAX: Final = 10_000  # messages that wait for a client that does not read
+SLOW_MS: Final = 100  # between two looks at such a client
 AGAIN: Final = 0x08  # the flag DUP
 NO_TOPIC: Final = b"\0\0"  # of a packet with an alias that the client knows
 EXPIRY_MAX_S: Final = 0xFFFF_FFFF
@@ -69,13 +73,15 @@ class MqttConsumer(Consumer):
     """
 
     __slots__ = ("_bare", "_envelope", "_form", "_header", "_learns", "_match", "_passed_over", "_prefix",
-                 "_properties", "_qos", "_retained", "_shared", "_subscriptions", "_topic")  # fmt: skip
+                 "_properties", "_qos", "_retained", "_shared", "_slow", "_subscriptions", "_topic",
+                 "_vhost")  # fmt: skip
 
     def __init__(
         self,
         tag: str,
         queue: Queue,
         session: ChannelConsumers,
+        vhost: Vhost,
         form: ClientForm,
         subscriptions: Subscriptions,
         shared: Match | None,
@@ -84,9 +90,11 @@ class MqttConsumer(Consumer):
         arguments: dict[str, Any],
     ) -> None:
         super().__init__(tag, queue, session, no_ack=no_ack, exclusive=False, arguments=arguments, prefetch=form.window)
+        self._vhost = vhost
         self._form = form
         self._subscriptions = subscriptions
         self._shared = shared
+        self._slow = False  # whether the next look at a client that does not read is due
         self._envelope: Envelope | None = None
         self._match: Match | None = None
         self._topic = self._prefix = b""
@@ -105,11 +113,40 @@ class MqttConsumer(Consumer):
         """Return how many messages it can take now; at QoS 1 and 2 all queues of the client share its window."""
         room = super().room()
         if self.no_ack:
+            if not room and not self._slow and self._shared is None:
+                self._slow = True
+                self._look_again()
             return room
         form = self._form
         if form.packet_ids.blocking:
             return 0
         return max(0, min(room, form.window - self.session.outstanding - form.packet_ids.released))
+
+    def _look_again(self) -> None:
+        clock = self._form.clock
+        self._vhost.ports.deadlines.set((self, "slow"), clock.now_ms + SLOW_MS, self._drop_newest)
+
+    def _drop_newest(self) -> None:
+        """Drop the newest messages over the limit while the client does not read: at QoS 0 it need not get them.
+
+        Source: RabbitMQ, rabbit_mqtt_qos0_queue, which counts them as dead letters for `maxlen`, too.
+        """
+        self._slow = False
+        level = self.queue.level
+        if self.session.consumers.get(self.tag) is not self or self.queue.deleted or super().room():
+            return
+        excess = self.queue.ready - QOS0_MAX
+        for slot in reversed(list(level.manager.slots.values())) if excess > 0 else ():
+            ready = tuple(slot.ready_indexes())
+            indexes = ready[max(0, len(ready) - excess) :]
+            if indexes:
+                level.lose(slot, indexes)
+                self._vhost.tally.count_dead_letter("maxlen", len(indexes))
+                excess -= len(indexes)
+            if excess <= 0:
+                break
+        self._slow = True
+        self._look_again()
 
     def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
         """Append the PUBLISH packet of one message to the output, and return the size of its large pieces. HOT."""
@@ -163,7 +200,12 @@ class MqttConsumer(Consumer):
         form = self._form
         self._envelope = envelope
         self._header = b""
-        self._topic = topic = form.mapping.topic(envelope.key)
+        topic = (
+            binary(system_topic(envelope.key))
+            if envelope.exchange == SYSTEM_EXCHANGE
+            else form.mapping.topic(envelope.key)
+        )
+        self._topic = topic
         self._match = match = self._shared
         if match is None and self._subscriptions.matching:
             self._match = match = self._subscriptions.match(envelope.key)

@@ -12,6 +12,7 @@ from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
+from broker.core.mqtt.system_topics import SystemTopics
 from broker.core.mqtt.wills import Wills
 from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
@@ -31,8 +32,8 @@ class MqttContext:
     """
 
     __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes",
-                 "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost", "mapping",
-                 "packet_max_bytes", "prefetch", "qos_max",
+                 "_system_topics", "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost",
+                 "mapping", "packet_max_bytes", "prefetch", "qos_max",
                  "session_expiry_max_s")  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class MqttContext:
         self.qos_max = qos_max
         self.session_expiry_max_s = session_expiry_max_s
         self._handshakes: dict[str, Handshakes] = {}
+        self._system_topics: dict[str, SystemTopics] = {}
         self._wills: dict[str, Wills] = {}  # of vhosts that have had any
         self._new_retained = retained
         self._retained: dict[str, RetainedMessages] = {}
@@ -85,6 +87,7 @@ class MqttContext:
         if retained.by_header:
             vhost.retain_with(retained)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
+        self._system_topics[vhost.name] = SystemTopics(vhost, self.clients, retained)
         self._wills.pop(vhost.name, None)
         load = partial(handshakes.load, done)
         if WILLS_NAME in vhost.queues:
@@ -98,6 +101,11 @@ class MqttContext:
             self.load(vhost, nothing)
             found = self._retained[vhost.name]
         return found
+
+    def system_topics_of(self, vhost: Vhost) -> SystemTopics:
+        """Return the topics below `$SYS` of a vhost."""
+        self.retained_of(vhost)
+        return self._system_topics[vhost.name]
 
     def handshakes_of(self, vhost: Vhost) -> Handshakes:
         """Return the handshakes of a vhost, which are loaded after all else."""

@@ -11,7 +11,7 @@ from broker.core.mqtt.subscriptions import options_of
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
 from broker.mqtt.reason_codes import FAILURE_311, NO_SUBSCRIPTION, SUCCESS
-from broker.mqtt.topics import binding_key, split_shared
+from broker.mqtt.topics import SYSTEM, binding_key, split_shared
 
 __all__ = ["FilterRequest"]
 
@@ -22,20 +22,12 @@ IF_NEW: Final = 1
 class FilterRequest:
     """Carries out the filters of one packet, and has a reason code for each.
 
-    Shapes: `wanted` has the queues and binding keys that are to get retained messages.
+    Shapes: `wanted` has the queues and binding keys that are to get retained messages; `of_system` says that one of the
+        filters is for topics below `$SYS`.
     """
 
-    __slots__ = (
-        "_codes",
-        "_identifier",
-        "_levels_max",
-        "_qos_max",
-        "_reason",
-        "_reasons",
-        "_session",
-        "_version",
-        "wanted",
-    )
+    __slots__ = ("_codes", "_identifier", "_levels_max", "_qos_max", "_reason", "_reasons", "_session", "_version",
+                 "of_system", "wanted")  # fmt: skip
 
     def __init__(
         self, session: MqttSession, levels_max: int, qos_max: int, version: int, *, reasons: bool, identifier: int = 0
@@ -49,6 +41,7 @@ class FilterRequest:
         self._codes: list[int] = []
         self._reason = ""
         self.wanted: list[tuple[str, str]] = []
+        self.of_system = False
 
     def subscribe(self, subscription: Subscription) -> None:
         """Subscribe with a filter."""
@@ -65,6 +58,7 @@ class FilterRequest:
                 self._codes.append(qos)
                 return
             is_new = session.subscribe(key, qos, options_of(subscription, qos, self._identifier))
+            self.of_system |= topic_filter.startswith(SYSTEM)
             self._codes.append(qos)
             if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
                 self.wanted.append((session.queue_name(qos), key))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from broker.amqp.content_header import KINDS, WIDTHS, decode_properties
 from broker.amqp.framing import PUBLISH
 from broker.amqp.header_edit import encode_header
+from broker.amqp.header_facts import EXPIRATION_MAX_MS
 from broker.amqp.table_writer import encode_entry
 from broker.amqp.tables import LONG_STRING, TableReader
 from broker.amqp.wire import FLAGS, PROPERTIES_AT, SHORT_STRING_MAX_BYTES
@@ -33,6 +34,7 @@ from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 __all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
 
 EXCHANGE: Final = "amq.topic"
+SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
 BASIC: Final = 60
 KNOWN_MAX: Final = 4096  # topics, keys, properties and headers that are remembered, each
@@ -183,7 +185,7 @@ def content_properties(properties: dict[int, Any], qos: int, retain: bool = Fals
     if CONTENT_TYPE in properties:
         values["content_type"] = properties[CONTENT_TYPE]
     if MESSAGE_EXPIRY_S in properties:
-        values["expiration"] = str(properties[MESSAGE_EXPIRY_S] * 1000)
+        values["expiration"] = str(min(properties[MESSAGE_EXPIRY_S] * 1000, EXPIRATION_MAX_MS))
     if CORRELATION_DATA in properties:
         data: bytes = properties[CORRELATION_DATA]
         if len(data) <= SHORT_STRING_MAX_BYTES and is_text(data):

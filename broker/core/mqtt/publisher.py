@@ -126,7 +126,7 @@ class MqttPublisher:
     def _publish_one(
         self, retained_topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int
     ) -> None:
-        """Publish a message that is retained, or that may have been received before.
+        """Publish a message that is retained, as its header says, or that may have been received before.
 
         Shapes: `retained_topic` is empty for a message that is not retained.
         Raises: PacketError 0x97 when it would be over a limit of retained messages.
@@ -135,15 +135,13 @@ class MqttPublisher:
         if qos > 1 and self.receipts.has(packet_id):
             confirms.answer(PUBREC, packet_id)
             return
-        key = routing_key(retained_topic, self._mapping.levels_max) if retained_topic else ""
-        if key:
+        if retained_topic:
+            key = routing_key(retained_topic, self._mapping.levels_max)
             retained.check_room(self._session.session, key, header, body)
         with retained.vhost.ports.transaction():
             if not self._accept([payload], [header], [body], [packet_id], qos):
                 again = retained_topic, payload, header, body, packet_id, qos
                 self._steps.appendleft(partial(self._publish_one, *again))
-            elif key and retained.keep(key, header, body):
-                confirms.wait_for_records()
 
     def _accept(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
@@ -186,8 +184,6 @@ class MqttPublisher:
                 self._retained.check_room(self._session.session, key, header, will.body)
             except Postponed as postponed:
                 postponed.begin(nothing)
-            else:
-                self._retained.keep(key, header, will.body)
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
         """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""

@@ -132,21 +132,18 @@ class RetainedMessages:
             return f"{retained_bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
         return ""
 
-    def keep(self, key: str, header: bytes, body: bytes) -> bool:
-        """Retain a message in place of the last one of its key; an empty one only deletes that.
-
-        Return whether its PUBACK must wait for a sync.
-        """
+    def keep(self, key: str, header: bytes, body: bytes) -> None:
+        """Retain a message in place of the last one of its key; an empty one only deletes that."""
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
             if not body:
-                return False
+                return
             self._clear()
             queue = self._queue = self.vhost.queues.add_memory(RETAINED_NAME, {}, durable=True)
         level = queue.level
         older = self._find(key)
         if older is None and not body:
-            return False
+            return
         with ports.transaction():
             if body:
                 charge = charge_bytes(header, body, 1)
@@ -160,7 +157,6 @@ class RetainedMessages:
             self._add(message, slot, index)
             if self._moments:
                 self._expire()
-        return True
 
     def _add(self, message: Message, slot: Slot, index: int) -> None:
         key = message.envelope.key

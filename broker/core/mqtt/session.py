@@ -28,7 +28,8 @@ __all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "sha
 PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
-DIRECT: Final = "amq.direct"  # from which sessions are bound by the names of the shared queues that they consume
+SYSTEM_PREFIX: Final = "$SYS."
+DIRECT: Final = "amq.direct"  # has the bindings that no message follows: of shared subscriptions, and below $SYS
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
@@ -103,7 +104,7 @@ class MqttSession(SessionOfChannel):
         """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""
         name = self.queue_name(qos)
         if name in self.vhost.queues:
-            self._mqtt_basic.subscriptions[qos].load(self._bindings(name))
+            self._mqtt_basic.subscriptions[qos].load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)])
             self._consume(qos)
 
     def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
@@ -142,11 +143,14 @@ class MqttSession(SessionOfChannel):
         subscriptions = self._mqtt_basic.subscriptions[place]
         earlier = subscriptions.arguments_of(key)
         replaces = earlier != options and self._is_bound(name, key, earlier)
-        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
+        if key.startswith(SYSTEM_PREFIX):
+            self.vhost.bindings.bind(name, DIRECT, key, dict(options), self.session)
+        else:
+            self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
         if subscriptions.matching:
             subscriptions.put(key, options)
         elif options:
-            subscriptions.load(self._bindings(name))
+            subscriptions.load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)])
         if replaces:
             self._unbind(name, key, earlier)
         self._consume(place)
@@ -192,11 +196,14 @@ class MqttSession(SessionOfChannel):
             self._unbind(name, key, arguments)
 
     def _unbind(self, name: str, key: str, arguments: Mapping[str, Any]) -> None:
-        self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
+        if key.startswith(SYSTEM_PREFIX):
+            self.vhost.bindings.unbind(name, DIRECT, key, arguments, self.session)
+        else:
+            self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
 
     def _is_bound(self, name: str, key: str, arguments: Mapping[str, Any]) -> bool:
         queue = self.vhost.queues.get(name)
-        exchange = self.vhost.exchanges.get(EXCHANGE)
+        exchange = self.vhost.exchanges.get(DIRECT if key.startswith(SYSTEM_PREFIX) else EXCHANGE)
         return queue is not None and exchange is not None and exchange.is_bound(queue, key, arguments)
 
     def _bindings(self, name: str, source: str = EXCHANGE) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -222,8 +229,8 @@ class MqttSession(SessionOfChannel):
     def share(self, name: str, key: str, qos: int, options: Mapping[str, Any]) -> None:
         """Consume a shared queue, which is made by its first client. Raises: ChannelError.
 
-        The session's queue for the QoS is bound by the name of the shared queue, on an exchange on which nobody
-        publishes such a key: so the subscription lasts with the session, and is found again.
+        The session's queue for the QoS is bound by the name of the shared queue, so that the subscription lasts with
+        the session, and is found again.
         """
         own = self._make_queue(qos)
         self._consume(qos)
@@ -249,9 +256,14 @@ class MqttSession(SessionOfChannel):
         self._leave(name)
         return True
 
-    def _marks(self, name: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return the shared queues for which a queue of the session is bound, and the options."""
-        return [one for one in self._bindings(name, DIRECT) if one[0].startswith(SHARED_PREFIX)]
+    def _marks(self, name: str, prefix: str = SHARED_PREFIX) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Return the bindings of a queue that stand for shared subscriptions, or for those below `$SYS`."""
+        return [one for one in self._bindings(name, DIRECT) if one[0].startswith(prefix)]
+
+    def system_filters(self) -> Sequence[tuple[str, str]]:
+        """Return the queue and the binding key of each subscription below `$SYS`."""
+        names = [self.queue_name(qos) for qos in (0, 1)]
+        return [(name, key) for name in names for key, _ in self._marks(name, SYSTEM_PREFIX)]
 
     def _unmark(self, name: str) -> None:
         """Remove the binding that stands for a shared subscription."""

@@ -121,7 +121,9 @@ class Subscriptions:
         if found is None:
             index = self._index
             assert index is not None
-            found = Match([self._arguments[one] for one in index.match(key)])
+            hidden = key.startswith("$")  # from filters that begin with a wildcard
+            keys = [one for one in index.match(key) if not hidden or one.startswith("$")]
+            found = Match([self._arguments[one] for one in keys])
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[key] = found

@@ -38,7 +38,7 @@ class Retainer(Protocol):
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
         """Return why a message cannot be retained; empty if it can."""
 
-    def keep(self, key: str, header: bytes, body: bytes) -> object:
+    def keep(self, key: str, header: bytes, body: bytes) -> None:
         """Retain a message in place of the last one of its key; an empty one only deletes that."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:

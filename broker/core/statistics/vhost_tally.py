@@ -149,9 +149,9 @@ class VhostTally:
         """Count a deleted queue."""
         self.queues_deleted += 1
 
-    def count_dead_letter(self, reason: str) -> None:
-        """Count a dead letter."""
-        self.dead_lettered[reason] += 1
+    def count_dead_letter(self, reason: str, count: int = 1) -> None:
+        """Count dead letters."""
+        self.dead_lettered[reason] += count
 
     def add(self, other: VhostTally) -> None:
         """Add the counts of another vhost, which has ended."""

@@ -42,6 +42,8 @@ def test_an_expiry_is_an_expiration() -> None:
     mapping = MessageMapping(64)
     header = mapping.header(mapping.properties(b"\x02\0\0\0\x09", 1)[0], 0)
     assert decode_properties(header).expiration == "9000"
+    longest, _ = mapping.properties(b"\x02\xff\xff\xff\xff", 1)
+    assert facts_of(mapping.header(longest, 0)).expiration_ms == 315_360_000_000, "ten years: AMQP's longest"
     assert message_properties(header) == {}
 
 
