@@ -23,7 +23,7 @@ ENV PATH=/opt/slotmq/bin:$PATH \
 USER 10001
 WORKDIR /var/lib/slotmq
 VOLUME /var/lib/slotmq
-EXPOSE 5672 5671 15672 15692
+EXPOSE 5672 5671 1883 8883 15672 15692
 STOPSIGNAL SIGTERM
 # What `slotmq health` does, less the start of a command line: the running broker answers, whatever its port is.
 HEALTHCHECK --interval=10s --timeout=6s --start-period=30s \

@@ -1,4 +1,4 @@
-"""pytest fixtures: `broker` in this process, its `broker_url`, and `broker_process` for a broker in its own process.
+"""pytest fixtures: `broker` in this process, its `broker_url`, `mqtt_broker`, and `broker_process` in its own process.
 
 pytest loads this plugin in every run where the package is installed, even for a project with a `broker` of its own. So
 it lies outside the package, and imports the package only when a fixture is used.
@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from broker.testing.broker import Broker
 
-__all__ = ["broker", "broker_process", "broker_url"]
+__all__ = ["broker", "broker_process", "broker_url", "mqtt_broker"]
 
 PACKAGE: Final = Path(__file__).resolve().with_name("broker")
 
@@ -35,6 +35,16 @@ def broker() -> Iterator[Broker]:
 def broker_url(broker: Broker) -> str:
     """Provide the address of `broker` for a client, with user and password."""
     return broker.url
+
+
+@pytest.fixture
+def mqtt_broker() -> Iterator[Broker]:
+    """Provide what `broker` provides, for MQTT clients too: `mqtt_broker.mqtt_port`, `mqtt_broker.mqtt_url`."""
+    _check_not_hidden()
+    from broker.testing.broker import Broker  # noqa: PLC0415 - as above
+
+    with Broker(mqtt=True) as running:
+        yield running
 
 
 @pytest.fixture

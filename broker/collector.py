@@ -40,7 +40,6 @@ class Collector:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._alarm: asyncio.TimerHandle | None = None
-        self._thresholds = gc.get_threshold()
         self._aged = 0  # collections of generation 1 since the last freeze
         self._collects = False  # there were collections since the last `look_young`
 
@@ -65,12 +64,11 @@ class Collector:
         self._wait()
 
     def close(self) -> None:
-        """Stop checking, and restore the settings of the collector."""
-        gc.set_threshold(*self._thresholds)
+        """Stop checking. All stays frozen: the process ends, which would wait a second for a collection of it."""
         if self._alarm is not None:
             self._alarm.cancel()
             gc.callbacks.remove(self._collected)
-        gc.unfreeze()
+        self._freeze()
 
     def look(self) -> None:
         """Collect the objects that have become old since the last time, and freeze the others.

@@ -8,8 +8,6 @@ from typing import Final
 
 import broker
 
-__all__ = ["GROUPS", "compiled_groups", "is_compiled", "kind", "listed", "why_interpreted"]
-
 GROUPS: Final = {
     "amqp": "framing",
     "cluster": "batch",

@@ -8,8 +8,6 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-__all__ = ["EventLog", "get_logger", "redirect"]
-
 
 class Structlog:
     """structlog's own logger, which is imported with its first event: a daemon redirects its events before that."""

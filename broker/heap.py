@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
-__all__ = ["INTERVAL_S", "SLICE_BYTES", "Heap", "keep_freed_memory"]
-
 INTERVAL_S: Final = 10.0
 GROWTH_BYTES: Final = 4 << 20  # less than this above the memory of the start is not worth a search
 SLICE_BYTES: Final = 4 << 20  # what is returned in one step of the loop: 0.8 ms

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from threading import Condition, Lock, Thread
 from typing import Final, TextIO
 
-__all__ = ["LogWriter"]
-
 WAITING_MAX: Final = 10_000  # lines
 LAST_WORDS_S: Final = 1.0  # how long a reader has to take the last lines
 LINE_MAX: Final = 1024  # characters of a line that fits in what a pipe with room takes, 4096 bytes

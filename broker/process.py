@@ -20,8 +20,6 @@ from broker.store.damage import StoreFailed
 from broker.systemd import Systemd
 from broker.tasks import Tasks, first_ended
 
-__all__ = ["ready_line", "run"]
-
 _log = get_logger()
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-__all__ = ["memory_limit_bytes", "open_descriptors", "resident_bytes"]
-
 _STATM: Final = Path("/proc/self/statm")
 _STATM_BYTES: Final = 256  # seven numbers
 _PAGE_BYTES: Final = resource.getpagesize()

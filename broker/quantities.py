@@ -6,8 +6,6 @@ import re
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["SIZES", "TIMES_MS", "duration_ms", "size_bytes"]
-
 SIZES: Final = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,

@@ -12,8 +12,6 @@ from broker.event_log import get_logger
 from broker.settings import Settings
 from broker.settings.change import changes, merged
 
-__all__ = ["NotReloaded", "Reload", "SettingsSource"]
-
 _log = get_logger()
 
 

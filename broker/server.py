@@ -45,8 +45,6 @@ from broker.vhosts.vhosts import Vhosts
 if TYPE_CHECKING:
     from broker.cluster.broker_node import BrokerNode
 
-__all__ = ["BrokerServer", "process_facts"]
-
 
 def process_facts(began_s: float) -> dict[str, Any]:
     """Return version, process and resources of a broker that began at that monotonic time."""

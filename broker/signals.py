@@ -7,8 +7,6 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["STOPS", "Signals", "end_at_once"]
-
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from broker.event_log import get_logger
 
-__all__ = ["Systemd"]
-
 _log = get_logger()
 
 TICK_S: Final = 1.0  # between two reports of a recovery

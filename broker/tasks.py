@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from broker.event_log import get_logger
 
-__all__ = ["Tasks", "WakeUp", "first_ended", "uncancelled"]
-
 _log = get_logger()
 _T = TypeVar("_T")
 

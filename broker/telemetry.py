@@ -15,8 +15,6 @@ from typing import Any, Final, TextIO
 
 from broker.log_writer import LogWriter
 
-__all__ = ["LineLogger", "RepeatedWarnings", "redact"]
-
 DEBUG: Final = 10
 INFO: Final = 20
 WARNING: Final = 30

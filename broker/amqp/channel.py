@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from pamqp import commands
 
 from broker.amqp.channel_moves import MOVES, NO_METHOD, OPEN_METHOD, ChannelState, ChannelVerdict
-from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import (
     SETTLEMENT_BYTES,
     Method,
@@ -53,6 +52,32 @@ OPEN_OK: Final = commands.Channel.OpenOk()
 CLOSE_OK: Final = commands.Channel.CloseOk()
 # The facts of a channel before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
+
+
+class ChannelSession(Protocol):
+    """Carries out the methods of a channel. Core implements it.
+
+    A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error ends this connection
+    with 541.
+    """
+
+    def method(self, method: Method) -> None:
+        """Carry out any method except basic.publish and those that open and close."""
+
+    def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
+        """Publish one message: the raw method, the raw content header, which was measured, and the body."""
+
+    def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
+        """Publish messages from index `start` on, up to the first that needs a detailed check.
+
+        Return the index of the first message that was not published; publish() takes it. All have equal properties.
+        """
+
+    def leave(self) -> None:
+        """Finish work before the client's channel.close; close() follows."""
+
+    def close(self) -> None:
+        """Release what the channel holds. Called exactly once, whatever ended the channel."""
 
 
 class Channel:

@@ -54,7 +54,7 @@ def _word(verdict: Verdict) -> str:
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     from broker.cli.settings_layers import SettingsError, load
-    from broker.doctor.access_checks import certificate_findings, guest_finding, port_findings
+    from broker.doctor.access_checks import anonymous_findings, certificate_findings, guest_finding, port_findings
     from broker.doctor.broker_checks import broker_findings, guest_logs_in, settings_findings, settings_of
     from broker.doctor.finding import bad, fine
     from broker.doctor.folder_checks import folder_findings
@@ -82,6 +82,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
         yield fine("broker", f"none runs on {folder.absolute()}")
         yield from certificate_findings(settings, settings.server.host)
         yield guest_finding(settings, settings.server.host, has_default_password=None)
+        yield from anonymous_findings(settings)
         yield from port_findings(settings)
         return
     try:
@@ -95,3 +96,4 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     host = urlsplit(status["url"]).hostname or running.server.host
     yield from certificate_findings(running, host, runs=True)
     yield guest_finding(running, host, has_default_password=has_guest and guest_logs_in(status["url"]))
+    yield from anonymous_findings(running)

@@ -10,8 +10,6 @@ from broker.cli.messages import GET_MAX, body_lines, message_count
 from broker.cli.parser import add_command, add_group, add_value, finish
 from broker.cli.table import cell, counted, print_json, print_rows, warn
 
-__all__ = ["add_retained"]
-
 COLUMNS: Final = ("topic", "bytes", "age_ms", "expires_in_ms")
 
 

@@ -18,8 +18,6 @@ from broker.cluster.connections import first_open
 from broker.cluster.errors import DatabaseRefused, Unreachable, refusal_of
 from broker.cluster.server_address import ServerAddress
 
-__all__ = ["CHUNKS", "NOT_COPIED", "back_up", "copying", "newest_numbers", "quoted", "tables_of"]
-
 NOT_COPIED: Final = "cluster"
 """The table with the version of the schema; the head of the file has what a restore needs of it."""
 SEQUENCES: Final = ("number_of_call", "level_number", "arrival_of_consumer")

@@ -19,8 +19,6 @@ from typing import Any, BinaryIO, Final
 
 from crc32c import crc32c
 
-__all__ = ["DATA", "END", "HEAD", "TABLE", "BackupReader", "BackupRefused", "BackupWriter"]
-
 MAGIC: Final = b"slotmq cluster backup, format 1\n"
 FRONT: Final = Struct("<cII")
 HEAD, TABLE, DATA, END = b"H", b"T", b"D", b"E"

@@ -23,8 +23,6 @@ from broker.cluster.shared_slot import SharedSlot
 from broker.core.confirmable import Confirmable, Refusable
 from broker.core.message.message import Message
 
-__all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share"]
-
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
 Number = tuple[str, int]  # a producer and its sequence number

@@ -25,8 +25,6 @@ from broker.core.session.channel_confirms import ChannelConfirms
 from broker.delivery.committer import CommitTally
 from broker.tasks import Tasks
 
-__all__ = ["Caller", "SharedCommitter"]
-
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
 LOAD_MESSAGES: Final = 16  # after a call with at least this many messages the next batch waits until it is full

@@ -35,8 +35,6 @@ from crc32c import crc32c
 from broker.core.message.message import Envelope, Message
 from broker.delivery.message_loader import MessageLoader
 
-__all__ = ["FORMAT", "Chunk", "ChunkLoader", "ChunkWriter", "DamagedChunk", "Kind"]
-
 MAGIC: Final = b"SQCK"
 FORMAT: Final = 1
 HEAD: Final = Struct("<4sHHIIIIIIIQ")

@@ -10,8 +10,6 @@ from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import StatementRefused
 
-__all__ = ["ChunkReader"]
-
 CACHE_BYTES: Final = 32 << 20
 
 WantedChunk = tuple[int, int, int]  # level, number, ring

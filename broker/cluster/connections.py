@@ -29,8 +29,6 @@ from broker.cluster.errors import (
 from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
 
-__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "first_open", "newer_primary"]
-
 _T = TypeVar("_T")
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")

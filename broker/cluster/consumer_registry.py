@@ -18,8 +18,6 @@ from broker.cluster.shared_level import SharedLevel
 from broker.core.queue.level import Level
 from broker.tasks import Tasks, WakeUp
 
-__all__ = ["ConsumerRegistry", "RegisteredQueue"]
-
 LOOK_S: Final = 1.0
 CONSUMERS: Final = "consumers"  # the hint that another node may be active for levels
 

@@ -19,8 +19,6 @@ from broker.core.queue.level_owner import LevelOwner
 from broker.core.queue.ports import LevelPorts
 from broker.core.queue.queue import Queue
 
-__all__ = ["DataPath"]
-
 
 class DataPath:
     """Moves the messages of all vhosts of one node to the database and back."""

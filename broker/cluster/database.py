@@ -30,8 +30,6 @@ from broker.cluster.link import FailingCalls, Link
 from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 
-__all__ = ["WENT_BACK", "Database"]
-
 _log = get_logger()
 
 RETRY_PAUSE_S: Final = 0.05

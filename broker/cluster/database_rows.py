@@ -15,20 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from bitarray import bitarray
 
-__all__ = [
-    "ClusterMember",
-    "CommittedCall",
-    "Joined",
-    "LeasedRow",
-    "Pulse",
-    "RefusedShare",
-    "SharedCall",
-    "as_text",
-    "pack_bits",
-    "pack_rows",
-    "unpack_bits",
-]
-
 _LENGTH: Final = Struct("!i")
 BIG: Final = "big"
 _BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Demand"]
-
 STEP_MIN: Final = 256  # messages in the first lease; each lease that brings as many as were asked for doubles it
 STEP_MAX: Final = 4096
 STEP_BYTES: Final = 8 << 20

@@ -10,23 +10,6 @@ import asyncpg
 
 from broker.cluster.server_address import ServerAddress
 
-__all__ = [
-    "POOLER",
-    "ClusterError",
-    "CommitRefused",
-    "Conflict",
-    "DatabaseFails",
-    "DatabaseRefused",
-    "Fenced",
-    "NameTaken",
-    "StatementRefused",
-    "Unreachable",
-    "WentBack",
-    "failure_of",
-    "refusal_of",
-]
-
-
 TRANSIENT: Final = ("40", "53", "55", "57", "08")
 """Classes of SQLSTATE in which a connection that cannot be opened may be opened later."""
 PASSING: Final = ("40", "55", "57")

@@ -27,8 +27,6 @@ from broker.core.queue.rules import DROP_HEAD
 from broker.store.record import due_target
 from broker.tasks import Tasks, WakeUp
 
-__all__ = ["Keeper", "SharedDelay"]
-
 TURN_S: Final = 0.05  # between two turns
 LOOK_S: Final = 1.0  # between two checks of all levels
 NEVER_MS: Final = 1 << 62

@@ -17,9 +17,6 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from bitarray import bitarray
 
-
-__all__ = ["Arrivals", "reconciled"]
-
 _log = get_logger()
 
 PAUSE_S: Final = 0.05

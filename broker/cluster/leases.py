@@ -24,8 +24,6 @@ from broker.cluster.shared_level import SharedLevel, SharedLevels
 from broker.cluster.shared_slot import Returned
 from broker.tasks import Tasks
 
-__all__ = ["Leases"]
-
 TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
 LEASE_MESSAGES: Final = 4096  # in one statement, shared by its levels: a long one would stop the node and its beats

@@ -12,8 +12,6 @@ from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 from broker.tasks import Tasks
 
-__all__ = ["FailingCalls", "Link", "patiently"]
-
 _log = get_logger()
 _T = TypeVar("_T")
 

@@ -27,8 +27,6 @@ from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers, ReplyT
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
 
-__all__ = ["Mailbox", "Questions", "SharedReplies"]
-
 _log = get_logger()
 
 ANSWERS_MAX: Final = 1000  # that one lease takes

@@ -10,8 +10,6 @@ from broker.core.names import Resource
 from broker.core.policy.policy_definition import DISABLED
 from broker.core.queue.rules import queue_rules
 
-__all__ = ["refuse_arguments", "refuse_policies"]
-
 KEYS: Final = ("delayed-retry-type", "hold-until-header")
 REASON: Final = "is not available in a cluster: its queues hold no messages until they are due"
 

@@ -18,8 +18,6 @@ from broker.cluster.tenure import NodeTenure, TenureState
 from broker.event_log import get_logger
 from broker.tasks import Tasks, first_ended
 
-__all__ = ["BOOT_TIME", "ClusterNode", "NodeEvents"]
-
 _log = get_logger()
 
 # It is never set, and it counts while the machine sleeps.

@@ -20,8 +20,6 @@ from broker.cluster.hint import LOOK, Hint
 from broker.event_log import get_logger
 from broker.tasks import Tasks
 
-__all__ = ["BEATS_PER_LEASE", "GAP_SHARE", "MARGIN_SHARE", "Observer", "OtherNodes"]
-
 _log = get_logger()
 
 BEATS_PER_LEASE: Final = 6

@@ -17,9 +17,6 @@ from broker.cluster.link import patiently
 from broker.core.queue.queue import Queue
 from broker.tasks import Tasks
 
-__all__ = ["QueueInquiries", "UnusedQueues"]
-
-
 TELL_S: Final = 0.1  # between two statements that report uses
 LATE_MS: Final = 200  # a queue ends so much later than it could: what other nodes know is told by then
 

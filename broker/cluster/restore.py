@@ -19,9 +19,6 @@ from broker.cluster.server_address import ServerAddress
 if TYPE_CHECKING:
     import asyncpg
 
-
-__all__ = ["restore"]
-
 LEASE_MS: Final = 3000  # of a member that has not reported its own
 PATIENCE: Final = 4 / 3  # leases without a beat until a member is dead; other nodes wait 7/6
 LOOK_S: Final = 0.05

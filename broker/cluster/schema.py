@@ -8,15 +8,6 @@ from typing import Final
 
 import asyncpg
 
-__all__ = [
-    "FUNCTION_VERSION",
-    "SCHEMA_VERSION",
-    "SESSION_SETTINGS",
-    "SchemaMissing",
-    "SchemaTooNew",
-    "install",
-]
-
 SCHEMA_VERSION: Final = 1
 FUNCTION_VERSION: Final = 1
 

@@ -9,8 +9,6 @@ import ssl
 import urllib.parse
 from typing import Final, NamedTuple
 
-__all__ = ["ServerAddress", "one_line"]
-
 APPLICATION_NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names
 
 # A password may have characters that should have been quoted, such as @ and /: the login ends at the last @.

@@ -22,8 +22,6 @@ from broker.tasks import WakeUp
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["Follower", "SharedDefinitions"]
-
 LOOK_INTERVAL_S: Final = 1.0  # between looks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
 WAIT_MAX_S: Final = 0.1

@@ -24,8 +24,6 @@ from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 from broker.store.record import QUEUE_NUMBERS
 
-__all__ = ["BRIEF_MS", "SharedLevel", "SharedLevels"]
-
 BRIEF_MS: Final = 1000  # for so long a message with a time to live of 0 waits for consumers of another node
 
 

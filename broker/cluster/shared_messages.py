@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.delivery.reader import SlotReader
 
-__all__ = ["SharedMessages"]
-
 LOOK_MESSAGES: Final = 256  # at most in one peek
 LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this
 MOVE_COPIES: Final = 256  # copies for queues in one call; each takes a few microseconds of the loop

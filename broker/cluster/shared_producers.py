@@ -19,8 +19,6 @@ from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producer, Producers
 from broker.tasks import Tasks
 
-__all__ = ["ProducerClaims", "SharedProducers", "producer_key"]
-
 ASK_S: Final = 0.05  # between two claims of a producer that another node has
 
 

@@ -29,8 +29,6 @@ from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import QueueRules
 from broker.core.session.client import SessionClient
 
-__all__ = ["QueueParts", "SharedHoldingQueue", "SharedQueue"]
-
 FRESH_MS: Final = 1000  # for so long a method that was looked ahead at may use what was asked for it
 
 Ask: TypeAlias = "Callable[[Callable[..., None]], None]"

@@ -9,8 +9,6 @@ from bitarray import bitarray
 
 from broker.slots.slot import Slot
 
-__all__ = ["NEVER", "Counts", "Returned", "SharedSlot", "SlotPlace", "UnsavedSettlements", "message_id"]
-
 INDEX_BITS: Final = 20  # a browser knows integers of 53 bits
 NEVER: Final = (0, 0)
 KEPT_S: Final = 2.0  # PostgreSQL writes an asynchronous commit within three times wal_writer_delay, 0.6 s by default

@@ -13,8 +13,6 @@ from broker.core.message.message import Message
 from broker.core.publishing.message_store import MessageStore, Targets
 from broker.store.record import DUE, TARGET, TARGET_BYTES
 
-__all__ = ["SharedStore"]
-
 unpack_target: Final = TARGET.unpack_from
 
 

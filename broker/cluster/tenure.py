@@ -11,8 +11,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["Event", "NodeTenure", "TenureState"]
-
 
 class TenureState(Enum):
     """The state of a node, as the other nodes see it."""

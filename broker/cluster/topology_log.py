@@ -23,8 +23,6 @@ from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.event_log import get_logger
 from broker.tasks import Tasks, WakeUp
 
-__all__ = ["Extra", "FollowedTopology", "TopologyLog"]
-
 _log = get_logger()
 
 BATCH_PROPOSALS: Final = 200  # of one append; a node applies them in one step of its loop

@@ -10,8 +10,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-__all__ = ["DATABASE", "Alarm", "Alarms", "Kind", "Watermark"]
-
 Kind = Literal["memory", "disk"]
 DATABASE: Final = "database"
 ADVICE: Final[dict[Kind, str]] = {

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.amqp.output import ConnectionOutput, Withheld
     from broker.core.confirmable import Confirmer
 
-__all__ = ["Answers"]
-
 NOTHING: Final = 0  # the number of no change: an answer does not wait for it
 
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from broker.event_log import get_logger
 
-__all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
-
 PATTERN_MAX_CHARACTERS: Final = 1024
 UNROLLED_MAX: Final = 20_000  # a repetition of a fixed count is expanded when compiled, the inner within the outer
 SEARCH_MAX_MS: Final = 2  # a name of 255 octets takes some microseconds

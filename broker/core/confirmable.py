@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Confirmable", "ConfirmedPublishes", "Confirmer", "Refusable"]
-
 
 class Confirmable(Protocol):
     """Numbered work, which hears up to which number it is safe on disk.

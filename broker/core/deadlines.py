@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-__all__ = ["TURN_SHARE", "Clock", "Deadlines"]
-
 TURN_SHARE: Final = 1000  # units of about ten microseconds that rules may use in one loop turn
 NEVER: Final = 1 << 61  # a moment beyond all others; compiled code compares numbers of up to 62 bits at once
 

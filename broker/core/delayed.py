@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from broker.core.topology.queues import Queues
     from broker.routing.router import Router
 
-__all__ = ["Delay", "Delays", "QueueDelay"]
-
 RECEIVED_OCTETS: Final = RECEIVED.encode()
 
 

@@ -14,8 +14,6 @@ from broker.core.vhost import Vhost
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 
-__all__ = ["TopologySnapshot", "restore"]
-
 _End = tuple[str, int]  # one end of a binding: an exchange and which of its lives, or no name and a queue's number
 _Identity = tuple[_End, _End, str, str]
 BUNDLES_PER_STEP: Final = 64

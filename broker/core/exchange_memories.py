@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from broker.core.topology.exchanges import Exchanges
     from broker.core.topology.queues import Queues
 
-__all__ = ["ExchangeMemories"]
-
 
 class HistoryOnDisk(Postponed):
     """A bind that waits until a slot of the history is in memory."""

@@ -25,8 +25,6 @@ from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
 
-__all__ = ["Firehose", "Passage", "Watcher"]
-
 NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properties that are not texts, and their octets
 NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it is not ours
 SIGNED: Final = Struct(">i")

@@ -11,8 +11,6 @@ from functools import partial
 
 from broker.amqp.errors import ChannelError
 
-__all__ = ["Postponed", "carry_out"]
-
 
 class Postponed(Exception):
     """Says that a method has had no effect yet, and runs once more when an answer has arrived.

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.amqp.output import ConnectionOutput
 
-__all__ = ["PIECE_ENTRIES", "SHARE_ENTRIES", "CreditShare", "PublishCredit"]
-
 SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
 LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries

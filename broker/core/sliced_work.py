@@ -11,8 +11,6 @@ from typing import Final
 
 from broker.core.deadlines import Clock, Deadlines
 
-__all__ = ["MESSAGES_PER_UNIT", "SlicedWork"]
-
 MESSAGES_PER_UNIT: Final = 32  # messages that are settled and released from memory in ten microseconds
 
 

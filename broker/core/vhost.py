@@ -54,13 +54,14 @@ HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a re
 
 
 class PublishCaches:
-    """Holds one publish cache per user."""
+    """Holds one publish cache per user, and one per client whose rights are its own."""
 
     def __init__(self, limits: CacheLimits | None, nothing: PublishEntry) -> None:
         """Shapes: `nothing` is an entry whose route is not live."""
         self._limits = limits
         self.nothing = nothing
         self._by_user: dict[str, PublishCache[PublishEntry, PublishTarget]] = {}
+        self._own: dict[PublishCache[PublishEntry, PublishTarget], None] = {}
 
     def of(self, user_name: str) -> PublishCache[PublishEntry, PublishTarget]:
         """Return the cache of a user."""
@@ -69,14 +70,28 @@ class PublishCaches:
             cache = self._by_user[user_name] = PublishCache(self.nothing, self._limits)
         return cache
 
+    def own(self) -> PublishCache[PublishEntry, PublishTarget]:
+        """Return a new cache of one client, until it is released."""
+        cache: PublishCache[PublishEntry, PublishTarget] = PublishCache(self.nothing, self._limits)
+        self._own[cache] = None
+        return cache
+
+    def release(self, cache: PublishCache[PublishEntry, PublishTarget]) -> bool:
+        """Drop a cache of one client and return True; return False for that of a user."""
+        if cache not in self._own:
+            return False
+        del self._own[cache]
+        cache.drop_all()
+        return True
+
     def drop_all(self) -> None:
         """Drop every entry, because something has changed on which entries depend besides their routes."""
-        for cache in self._by_user.values():
+        for cache in (*self._by_user.values(), *self._own):
             cache.drop_all()
 
     def forget_misses(self) -> None:
         """Free what only decides whether a publish is admitted."""
-        for cache in self._by_user.values():
+        for cache in (*self._by_user.values(), *self._own):
             cache.forget_misses()
 
     def end(self) -> None:

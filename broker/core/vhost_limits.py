@@ -10,8 +10,6 @@ from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.auth.user_limits import CONNECTIONS, checked_limits, limit_in
 from broker.core.names import Resource
 
-__all__ = ["BLOCKED_S", "VhostLimits", "vhost_limits_table"]
-
 QUEUES: Final = "max-queues"
 BLOCKED_S: Final = "max-blocked-seconds"
 

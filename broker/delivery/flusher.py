@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.amqp.framing import LARGE_BYTES
-from broker.core.message.delivery_count import with_delivery_count
-from broker.core.message.message import Envelope, Message
+from broker.core.message.message import Envelope, Message, with_delivery_count
 from broker.core.queue.consumer import LAST_OCTETS, LAST_OCTETS_AGAIN, TAGS, Consumer
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.level import Level

@@ -8,6 +8,7 @@ queue-log entry; a transient message is written to the spill.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -25,6 +26,8 @@ from broker.store.segment import OFFSET_BITS, SPILLED
 from broker.store.store import VhostStore
 
 TURN_MESSAGES: Final = SHARE_ENTRIES  # with a record, per turn: as many as publishers may add to the vhost in a turn
+LEAVING_TURNS: Final = 128  # in which the slots of idle queues leave, one a turn at least
+UNTRACKED_MIN: Final = 100  # messages of a sealed slot that the garbage collector does not visit
 SLOT_COST: Final = 1000  # at least, however few messages it holds, of a slot that opens a file
 BUFFERED_COST: Final = 30  # of one that opens none, and writes a few entries into a buffer
 SPILL_COST: Final = (
@@ -35,6 +38,9 @@ RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
 IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
 LOOKS_MIN: Final = 2000  # slots examined per tick, about a millisecond
 LOOKS_SHARE: Final = 10  # or one tick examines this part of all slots, each slot once a second
+
+# A collection would visit each message in memory: 10 ms for 200,000 of them, which are in no cycle.
+_untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 class _Resident:
@@ -153,10 +159,15 @@ class Pager:
     def turn(self) -> bool:
         """Page out a few slots: those of idle queues, then those farthest from the head of their queue.
 
+        Above the memory budget they are as many as publishers may add in a turn, otherwise an even part of what leaves:
+        a batch of the log lets a hundred slots leave at once.
+
         Return whether messages were written to the spill, which takes long.
         """
         spilled = self.spilled
         budget = TURN_MESSAGES
+        if not self._candidates:
+            budget = min(budget, max(SLOT_COST, len(self._leaving) * SLOT_COST // LEAVING_TURNS))
         while budget > 0:
             if self._may_leave():
                 resident = self._leaving.popleft()
@@ -214,6 +225,9 @@ class Pager:
 
     def _sealed(self, resident: _Resident) -> None:
         """Decide, once, whether a sealed slot of an idle queue stays in memory."""
+        contents = resident.slot.contents
+        if contents is not None and len(contents) >= UNTRACKED_MIN:
+            _untrack(contents)
         self._look(resident)
         if (
             resident.idle_bytes

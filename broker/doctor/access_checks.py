@@ -27,6 +27,9 @@ def port_findings(settings: Settings) -> Iterator[Diagnosis]:
         port = getattr(settings, name)
         if port.enabled is not False:
             asked.append((f"{name}.port", port.host or settings.server.host, port.port, port.is_asked_for))
+    mqtt = settings.mqtt
+    for setting, number in mqtt.ports(plain=not settings.tls.only, tls=settings.tls.is_on).items():
+        asked.append((setting, mqtt.host or settings.server.host, number, True))
     for setting, host, number, is_needed in asked:
         reason = _taken(host, number)
         if not reason:
@@ -97,6 +100,15 @@ def guest_finding(settings: Settings, host: str, *, has_default_password: bool |
         advice = "slotmq user set guest --password, or delete it: everybody who reaches the port is an administrator"
         return bad("guest", "guest has the password guest and may log in from other machines", advice)
     return fine("guest", "guest has the password guest, for clients on this machine only")
+
+
+def anonymous_findings(settings: Settings) -> Iterator[Diagnosis]:
+    """Judge whether MQTT clients of other machines need no login."""
+    mqtt = settings.mqtt
+    host = mqtt.host or settings.server.host
+    if mqtt.enabled and mqtt.anonymous_user and not _is_local(host):
+        found = f"MQTT clients of any machine connect to {host} without a login, as user '{mqtt.anonymous_user}'"
+        yield warn("mqtt", found, "empty mqtt.anonymous_user, or set mqtt.host, or give the user few permissions")
 
 
 def _is_local(host: str) -> bool:

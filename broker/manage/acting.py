@@ -25,8 +25,6 @@ from broker.core.names import is_short_text
 from broker.manage.call import Call
 from broker.manage.refusal import HttpRefused, bad_request
 
-__all__ = ["acting"]
-
 CHANNEL: Final = 1
 ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or not at all
 CLOSED: Final = "the request is answered"

@@ -8,8 +8,6 @@ from broker.amqp.table_writer import encode_table
 from broker.manage.refusal import bad_request
 from broker.operations.request import Request
 
-__all__ = ["flag", "number", "table", "texts"]
-
 FLAGS: Final = {True: True, False: False, "true": True, "false": False}
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["READING", "ApiRoute", "Call", "Needs", "UserAsker", "tags_suffice", "visible_sessions", "visible_vhosts"]
-
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

@@ -28,8 +28,6 @@ from broker.operations.request import Request, Verb, read
 from broker.operations.table import OPERATIONS
 from broker.tasks import Tasks, first_ended
 
-__all__ = ["ROUTES"]
-
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
 ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines after a request

@@ -22,27 +22,6 @@ if TYPE_CHECKING:
     from broker.net.listener import Listener
     from broker.vhosts.broker_statistics import BrokerStatistics
 
-__all__ = [
-    "DISK_STATS",
-    "EXCHANGE_STATS",
-    "LENGTHS",
-    "MESSAGE_STATS",
-    "NO_PROCESS",
-    "QUEUE_COUNTERS",
-    "QUEUE_NUMBERS",
-    "QUEUE_STATS",
-    "TOTAL_COUNTERS",
-    "TOTAL_NUMBERS",
-    "BrokerTotals",
-    "Lengths",
-    "counts_of",
-    "lengths_of",
-    "message_numbers",
-    "queue_key",
-    "queue_numbers",
-    "with_rates",
-]
-
 DELIVERIES: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
 MESSAGE_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERIES)
 """The counters of a channel, a vhost and the broker: fields of `MessageCounts`."""

@@ -11,8 +11,6 @@ from typing import Final
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 
-__all__ = ["FileReads"]
-
 THREADS: Final = 2
 PIECE_BYTES: Final = 256 << 10
 

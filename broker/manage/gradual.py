@@ -9,8 +9,6 @@ from itertools import islice
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary  # of event loops
 
-__all__ = ["OBJECTS_AT_ONCE", "in_pieces", "pause"]
-
 OBJECTS_AT_ONCE: Final = 200  # objects handled between two turns of the loop: less than a millisecond
 
 T = TypeVar("T")

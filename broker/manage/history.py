@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["History", "SampleRange", "sample_range"]
-
 AGE_MAX_S: Final = 3600
 SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from broker.settings import Settings
 
-__all__ = ["ManageListener"]
-
 KEPT_ALIVE_S = 86_400  # uvicorn's own limit for idle clients, which has no effect here
 
 _log = get_logger()

@@ -17,8 +17,6 @@ from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
 from broker.manage.refusal import HttpRefused, bad_request
 from broker.operations.rows import Row
 
-__all__ = ["Columns", "Listing", "NameFilter", "PageQuery", "listed", "row_answer", "small_list", "sort_key"]
-
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"

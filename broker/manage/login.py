@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from broker.settings.access import Http
 
-__all__ = ["HttpLogin", "LoggedIn", "LoginSessions", "cookie_name", "credentials_of", "token_of"]
-
 CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
 REFUSED: Final = "the login was refused; the broker's log says why"
 SESSIONS_MAX: Final = 1000

@@ -20,8 +20,6 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 if TYPE_CHECKING:
     from broker.manage.client import ApiClient
 
-__all__ = ["ManagedBroker"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedBroker(OperatedBroker):

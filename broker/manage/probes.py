@@ -13,9 +13,6 @@ from broker.manage.request_target import query_of
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-
-__all__ = ["PROBES", "ROUTES", "Gate"]
-
 PROBES: Final = ("/healthz", "/readyz")
 UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
 RECOVERING: Final = "recovering"

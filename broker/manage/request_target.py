@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 from broker.manage.refusal import bad_request
 from broker.operations.request import LARGEST
 
-__all__ = ["integer", "only", "path_words", "query_of", "query_pairs"]
-
 PARAMETERS_MAX: Final = 64
 
 

@@ -16,8 +16,6 @@ from broker.manage.history import History, sample_range
 from broker.operations.rows import Row
 from broker.tasks import Tasks
 
-__all__ = ["AskedRates", "Sampled", "Samples"]
-
 WATCHED_MAX: Final = 50  # objects with a history
 UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long
 FORGET_S: Final = 600.0  # an object's readings are dropped when nobody has asked for them for this long

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from broker.manage.client import ApiClient
 
-__all__ = ["ROUTES", "WebSocket"]
-
 PATH: Final = "/mqtt"
 SUBPROTOCOL: Final = "mqtt"
 VERSION: Final = "13"

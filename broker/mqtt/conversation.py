@@ -32,8 +32,6 @@ from broker.mqtt.properties import REASON_STRING, REQUEST_PROBLEM
 from broker.mqtt.reason_codes import PROTOCOL_ERROR
 from broker.mqtt.wire import Reader
 
-__all__ = ["CONNECT_MAX_BYTES", "ENDED", "EXPECTS_CONNECT", "LOGIN", "OPEN", "Acks", "Conversation", "Ping"]
-
 CONNECT_MAX_BYTES: Final = 4096  # of any packet before the login
 CONNECT: Final = 0x10
 EXPECTS_CONNECT: Final = 0

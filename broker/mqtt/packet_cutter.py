@@ -10,8 +10,6 @@ from typing import Final
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import MALFORMED, PACKET_TOO_LARGE
 
-__all__ = ["ACK_RUN", "PUBLISH_RUN", "PacketCutter", "PublishRun"]
-
 PUBLISH: Final = 0x30
 DUP: Final = 0x08
 ACKS: Final = frozenset((0x40, 0x50, 0x62, 0x70))  # PUBACK, PUBREC, PUBREL, PUBCOMP

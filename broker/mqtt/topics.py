@@ -13,8 +13,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, TOPIC_INVALID
 from broker.mqtt.wire import check_text
 
-__all__ = ["KEY_MAX_BYTES", "SHARED", "binding_key", "filter_of", "routing_key", "split_shared", "system_topic",
-           "topic_of"]  # fmt: skip
 
 KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
 _SWAPPED: Final = str.maketrans("/.", "./")
@@ -39,6 +37,11 @@ def routing_key(topic: bytes, levels_max: int) -> str:
         raise PacketError(TOPIC_INVALID, f"a topic of {len(topic)} bytes, at most {KEY_MAX_BYTES} are allowed")
     if name.count("/") >= levels_max:
         raise PacketError(TOPIC_INVALID, f"a topic of {name.count('/') + 1} levels, at most {levels_max} are allowed")
+    return name.translate(_SWAPPED)
+
+
+def key_of_name(name: str) -> str:
+    """Return what stands in routing keys for a name that stands in topics."""
     return name.translate(_SWAPPED)
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BINARY", "CLOSE", "GOING", "NORMAL", "PONG", "WebSocketFrames", "encode_close", "encode_frame"]
-
 CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
 BINARY: Final = 0x2

@@ -10,8 +10,6 @@ from typing import Final
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import MALFORMED
 
-__all__ = ["TEXT_MAX_BYTES", "VARINT_MAX", "Reader", "binary", "check_text", "text", "varint"]
-
 TEXT_MAX_BYTES: Final = 65_535
 VARINT_MAX: Final = 268_435_455
 

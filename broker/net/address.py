@@ -15,8 +15,6 @@ from broker.amqp.errors import BrokerError, NotNow
 if TYPE_CHECKING:
     from broker.settings import Settings
 
-__all__ = ["AddressTaken", "Bound", "CannotListen", "bind", "close", "close_servers", "listening"]
-
 EVERY_ADDRESS: Final = "::"
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.store.data_folder import Reserve
 
-__all__ = ["AlarmWatch", "watermarks"]
-
 _log = get_logger()
 
 

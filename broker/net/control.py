@@ -27,8 +27,6 @@ from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.operations.request import ROWS_AT_ONCE, Asker, OperationRefused, Request, Verb
 from broker.tasks import Tasks
 
-__all__ = ["CLIENTS_MAX", "OUTER_LEVELS", "REQUEST_MAX_BYTES", "ControlSocket", "answer_request"]
-
 log = get_logger()
 
 REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request

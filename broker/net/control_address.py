@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-__all__ = ["SOCKET_NAME", "socket_address"]
-
 SOCKET_NAME: Final = "control.sock"
 SOCKET_PATH_MAX_BYTES: Final = 103  # sun_path with its NUL: 108 on Linux, 104 on macOS and the BSDs; unix(7)
 

@@ -12,8 +12,6 @@ from typing import Protocol
 from broker.core.auth.peer import Peer
 from broker.net.strangers import Strangers
 
-__all__ = ["Handshakes"]
-
 
 class HandshakeClient(Protocol):
     """A client in its handshake."""

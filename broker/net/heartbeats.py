@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BRISK_MAX_S", "Heartbeats"]
-
 BRISK_MAX_S: Final = 10  # up to this interval, a check once a second would make a heartbeat late
 SILENT_INTERVALS: Final = 2  # after two silent intervals the client is gone
 

@@ -15,8 +15,6 @@ from broker.core.auth.users import Users
 from broker.event_log import get_logger
 from broker.settings.access import Auth
 
-__all__ = ["PasswordThreads", "logins_of"]
-
 THREADS: Final = 2  # each holds the 19 MiB of one hash while it computes
 
 _log = get_logger()

@@ -13,8 +13,6 @@ from broker.core.alarms import Alarms
 from broker.core.publishing.message_store import MessageStore
 from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["STORE_BACKLOG_MAX_BYTES", "PublisherThrottle", "Stop", "ThrottledConnection"]
-
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
 COUNTED_PART: Final = 8  # from this part of it on, each connection's unwritten records are counted
 

@@ -13,8 +13,6 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["FIRST_BYTES", "LARGE_READ_BYTES", "MOST_BYTES", "NEAR_US", "QUICK_FILLS", "QUICK_MS", "ReceiveBuffer"]
-
 LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not ahead of the broker
 # Its window, twice that, has room for a segment of loopback, 65,483 octets: a client that once saw a large window sends
 # no smaller ones, and would wait 200 ms for each.

@@ -9,8 +9,6 @@ import resource
 import sys
 from typing import Final, Generic, TypeVar
 
-__all__ = ["ENOUGH", "Strangers", "descriptors_for_clients", "descriptors_max"]
-
 T = TypeVar("T")
 ENOUGH: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
 RESERVED_MIN: Final = 64

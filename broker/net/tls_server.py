@@ -19,8 +19,6 @@ from broker.tasks import Tasks
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["TlsServer"]
-
 HANDSHAKES_MAX: Final = 1024
 PART: Final = 4  # of the descriptors for clients; a handshake takes milliseconds
 AGAIN_S: Final = 1.0  # without descriptors, nothing is accepted for so long

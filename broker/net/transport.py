@@ -29,8 +29,6 @@ from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.tls import peer_of
 
-__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "Transport", "acknowledge"]
-
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket after close-ok

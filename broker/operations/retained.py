@@ -20,8 +20,6 @@ from broker.operations.rows import body_fields, properties_row
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OperatedBroker
 
-__all__ = ["RETAINED_OPERATIONS"]
-
 _log = get_logger()
 
 LIMIT_MAX: Final = 10_000

@@ -22,8 +22,6 @@ from broker.parts.part import Part, Shared
 from broker.parts.ports import Ports
 from broker.settings import Settings
 
-__all__ = ["Clients"]
-
 
 class Clients(Part):
     """Users, their rights and their connections. The entrance accepts connections; this part ends them."""

@@ -24,8 +24,6 @@ from broker.vhosts.vhosts import Vhosts
 if TYPE_CHECKING:
     from broker.cluster.broker_node import BrokerNode
 
-__all__ = ["Data", "generate_name"]
-
 ALPHABET: Final = string.ascii_letters + string.digits + "-_"
 LETTERS: Final = 22  # 132 bits, as in RabbitMQ's generated names
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - not bound here

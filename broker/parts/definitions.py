@@ -16,8 +16,6 @@ from broker.parts.data import Data, generate_name
 from broker.parts.part import Part, Shared
 from broker.settings import Settings
 
-__all__ = ["ClusterClients", "Definitions"]
-
 _log = get_logger()
 
 

@@ -24,8 +24,6 @@ from broker.parts.ports import Ports
 from broker.settings.change import in_force
 from broker.vhosts.broker_statistics import BrokerStatistics
 
-__all__ = ["Entrance"]
-
 
 class Entrance(Part):
     """Lets clients in: the AMQP listener, the HTTP ports and the control socket.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from broker.overlay_node.held_brokers import HeldBrokers
     from broker.overlay_node.links import Links
 
-__all__ = ["Overlay"]
-
 
 class Overlay(Part):
     """The overlay's brokers of this process, and the links to their neighbours; neither without an overlay."""

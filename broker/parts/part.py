@@ -13,8 +13,6 @@ from broker.settings import Settings
 from broker.store.files import Files
 from broker.vhosts.recovery_watch import RecoveryWatch
 
-__all__ = ["Part", "Shared", "Stopping"]
-
 Tell = Callable[[Mapping[str, Any]], None]
 
 

@@ -11,8 +11,6 @@ from broker.parts.part import Part, Shared
 from broker.settings import Settings
 from broker.tasks import Tasks
 
-__all__ = ["CertificateWatch", "Ports"]
-
 _log = get_logger()
 
 Renew = Callable[[], Awaitable[None]]

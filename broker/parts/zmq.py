@@ -13,8 +13,6 @@ from broker.parts.part import Part, Shared
 if TYPE_CHECKING:
     from broker.zeromq.bridges import Bridges
 
-__all__ = ["Zmq"]
-
 
 class Zmq(Part):
     """The ØMQ bridges of this process; none without `[[zmq.publish]]` and `[[zmq.subscribe]]`."""

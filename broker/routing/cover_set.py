@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from broker.routing.cover_index import CoverIndex
-from broker.routing.covering import narrowness
+from broker.routing.cover_index import CoverIndex, narrowness
 from broker.routing.pattern import Pattern
 
 

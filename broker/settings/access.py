@@ -8,8 +8,6 @@ from pydantic import Field, SecretStr, model_validator
 
 from broker.settings.fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
-__all__ = ["Auth", "Http", "HttpPort", "Metrics", "Tls"]
-
 
 class Auth(SettingsSection):
     """Users, passwords and logins."""

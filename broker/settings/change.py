@@ -12,8 +12,6 @@ from pydantic import SecretStr
 from broker.settings.fields import reload_of
 from broker.settings.settings import Settings, sections
 
-__all__ = ["Change", "changes", "in_force", "merged"]
-
 REDACTED: Final = "***"
 
 

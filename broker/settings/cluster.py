@@ -10,8 +10,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from broker.settings.fields import Milliseconds, SettingsSection, number
 
-__all__ = ["Cluster"]
-
 SCHEMES: Final = ("postgresql", "postgres")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # needs no quotes in SQL

@@ -10,21 +10,6 @@ from pydantic.fields import FieldInfo
 
 from broker.quantities import duration_ms, size_bytes
 
-__all__ = [
-    "AT_ONCE",
-    "NEXT_CONNECTION",
-    "GiB",
-    "KiB",
-    "MiB",
-    "Milliseconds",
-    "Seconds",
-    "SettingsSection",
-    "Size",
-    "number",
-    "reload_of",
-    "text",
-]
-
 KiB: Final = 1 << 10
 MiB: Final = 1 << 20
 GiB: Final = 1 << 30

@@ -11,8 +11,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from broker.settings.fields import GiB, KiB, Milliseconds, SettingsSection, Size, number
 
-__all__ = ["Neighbour", "Overlay", "OverlayBroker"]
-
 SCHEMES: Final = ("amqp", "amqps")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

@@ -9,8 +9,6 @@ from pydantic import BaseModel
 
 from broker.settings.settings import PREFIX, Settings, limits, sections
 
-__all__ = ["nearest", "problem_lines"]
-
 Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # its name for a key, and its values
 Path = tuple[str | int, ...]
 

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from broker.settings.fields import AT_ONCE, GiB, KiB, MiB, Milliseconds, SettingsSection, Size, number
 
-__all__ = ["Memory", "Slots", "Store", "TapSettings"]
-
 
 class Slots(SettingsSection):
     """When a queue's open slot is sealed, and how many workers deliver."""

@@ -9,8 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.settings.fields import SettingsSection, number
 
-__all__ = ["Zmq", "ZmqEndpoint", "ZmqPublish", "ZmqSubscribe"]
-
 ENDPOINT: Final = re.compile(r"tcp://\S+:(\d{1,5}|\*)|ipc://\S+")
 
 

@@ -25,19 +25,11 @@ class DirectWriter:
     def __init__(self) -> None:
         self._buffer: memoryview | None = None
 
-    def write(self, file: File, offset: int, pieces: list[bytes], bodies: list[int], *, direct: bool) -> int:
-        """Write the pieces of a run, of which some are large bodies, and return their end. Raises: StoreFailed.
+    def write(self, file: File, offset: int, blocks: list[bytes], *, direct: bool) -> int:
+        """Write the blocks of a run, of which some are large bodies, and return their end. Raises: StoreFailed.
 
-        Shapes: `bodies` are the places of the large bodies, ascending.
-        Cost: one copy of all but the bodies; with `direct` a large run is copied, and a sync has to follow soon.
+        Cost: with `direct` a large run is copied, and a sync has to follow soon.
         """
-        blocks = []
-        start = 0
-        for at in bodies:
-            blocks.append(b"".join(pieces[start:at]))
-            blocks.append(pieces[at])
-            start = at + 1
-        blocks.append(b"".join(pieces[start:]))
         if direct and file.direct and sum(map(len, blocks)) >= DIRECT_MIN_BYTES:
             return self.write_direct(file, offset, blocks)
         return file.write_blocks_at(offset, blocks)

@@ -34,14 +34,14 @@ from broker.store.transaction import encode_inner, encode_transaction_head
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
+BLOCK_BYTES: Final = 128 << 10  # of records are joined at once: while one does that, nobody else computes
 SMALL_BYTES: Final = 16 << 10  # zeros ahead of a larger batch would take longer than the journal of the file system
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
 class SegmentRun:
-    """The part of a batch in one segment; its first piece becomes the segment's header or a mark.
-
-    Shapes: ``bodies`` are the places of large bodies among the pieces, ascending.
+    """The part of a batch in one segment: blocks of records, and large bodies as they are. ``large`` says that it has
+    such bodies. The first block gets the segment's header or a mark.
     """
 
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
@@ -49,8 +49,13 @@ class SegmentRun:
         self.offset = offset
         self.previous_end = previous_end
         self.token = token
-        self.pieces = [b""]
-        self.bodies: list[int] = []
+        self.blocks: list[bytes] = []
+        self.large = False
+
+    def add_body(self, body: bytes) -> None:
+        """Add a large body."""
+        self.blocks.append(body)
+        self.large = True
 
 
 class Batch:
@@ -100,8 +105,9 @@ class MessageLog:
         self._in_flight: Batch | None = None
         self._runs: list[SegmentRun] = []
         self.waiting = False  # something was appended and not taken yet
-        self._pieces: list[bytes] = []  # of the last run; nothing is put there before there is a run, see the fence
-        self._fence = -1  # from here on append goes the long way: no run yet, the segment is full, or a group is open
+        self._pieces: list[bytes] = []  # of the next block; nothing is put there before there is a run, see the fence
+        self._fence = -1  # from here on append goes the long way: no run yet, the block is full, or a group is open
+        self._full = 0  # the position at which the segment is full
         self._group: list[bytes] | None = None  # the inner records of the open group
         self._group_begin = 0  # ... and the position of the record around them
         self._begun_bytes = 0  # of the runs before the last one
@@ -154,11 +160,7 @@ class MessageLog:
 
     def append_body(self, front: bytes, body: bytes) -> int:
         """Append a record whose second piece is a large body, which is written without a copy."""
-        position = self.append(front, body)
-        if self._group is None:
-            run = self._runs[-1 if self._runs[-1].segment == position >> OFFSET_BITS else -2]  # it may have ended one
-            run.bodies.append(len(run.pieces) - 1)
-        return position
+        return self._append_at_border(front, body, large=True)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -212,13 +214,15 @@ class MessageLog:
         runs = self._runs
         size_bytes = self._begun_bytes + (self.position & OFFSET_MASK) - runs[-1].offset
         batch = self._in_flight = Batch(self.position, runs, size_bytes)
+        runs[-1].blocks.append(b"".join(self._pieces))
+        self._pieces = []
         for run in runs:  # the mark or header says how far the log is synced by now
             if run.offset:
-                run.pieces[0] = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
+                mark = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
             else:
-                run.pieces[0] = encode_header(SegmentHeader(run.segment, run.previous_end, self.synced, run.token))
+                mark = encode_header(SegmentHeader(run.segment, run.previous_end, self.synced, run.token))
+            run.blocks[0] = mark + run.blocks[0]
         self._runs = []
-        self._pieces = []  # the batch's own would keep its records in memory until the next one
         self.waiting = False
         self._fence = -1
         self._begun_bytes = 0
@@ -249,8 +253,10 @@ class MessageLog:
         else:
             del self.live[segment]
 
-    def _append_at_border(self, record: bytes, rest: bytes) -> int:
-        """Append a record that begins a batch, ends a segment or belongs to a transaction, and return its position."""
+    def _append_at_border(self, record: bytes, rest: bytes, *, large: bool = False) -> int:
+        """Append a record that begins a batch, ends a block or a segment, has a large body or belongs to a transaction,
+        and return its position.
+        """
         size_bytes = len(record) + len(rest)
         assert size_bytes <= RECORD_MAX_BYTES
         if self._group is not None:
@@ -258,13 +264,29 @@ class MessageLog:
         if not self._runs:
             self._begin_run()
         self._pieces.append(record)
-        if rest:
+        if large:
+            self._end_block()
+            self._runs[-1].add_body(rest)
+        elif rest:
             self._pieces.append(rest)
         position = self.position
         self.position += size_bytes
         if self.position >= self._fence:
-            self._roll()
+            self._pass_border()
         return position
+
+    def _pass_border(self) -> None:
+        """End the segment if it is full, otherwise the block."""
+        if self.position >= self._full:
+            self._roll()
+        else:
+            self._end_block()
+            self._fence = min(self.position + BLOCK_BYTES, self._full)
+
+    def _end_block(self) -> None:
+        """Join the pieces to a block, the last one of the run."""
+        self._runs[-1].blocks.append(b"".join(self._pieces))
+        self._pieces = []
 
     def _append_inner(self, record: bytes, records: list[bytes]) -> int:
         if not records:
@@ -283,16 +305,15 @@ class MessageLog:
         records, self._group = self._group, None
         if not self._runs:
             return
-        self._fence = self.position >> OFFSET_BITS << OFFSET_BITS | self._limit
         if records:
             self._pieces.append(encode_transaction_head(self.synced, records))
             self._pieces.extend(records)
-            if self.position >= self._fence:
-                self._roll()
+        self._pass_border()
 
     def _roll(self) -> None:
         """Roll after a record, not in front of the next one: `position` always names the segment of the next one."""
         after = self.position
+        self._end_block()
         self._begun_bytes = self.pending_bytes
         self._previous_end = after
         self._token = b""
@@ -307,11 +328,10 @@ class MessageLog:
         else:
             self._token = self._files.token(TOKEN_BYTES)
             offset = 0
-        self._fence = segment << OFFSET_BITS | self._limit
+        self._full = segment << OFFSET_BITS | self._limit
+        self._fence = min(self.position + BLOCK_BYTES, self._full)
         self.waiting = True
-        run = SegmentRun(segment, offset, self._previous_end, self._token)
-        self._runs.append(run)
-        self._pieces = run.pieces
+        self._runs.append(SegmentRun(segment, offset, self._previous_end, self._token))
 
     # -- in the writing thread ----------------------------------------------------------------------------------------
 
@@ -328,12 +348,13 @@ class MessageLog:
                     begun = True
                 file = self._file
                 assert file is not None
-                if run.bodies:
+                if run.large:
                     end = self._write_bodies(file, run)
+                elif len(run.blocks) == 1:
+                    file.write_at(run.offset, run.blocks[0])
+                    end = run.offset + len(run.blocks[0])
                 else:
-                    block = b"".join(run.pieces)
-                    file.write_at(run.offset, block)
-                    end = run.offset + len(block)
+                    end = file.write_blocks_at(run.offset, run.blocks)
                 if self._sync:
                     if end > self._zeros_end and batch.size_bytes <= SMALL_BYTES and not begun:
                         self._fill_ahead(file, end)
@@ -359,7 +380,7 @@ class MessageLog:
         """Write the records of a run with large bodies, and return where they end."""
         if self._bodies_writer is None:
             self._bodies_writer = DirectWriter()
-        return self._bodies_writer.write(file, run.offset, run.pieces, run.bodies, direct=self._sync)
+        return self._bodies_writer.write(file, run.offset, run.blocks, direct=self._sync)
 
     def _fill_ahead(self, file: File, end: int) -> None:
         """Write zeros after the records, for a small batch that used them up; the next ones overwrite them.

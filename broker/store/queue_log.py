@@ -262,7 +262,9 @@ class QueueLogs:
     def reclaim(self, below: int) -> int:
         """Remove the chunks given up before `below`, the position of the oldest kept checkpoint; return how many."""
         removed = 0
-        for key, position in list(self._dropped.items()):
+        with self._lock:
+            dropped = list(self._dropped.items())
+        for key, position in dropped:
             with self._lock:
                 if position < below and self._dropped.get(key) == position:
                     del self._dropped[key]

@@ -1,22 +1,35 @@
-"""Cursors: up to which seal each named reader of a tap has passed."""
+"""Cursors: up to which seal each named reader of a tap has passed; and how requests to taps are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.deadlines import Clock
 from broker.core.names import is_short_text
+from broker.core.vhost import Vhost
 from broker.settings.storage import TapSettings
 from broker.slot_files.seal_log import TAP_PREFIX, Cursor
 from broker.slot_files.slot_folder import SlotFolder
-from broker.taps.refused import TapRefused, vhost_named
 from broker.taps.slot_writer import SlotWriter
 from broker.vhosts.vhosts import Vhosts
 
+IN_CLUSTER = "taps, cursors and snapshots are not available in a cluster: they need a broker with its own log"
 CURSORS_MAX: Final = 1000
+
+
+class TapRefused(ValueError):
+    """The request cannot be carried out; the text is one line for the client or operator."""
+
+
+def vhost_named(vhosts: Mapping[str, Vhost], name: str) -> Vhost:
+    """Return a vhost. Raises: TapRefused."""
+    vhost = vhosts.get(name)
+    if vhost is None:
+        raise TapRefused(f"no vhost '{name}'")
+    return vhost
 
 
 class Cursors:

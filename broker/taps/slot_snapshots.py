@@ -17,7 +17,7 @@ from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
-from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
+from broker.taps.cursors import IN_CLUSTER, TapRefused, vhost_named
 from broker.taps.slot_rows import Piece, copy_pieces, gather, let_go
 from broker.tasks import uncancelled
 

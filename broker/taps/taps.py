@@ -23,8 +23,7 @@ from broker.slot_files.seal_log import TAP_PREFIX, Seal
 from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.damage import StoreFailed
-from broker.taps.cursors import Cursors, check_cursor_name
-from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
+from broker.taps.cursors import IN_CLUSTER, Cursors, TapRefused, check_cursor_name, vhost_named
 from broker.taps.retention import Retention
 from broker.taps.slot_snapshots import Snapshots
 from broker.taps.slot_writer import SlotWriter

@@ -42,6 +42,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "memory": {"alarm_ratio": 1.0},  # memory use is that of the test process: it must not block publishers
     "http": {"enabled": False, "port": 0},
     "metrics": {"enabled": False, "port": 0},
+    "mqtt": {"port": 0, "tls_port": 0},
 }
 
 
@@ -49,7 +50,8 @@ class Broker:
     """Runs a broker on a free port of 127.0.0.1, with nothing on disk, and shows its state.
 
     Settings are given by section, as in the settings file: `Broker(limits={"queues_max": 3})`; `users` are names and
-    passwords that replace guest's, `vhosts` are added to "/". Entering the same object again restarts the broker.
+    passwords that replace guest's, `vhosts` are added to "/", `mqtt=True` lets MQTT clients in. Entering the same
+    object again restarts the broker.
     Invariant: the clock moves only when the test moves it (`broker.clock.advance(60)`); heartbeats and the handshake
         timeout run on real time.
     Raises: ValueError for invalid settings, one line for each; on entering BrokerError, OSError or ValueError when the
@@ -63,9 +65,15 @@ class Broker:
         vhosts: Iterable[str] = (),
         clock: VirtualClock | None = None,
         files: Files | None = None,
+        mqtt: bool | Mapping[str, Any] = False,
         **sections: Mapping[str, Any],
     ) -> None:
-        """`files` are in memory by default; with other files, `server={"data_dir": ...}` names their folder."""
+        """`files` are in memory by default; with other files, `server={"data_dir": ...}` names their folder.
+
+        `mqtt` can have settings of the section, too, which is then enabled.
+        """
+        if mqtt:
+            sections["mqtt"] = {"enabled": True, **(mqtt if isinstance(mqtt, Mapping) else {})}
         given: dict[str, Any] = {**DEFAULTS, **sections}
         for section, keys in DEFAULTS.items():
             given[section] = {**keys, **sections.get(section, {})}
@@ -167,17 +175,29 @@ class Broker:
         return self.server.listener.tls_port
 
     @property
+    def mqtt_port(self) -> int:
+        """The MQTT port, 0 without `mqtt`."""
+        return self.server.mqtt.port
+
+    @property
+    def mqtt_url(self) -> str:
+        """The address for an MQTT client, with the first user: mqtt://guest:guest@127.0.0.1:PORT."""
+        return f"mqtt://{self._login()}@127.0.0.1:{self.mqtt_port}"
+
+    @property
     def url(self) -> str:
         """The address for a client, with the first user: amqp://guest:guest@127.0.0.1:PORT/%2F."""
         return self.url_of("/")
 
     def url_of(self, vhost: str, user: str | None = None) -> str:
         """Return the address of a vhost for a user of the settings. Raises: KeyError for any other user."""
+        return f"amqp://{self._login(user)}@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+
+    def _login(self, user: str | None = None) -> str:
         auth = self.settings.auth
         users = {**auth.users, **({auth.default_user: auth.default_pass} if auth.begins_with_default_user else {})}
         name = next(iter(users)) if user is None else user
-        login = f"{quote(name, safe='')}:{quote(users[name].get_secret_value(), safe='')}"
-        return f"amqp://{login}@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+        return f"{quote(name, safe='')}:{quote(users[name].get_secret_value(), safe='')}"
 
     # -- state --------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import pytest
 from pamqp import commands
 
 from broker.store.data_folder import DataFolder
-from broker.taps.refused import TapRefused
+from broker.taps.cursors import TapRefused
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.fault.small_disk import NO_SPACE, SmallDisk
 from tests.raw_client import RawClient, publish_frames

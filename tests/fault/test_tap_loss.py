@@ -21,7 +21,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.slot_files.seal_log import decode_lines
 from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_view import open_slot
-from broker.taps.refused import TapRefused
+from broker.taps.cursors import TapRefused
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.fault.broker_life import Life, new_disk, new_history

@@ -12,7 +12,7 @@ import pytest
 
 from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
 from broker.store.files import Files
-from broker.taps.refused import TapRefused
+from broker.taps.cursors import TapRefused
 from broker.taps.slot_rows import gather, let_go
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S

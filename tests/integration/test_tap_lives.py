@@ -16,7 +16,7 @@ from broker.core.definitions.export import topology_of
 from broker.delivery.engine import Engine
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
-from broker.taps.refused import TapRefused
+from broker.taps.cursors import TapRefused
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import timed_broker

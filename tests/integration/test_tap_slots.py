@@ -12,7 +12,7 @@ import pytest
 
 from broker.delivery.committer import Committer
 from broker.slot_files.slot_file import PERSISTENT
-from broker.taps.refused import TapRefused
+from broker.taps.cursors import TapRefused
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import timed_broker
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
+import aiomqtt
 import pika
 import pytest
 import structlog
@@ -285,6 +286,26 @@ def test_brokers_do_not_know_each_other() -> None:
         assert [bodies(broker, "q") for broker in (one, other, third)] == [[b"1"], [], []]
 
 
+async def test_mqtt_clients_have_a_port_and_an_address() -> None:
+    """With `mqtt` clients of both protocols meet; its settings can be given, and the clock expires what is retained."""
+    retained = pika.BasicProperties(headers={"x-mqtt-retain": True}, expiration="5000")
+    with Broker(mqtt={"retained_max": 1}) as broker:
+        assert broker.mqtt_url == f"mqtt://guest:guest@127.0.0.1:{broker.mqtt_port}"
+        async with aiomqtt.Client("127.0.0.1", broker.mqtt_port, username="guest", password="guest") as client:
+            channel = channel_of(broker.url)
+            channel.basic_publish("amq.topic", "home.hall", b"19", retained)
+            broker.wait_idle()
+            await client.subscribe("home/+")
+            message = await anext(aiter(client.messages))
+            assert (str(message.topic), message.payload, message.retain) == ("home/hall", b"19", True)
+            assert len(broker.queue("amq.retained").messages) == 1
+            broker.clock.advance(6)
+            assert not broker.queue("amq.retained").messages
+            channel.connection.close()
+    with Broker() as broker:
+        assert broker.mqtt_port == 0
+
+
 def test_users_and_vhosts() -> None:
     """Given users replace guest; the address quotes any character in a name or a password."""
     with Broker(users={"a/b@c": "p:w#?%", "bob": "x"}, vhosts=["t/1"]) as broker:
@@ -485,6 +506,10 @@ def test_fresh(broker, broker_url):
     assert broker_url not in URLS
     assert broker.queues() == []
 
+def test_mqtt(mqtt_broker):
+    assert mqtt_broker.mqtt_port > 0
+
+
 def test_process(broker_process):
     with pika.BlockingConnection(pika.URLParameters(broker_process)) as connection:
         connection.channel().queue_declare("q", durable=True)
@@ -506,7 +531,7 @@ def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(USERS_TESTS)
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "4 passed" in ran.stdout
+    assert "5 passed" in ran.stdout
 
 
 def test_a_fixture_of_the_project_wins(tmp_path: Path) -> None:

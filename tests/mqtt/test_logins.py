@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 import trustme
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from broker.net.password_check import PasswordThreads
 from broker.server import BrokerServer
 from broker.settings import Settings
 from tests.in_process import running_broker
-from tests.mqtt.raw_mqtt import CONNACK, RawMqtt, connect, packet, text
+from tests.mqtt.raw_mqtt import CONNACK, DISCONNECT, SUBACK, RawMqtt, connect, packet, publish, subscribe, text
 
 NOBODY = packet(0x10, text("MQTT"), b"\x05\x02\0\x3c\0", text("nobody"))
 NO_PASSWORD = packet(0x10, text("MQTT"), b"\x05\x82\0\x3c\0", text("half"), text("guest"))
@@ -176,3 +177,61 @@ async def test_reconnects_cost_one_hash(tmp_path: Path, monkeypatch: pytest.Monk
         assert await codes(broker.mqtt.port, right) == [BAD]
         assert await codes(broker.mqtt.port, *[connect("r", user="sensor", password="new")] * 2) == [0, 0]
         assert hashes == 5
+
+
+def may_publish(client: RawMqtt, topic: str) -> bool:
+    """Return whether three publishes are allowed; the second of a topic is cached."""
+    for number in (1, 2, 3):
+        kind, body = client.send(publish(topic, b"", number)).read()
+        if kind & 0xF0 == DISCONNECT:
+            assert body[0] == REFUSED
+            return False
+    return True
+
+
+def may_subscribe(client: RawMqtt, topic_filter: str) -> bool:
+    """Return whether a subscription is allowed."""
+    return client.send(subscribe(1, (topic_filter, 1))).expect(SUBACK)[-1] == 1
+
+
+async def test_topics_of_each_client_of_one_user(tmp_path: Path) -> None:
+    """Each may use topics below its own id alone, whatever other clients of its user have published."""
+    ids = ("one", "two", "on", "a.b", "a")
+    async with running_broker(tmp_path, mqtt={"enabled": True, "port": 0}) as broker:
+        add_user(broker, "sensor", "/")
+        topics = broker.administration.permissions.topics
+
+        def enter() -> list[RawMqtt]:
+            clients = [RawMqtt(broker.mqtt.port) for _ in ids]
+            for client, name in zip(clients, ids, strict=True):
+                client.send(connect(name, user="sensor", password="sensor")).expect(CONNACK)
+            return clients
+
+        def talk() -> None:
+            clients = enter()
+            for client in clients:
+                assert may_publish(client, "one/t")  # cached for the user
+            topics.set("sensor", "/", "amq.topic", r"^{client_id}\.t$", r"^{client_id}\.#$")
+            for client, name in zip(clients, ids, strict=True):
+                assert may_publish(client, f"{name}/t")
+                assert may_subscribe(client, f"{name}/#")
+                assert not may_subscribe(client, "#")
+            for other in ("two/t", "a/b/t", "one/t"):
+                found = dict(zip(ids, [may_publish(client, other) for client in clients], strict=True))
+                assert [name for name, allowed in found.items() if allowed] == [other[:-2]] * (other != "a/b/t")
+                for client in clients:
+                    client.close()
+                clients = enter()
+            topics.set("sensor", "/", "amq.topic", r"^(?!{client_id}\.)", "")
+            connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+            for _ in range(3):
+                connection.channel().basic_publish("amq.topic", "one.t", b"")  # AMQP has no client id
+            connection.close()
+            assert [may_publish(client, "one/t") for client in clients] == [False, True, True, True, True]
+            for client in clients:
+                client.close()
+
+        amqp_url = f"amqp://sensor:sensor@127.0.0.1:{broker.listener.port}/"
+        await asyncio.to_thread(talk)
+        await broker.listener.empty()
+        assert not broker.engines["/"].vhost.publish_caches._own

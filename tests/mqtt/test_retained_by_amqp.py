@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker, NackError
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.mqtt.conftest import mqtt_port, mqtt_process
-from tests.mqtt.raw_mqtt import CONNACK, SUBACK, RawMqtt, connect, subscribe
+from tests.mqtt.raw_mqtt import CONNACK, PUBACK, SUBACK, RawMqtt, connect, publish, subscribe, text
 from tests.mqtt.test_retained import amqp_channel, retained_count, taken
 
 RETAIN = pika.BasicProperties(delivery_mode=2, headers={"x-mqtt-retain": True})
@@ -56,6 +56,16 @@ def test_a_header_that_cannot_be_meant_closes_the_channel(
                 channel.basic_publish("amq.topic", key, b"x", properties)
             assert closed.value.reply_code == 406
     live.round_trip()
+
+
+def test_a_user_property_of_that_name_retains_nothing(enter: Callable[..., RawMqtt], name: str) -> None:
+    """An MQTT client's property is text for consumers; the flag RETAIN alone decides."""
+    live, writer = enter(name), enter(f"{name}-w")
+    live.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
+    said = b"\x26" + text("x-mqtt-retain") + text("yes")
+    writer.send(publish(f"{name}/a", b"live", 1, said)).expect(PUBACK)
+    assert taken(live)[2] == b"live"
+    retained(enter(f"{name}-2"), f"{name}/#")
 
 
 def test_a_publish_to_another_exchange_is_not_retained(enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:

@@ -9,8 +9,7 @@ import pytest
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Space
 from broker.overlay.simulation.leaf_member import SimulatedBinding
-from broker.overlay.simulation.network import Network
-from broker.overlay.simulation.topology import regular_tree
+from broker.overlay.simulation.network import Network, regular_tree
 
 SPACE = Space("/", "orders")
 MESSAGES = 5

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from broker.routing.cover_index import covers, narrowness
 from broker.routing.cover_set import CoverSet, RootDiff
-from broker.routing.covering import covers, narrowness
 from broker.routing.pattern import HASH, STAR, Pattern, parse_pattern
 from tests.property.covering_reference import FRESH, reference_covers
 from tests.property.topic_reference import matches

@@ -11,7 +11,7 @@ from weakref import ref
 
 import pytest
 
-from broker.collector import REFERENCES_MAX, ROUNDS, VISITED_MAX, YOUNG, Collector
+from broker.collector import REFERENCES_MAX, VISITED_MAX, YOUNG, Collector
 
 
 class Circle:
@@ -46,8 +46,8 @@ def visits() -> Iterator[list[int]]:
         gc.callbacks.remove(note)
 
 
-async def test_a_start_looks_at_nothing() -> None:
-    """Recovered objects are frozen without a collection, which would delay the first client."""
+async def test_a_start_and_a_stop_look_at_nothing() -> None:
+    """Recovered objects are frozen without a collection, which would delay the first client, and stay so to the end."""
     collector = Collector(asyncio.get_running_loop())
     with collector.paused():
         before = [generation["collections"] for generation in gc.get_stats()]
@@ -57,7 +57,7 @@ async def test_a_start_looks_at_nothing() -> None:
     assert [generation["collections"] for generation in gc.get_stats()] == before
     assert gc.get_freeze_count() > len(made) - 1
     collector.close()
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() > len(made) - 1
 
 
 async def test_nothing_is_collected_during_a_recovery() -> None:
@@ -115,16 +115,6 @@ async def test_cycles_that_became_old_are_collected_once() -> None:
     collector.look()
     assert seen() is None
     collector.close()
-
-
-async def test_the_settings_of_the_collector_are_restored() -> None:
-    """The thresholds and callbacks of the process are after a broker what they were before."""
-    before = gc.get_threshold(), list(gc.callbacks)
-    collector = Collector(asyncio.get_running_loop())
-    collector.start()
-    assert gc.get_threshold()[:2] == (YOUNG, ROUNDS)
-    collector.close()
-    assert (gc.get_threshold(), list(gc.callbacks)) == before
 
 
 async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None:

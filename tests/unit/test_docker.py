@@ -99,10 +99,12 @@ def test_the_volume_belongs_to_the_user() -> None:
 
 
 def test_the_ports_are_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exposed ports are those of AMQP, AMQP with TLS, HTTP and the metrics, both of which the image turns on."""
+    """The exposed ports are those of AMQP and MQTT, also with TLS, HTTP and the metrics, which the image turns on."""
     settings = settings_with(monkeypatch, environment())
     assert settings.http.enabled is settings.metrics.enabled is True
-    ports = (settings.server.port, settings.tls.port, settings.http.port, settings.metrics.port)
+    mqtt = settings.mqtt
+    plain, secure = (settings.server.port, settings.tls.port), (mqtt.port, mqtt.tls_port)
+    ports = (*plain, *secure, settings.http.port, settings.metrics.port)
     assert the("EXPOSE").split() == [str(port) for port in ports]
     assert "[cluster,manage,re2]" in IMAGE.read_text()
 

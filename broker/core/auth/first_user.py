@@ -10,8 +10,6 @@ from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users, prove
 from broker.event_log import get_logger
 
-__all__ = ["create_first_user", "everybody_knows", "warn_of_guest"]
-
 _log = get_logger()
 
 TAGS: Final = ("administrator",)

@@ -9,8 +9,6 @@ from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 
-__all__ = ["Attempts", "LoginCount", "LoginCounts"]
-
 AT_ONCE: Final = 10  # logins of one name and network that wait for nothing; one is forgotten each second
 WAIT_MAX_S: Final = 5.0  # a login that would wait for longer is refused; handshakes take ten seconds at most
 COUNTED_MAX: Final = 16_384  # networks and names

@@ -90,26 +90,34 @@ class Permissions:
         if not any(self.allows(user, resource, kind) for kind in KINDS):
             raise refused(user, resource)
 
-    def check_topic(self, user: User, exchange: Resource, key: str, kind: Kind) -> None:
-        """Let the user publish to or bind one routing key of a topic exchange.
+    def check_topic(self, user: User, exchange: Resource, key: str, kind: Kind, client_id: str = "") -> None:
+        """Let the user, or a client of MQTT, publish to or bind one routing key of a topic exchange.
 
         Raises: 403, which closes the channel.
         """
         name = user.name
-        if self._users.is_configured(name) or (name in self._users and self.topics.allows(name, exchange, key, kind)):
+        if self._users.is_configured(name):
+            return
+        if name in self._users and self.topics.allows(name, exchange, key, kind, client_id):
             return
         raise ChannelError(403, f"access to topic '{key}' in {exchange} refused for user '{name}'")
 
-    def check_source(self, user: User, source: Resource, exchange: Exchange | None, key: str) -> None:
+    def check_source(
+        self, user: User, source: Resource, exchange: Exchange | None, key: str, client_id: str = ""
+    ) -> None:
         """Let the user get messages from an exchange, if it exists, by a binding key. Raises: 403."""
         self.check(user, source, "read")
         if exchange is not None and exchange.by_topic:
-            self.check_topic(user, source, key, "read")
+            self.check_topic(user, source, key, "read", client_id)
 
     def narrows_topics(self, user: User, exchange: Resource) -> bool:
         """Return whether the user's routing keys at the topic exchange must be checked one by one."""
         name = user.name
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
+
+    def differs_by_client(self, user: User, exchange: Resource) -> bool:
+        """Return whether the clients of a user differ in which routing keys they may publish with."""
+        return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
         """Return whether the user may open the vhost."""

@@ -13,24 +13,29 @@ from broker.core.names import Resource
 __all__ = ["TopicPermissions", "topic_permission_of"]
 
 FIELDS: Final = ("user", "vhost", "exchange", "write", "read")
+CLIENT_ID: Final = "{client_id}"
+CLIENTS_MAX: Final = 4096
 TopicKind = Literal["write", "read"]
 
 
 class TopicPermissions:
     """Holds, for a user, a vhost and an exchange, two regular expressions over routing keys.
 
-    An exchange without expressions is open to users with rights to the exchange itself. `{username}` and `{vhost}` in
-    an expression stand for these names, letter by letter: otherwise the author of a name could write a part of the
-    expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
+    An exchange without expressions is open to users with rights to the exchange itself. `{username}`, `{vhost}` and,
+    for a client of MQTT, `{client_id}` in an expression stand for these names, letter by letter: otherwise the author
+    of a name could write a part of the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838,
+    CVE-2026-67407.
+    Shapes: `_of_clients` has patterns by text, user, vhost and client id, CLIENTS_MAX at most.
     """
 
-    __slots__ = ("_rights", "_tell", "_users")
+    __slots__ = ("_of_clients", "_rights", "_tell", "_users")
 
     def __init__(self, users: Users, tell: Callable[[str, str], None]) -> None:
         """`tell` is called with the user and the vhost of each change."""
         self._users = users
         self._tell = tell
         self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
+        self._of_clients: dict[tuple[str, str, str, str], BoundedPattern] = {}
 
     def copy(self, users: Users, tell: Callable[[str, str], None]) -> TopicPermissions:
         """Return an independent copy of the expressions, for a copy of the users."""
@@ -38,12 +43,34 @@ class TopicPermissions:
         copy._rights = dict(self._rights)
         return copy
 
-    def allows(self, user: str, exchange: Resource, key: str, kind: str) -> bool:
-        """Return whether the user may use a routing key."""
+    def allows(self, user: str, exchange: Resource, key: str, kind: str, client_id: str = "") -> bool:
+        """Return whether the user may use a routing key, with a client of MQTT if its id is given."""
         rights = self._rights.get((user, exchange.vhost, exchange.name))
         if rights is None:
             return True
-        return rights["write" if kind == "write" else "read"][1].search(key)
+        text, pattern = rights["write" if kind == "write" else "read"]
+        if client_id and CLIENT_ID in text:
+            try:
+                pattern = self._of_client(text, user, exchange.vhost, client_id)
+            except ValueError:  # the id makes it too long
+                return False
+        return pattern.search(key)
+
+    def _of_client(self, text: str, user: str, vhost: str, client_id: str) -> BoundedPattern:
+        """Return the pattern of a client. Raises: ValueError."""
+        names = text, user, vhost, client_id
+        pattern = self._of_clients.get(names)
+        if pattern is None:
+            pattern = expanded(*names)
+            if len(self._of_clients) >= CLIENTS_MAX:
+                self._of_clients.clear()
+            self._of_clients[names] = pattern
+        return pattern
+
+    def names_client(self, user: str, exchange: Resource) -> bool:
+        """Return whether the clients of a user differ in which routing keys they may publish with."""
+        rights = self._rights.get((user, exchange.vhost, exchange.name))
+        return rights is not None and CLIENT_ID in rights["write"][0]
 
     def narrows(self, user: str, exchange: Resource) -> bool:
         """Return whether the user has expressions for an exchange."""
@@ -122,9 +149,9 @@ def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tu
     return {kind: (text, expanded(text, user, vhost)) for kind, text in texts.items()}
 
 
-def expanded(text: str, user: str, vhost: str) -> BoundedPattern:
+def expanded(text: str, user: str, vhost: str, client_id: str = CLIENT_ID) -> BoundedPattern:
     """Return the pattern with its variables replaced. AMQP 0-9-1 has no `{client_id}`: it stays as it is."""
-    parts = {"{username}": user, "{vhost}": vhost, "{client_id}": "{client_id}"}
+    parts = {"{username}": user, "{vhost}": vhost, CLIENT_ID: client_id}
     whole = re.sub(r"\{(?:username|vhost|client_id)\}", lambda found: re.escape(parts[found[0]]), text or "^$")
     try:
         return BoundedPattern(whole)

@@ -9,8 +9,6 @@ from broker.amqp.errors import ConnectionFault
 from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
 from broker.core.auth.users import Users
 
-__all__ = ["Usage"]
-
 
 class Usage:
     """Counts by user name.

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["CHANNELS", "CONNECTIONS", "UserLimits", "checked_limits", "limit_in", "user_limits_of"]
-
 BITS_MAX: Final = 53  # many JSON readers have no larger exact integers
 CONNECTIONS: Final = "max-connections"
 CHANNELS: Final = "max-channels"

@@ -16,8 +16,6 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
 from broker.core.auth.user_limits import UserLimits, user_limits_of
 
-__all__ = ["User", "Users", "prove", "user_of"]
-
 PROVEN_S: Final = 3600.0  # how long a password that was proven needs no hash
 PROVEN_MAX: Final = 10_000  # users
 

@@ -9,20 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "BindingEntry",
-    "Document",
-    "ExchangeEntry",
-    "GlobalParameterEntry",
-    "ParameterEntry",
-    "PermissionEntry",
-    "PolicyEntry",
-    "QueueEntry",
-    "TopicPermissionEntry",
-    "UserEntry",
-    "VhostEntry",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.core.policy.policy import Policy
     from broker.core.vhost import Vhost
 
-__all__ = ["json_table", "operator_policy", "policy_row", "topology_of", "user_fields"]
-
 HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
 
 

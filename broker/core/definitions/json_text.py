@@ -11,8 +11,6 @@ import re
 from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
-__all__ = ["SHORT", "read_json", "reading_json"]
-
 LEVELS_MAX: Final = 128  # of objects and arrays; Python's own limit differs from version to version
 HALF_PAIR: Final = "\\ud"  # the prefix of any surrogate escape, paired or not
 SHORT: Final = 64 << 10  # octets that `read_json` reads in less than a millisecond

@@ -24,8 +24,6 @@ from broker.core.definitions.document import (
 )
 from broker.core.definitions.typed_json import read_typed
 
-__all__ = ["OPERATOR_POLICY", "BadDefinitions", "check_depth", "read_document", "read_user", "reading_document"]
-
 Entry = TypeVar("Entry")
 
 DEPTH_MAX: Final = 16

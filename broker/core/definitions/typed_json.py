@@ -23,8 +23,6 @@ from broker.amqp.errors import ProtocolError
 from broker.amqp.table_writer import encode_table
 from broker.amqp.wire import INT_64_MAX
 
-__all__ = ["read_typed", "typed_table"]
-
 
 def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return an argument table as JSON from which `read_typed` makes the same one."""

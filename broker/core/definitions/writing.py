@@ -10,8 +10,6 @@ from broker.core.auth.users import User
 from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, PolicyEntry, QueueEntry
 from broker.core.definitions.typed_json import typed_table
 
-__all__ = ["writing_document"]
-
 
 def writing_document(document: Document, users: Iterable[User]) -> Generator[None, None, dict[str, Any]]:
     """Return JSON that `read_document` reads as the same document, in steps of one entry.

@@ -16,19 +16,6 @@ from mypy_extensions import mypyc_attr
 from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 
-__all__ = [
-    "DELAY_MAX_MS",
-    "DUE_FORMATS",
-    "RECEIVED",
-    "DueHeader",
-    "HeldMessage",
-    "Unreadable",
-    "delay_of",
-    "due_headers",
-    "due_ms_of",
-    "moment_of",
-]
-
 ISO: Final = "iso8601"
 MOMENT_MAX_MS: Final = (1 << 48) - 1  # as a queue log has it
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,8 +12,6 @@ from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 from broker.core.message.x_death import past_deaths
 
-__all__ = ["HeaderFields", "carbon_copies", "copies_of", "further_keys"]
-
 
 def further_keys(facts: HeaderFacts) -> list[str]:
     """Return the routing keys that the headers CC and BCC add; RabbitMQ skips whatever is not text in them."""

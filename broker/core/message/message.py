@@ -10,12 +10,13 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import HeaderFacts
+from broker.amqp.header_edit import edit_header
 from broker.store.record import Recorded, encode_route
-
-__all__ = ["OVERHEAD_BYTES", "Envelope", "EnvelopeCache", "Message", "charge_of"]
 
 ENVELOPES_MAX: Final = 1024
 OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
+DELIVERY_COUNT: Final = "x-delivery-count"
+ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
 class EnvelopeCache:
@@ -90,3 +91,16 @@ def charge_of(messages: list[Message]) -> int:
     for message in messages:
         total += message.charge
     return total
+
+
+def with_delivery_count(header: bytes, acquired: int, delivered: int) -> bytes:
+    """Return a content header with how often the message came back, and how many of these deliveries failed.
+
+    Source: RabbitMQ 4.3: a count of 0 has no header.
+    """
+    if not acquired:
+        return header
+    counts = {ACQUIRED_COUNT: acquired}
+    if delivered:
+        counts[DELIVERY_COUNT] = delivered
+    return edit_header(header, set_headers=counts)

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from broker.amqp.deaths import X_DEATH
 
-__all__ = ["COUNT_MAX", "Death", "is_cycle", "past_deaths", "past_queues", "record_death"]
-
 Event = dict[str, Any]
 
 COUNT_MAX: Final = (1 << 63) - 1  # what a table's long holds: a publisher may have sent a count as large

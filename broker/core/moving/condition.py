@@ -13,8 +13,6 @@ from broker.routing.pattern import parse_pattern, split_words
 if TYPE_CHECKING:
     from broker.core.message.message import Message
 
-__all__ = ["Condition", "condition_of", "every"]
-
 Condition = Callable[["Message"], bool]
 FORMS: Final = "key=PATTERN, exchange=NAME, header:NAME=VALUE or body~TEXT"
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
 
-__all__ = ["Course", "Landing", "Outcome", "back_home", "land", "to_exchange", "to_queue"]
-
 
 class Outcome(Enum):
     """The outcome of one message."""

@@ -20,8 +20,6 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-__all__ = ["Move", "MoveTally"]
-
 BATCH_LOOKS: Final = 256  # messages that are looked at, and may not be wanted,
 BATCH_COPIES: Final = 100  # ... or copies given to queues, some ten microseconds each,
 BATCH_BYTES: Final = 1 << 20  # ... or bytes written: a batch takes a millisecond or two of the loop

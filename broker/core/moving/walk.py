@@ -11,8 +11,6 @@ from broker.core.queue.queue import Queue
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
-__all__ = ["Walk", "is_expired"]
-
 
 class _Stretch:
     """The part of one level that is still to be visited.

@@ -7,8 +7,6 @@ from broker.amqp.codec import Method
 from broker.amqp.errors import ChannelError
 from broker.amqp.output import UNDECIDED, Withheld
 
-__all__ = ["CHANNEL", "MqttChannel"]
-
 CHANNEL = 1
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broker.core.statistics.publish_tally import ChannelPublishes
     from broker.core.vhost import Vhost
 
-__all__ = ["MqttConfirms"]
-
 CODE_SHIFT: Final = 16
 OCTET_SHIFT: Final = 24
 OCTETS: Final = (0, PUBACK, PUBREC)  # by QoS

@@ -17,8 +17,6 @@ from broker.mqtt.reason_codes import (
     UNSPECIFIED,
 )
 
-__all__ = ["PacketFault", "TakenOver", "reason_of"]
-
 FORCED: Final = 320
 REASON_OF: Final = {
     FORCED: ADMINISTRATIVE_ACTION,

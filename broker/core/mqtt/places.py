@@ -12,8 +12,6 @@ from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
-__all__ = ["Place", "read_all"]
-
 
 class Place:
     """The place of one message."""

@@ -9,8 +9,6 @@ from broker.core.mqtt.session import MqttSession
 from broker.mqtt.packets import PUBCOMP
 from broker.mqtt.reason_codes import PACKET_ID_NOT_FOUND, SUCCESS
 
-__all__ = ["Receipts"]
-
 
 class Receipts:
     """Keeps the packet ids of one client's publishes, so that each is published once."""

@@ -9,8 +9,6 @@ from broker.core.mqtt.session import MqttSession
 from broker.mqtt.packets import PUBREL
 from broker.mqtt.reason_codes import PACKET_ID_NOT_FOUND, SUCCESS
 
-__all__ = ["Releases"]
-
 
 class Releases:
     """Keeps the packet ids of one client's deliveries, so that each is delivered once."""

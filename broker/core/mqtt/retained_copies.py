@@ -13,8 +13,6 @@ from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 
-__all__ = ["RetainedCopies"]
-
 PORTION: Final = 64  # messages that are copied at once
 WAITING_MAX: Final = 512  # messages of the session's queue with which the next portion waits
 WAIT_MS: Final = 1000  # at most, until the queue is looked at again

@@ -21,7 +21,7 @@ from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID
-from broker.mqtt.topics import binding_key
+from broker.mqtt.topics import binding_key, key_of_name
 
 __all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "shared_name"]
 
@@ -71,6 +71,7 @@ class MqttSession(SessionOfChannel):
         """Take the client that connects. Units: `longest_s` is how long a session may last."""
         self._longest_s = longest_s
         self._client_id = form.client_id
+        self.session.identify(key_of_name(form.client_id))
         self.expiry_s = expiry_s
         self._mqtt_basic.take_form(form)
 

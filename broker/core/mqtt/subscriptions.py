@@ -17,8 +17,6 @@ from broker.routing.engines.trie import Trie
 from broker.routing.exchange import NO_ARGUMENTS
 from broker.routing.index import TopicIndex
 
-__all__ = ["Match", "Subscriptions", "match_of", "options_of"]
-
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
 

@@ -16,8 +16,6 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.routing.exchange import Exchange
 
-__all__ = ["Policies", "Policy"]
-
 # Each value of apply-to: whether the policy applies to exchanges, and the types of queues that it applies to.
 APPLY_TO: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
     "all": (True, ("classic", "quorum")),

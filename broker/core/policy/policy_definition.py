@@ -11,18 +11,6 @@ from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX, RETRY_TYPES
 from broker.quantities import duration_ms, size_bytes
 
-__all__ = [
-    "DISABLED",
-    "KEYS",
-    "OPERATOR_KEYS",
-    "check_definition",
-    "fits_queue_type",
-    "keys_in_effect",
-    "keys_without_effect",
-    "plain_definition",
-    "takes",
-]
-
 UNITS: Final = {
     "message-ttl": "ms",
     "expires": "ms",

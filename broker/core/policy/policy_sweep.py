@@ -14,8 +14,6 @@ from broker.core.policy.policy import Policies
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
 
-__all__ = ["SLICE_UNITS", "UNITS", "PolicySweep"]
-
 SLICE_UNITS: Final = 200  # of about ten microseconds
 UNITS: Final = 4  # the cost of one queue or exchange under a few policies
 POLICIES_PER_UNIT: Final = 4  # a search takes some microseconds

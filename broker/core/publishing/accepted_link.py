@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from broker.core.message.message import Envelope
     from broker.core.queue.output_window import OutputWindow
 
-__all__ = ["LINK_MESSAGE_BYTES", "LINK_QUEUE", "AcceptedLink", "LinkAcceptor", "LinkEnd"]
-
 LINK_QUEUE: Final = "amq.slotmq.overlay"
 LINK_MESSAGE_BYTES: Final = 64 << 10
 REPLY_SUCCESS: Final = 200

@@ -29,8 +29,6 @@ from broker.core.topology.exchanges import Exchanges
 from broker.event_log import get_logger
 from broker.routing.exchange import Exchange
 
-__all__ = ["DeadLetters"]
-
 _log = get_logger()
 
 BURIAL_SHARE: Final = 4  # what a dead letter takes of the turn's share, and each death in its header as much again

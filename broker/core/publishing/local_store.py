@@ -15,8 +15,6 @@ from broker.store.recorder import Recorder
 if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes
 
-__all__ = ["LocalStore"]
-
 pack_target: Final = TARGET.pack
 
 

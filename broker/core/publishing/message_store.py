@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from broker.core.confirmable import ConfirmedPublishes, Refusable
     from broker.core.queue.level import Level
 
-__all__ = ["MessageStore", "Targets"]
-
 UNROUTED: Final = Route(())
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
     from broker.core.publishing.wide_publishes import WidePublishes
 
-__all__ = ["Poster", "all_admit", "charge_bytes"]
-
 
 def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
     """Return what each of `queues` queues counts for a message: its share of the memory."""

@@ -17,8 +17,6 @@ from broker.core.names import RESERVED
 from broker.core.publishing.sequences import OwnSequence, Room, Sequences, block_of
 from broker.store.record import PRODUCER, TARGET
 
-__all__ = ["Producer", "ProducerLimits", "Producers"]
-
 DAY_MS: Final = 86_400_000
 LOOKS_PER_EXPIRY: Final = 16  # looks for expired producers within the time of an expiry
 BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, without a pause for other work

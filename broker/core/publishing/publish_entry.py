@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.core.queue.level import Level
     from broker.core.queue.queue import Queue
 
-__all__ = ["WIDE_QUEUES", "PublishEntry", "PublishTarget", "reach_of"]
-
 PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
 WIDE_QUEUES: Final = 1000  # from this number of queues on, a publish is charged by its queues
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.core.queue.unacked import Unacked
 
-__all__ = ["DIRECT_REPLY_TO", "REPLY_PREFIX", "ReplyConsumer", "ReplyConsumers", "ReplyTarget"]
-
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = DIRECT_REPLY_TO + "."
 

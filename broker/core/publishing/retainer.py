@@ -9,8 +9,6 @@ from broker.amqp.content_header import MISSING
 from broker.amqp.errors import ChannelError
 from broker.core.message.message import Envelope, Message
 
-__all__ = ["Retainer", "check_retained"]
-
 
 class Retainer(Protocol):
     """The retained messages of a vhost.

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from bitarray import bitarray
 
-__all__ = ["BLOCK_NUMBERS", "BLOCK_SHIFT", "Block", "OwnSequence", "Room", "Sequences", "block_of"]
-
 BLOCK_SHIFT: Final = 16
 BLOCK_NUMBERS: Final = 1 << BLOCK_SHIFT
 BLOCK_BYTES: Final = 320  # the memory of a block without its bits

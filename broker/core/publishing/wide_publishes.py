@@ -15,8 +15,6 @@ from broker.core.publishing.message_store import MessageStore
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 
-__all__ = ["QUEUES_PER_TURN", "WidePublishes"]
-
 QUEUES_PER_TURN: Final = 1000  # queues that a message enters in a turn, in one to three milliseconds
 QUEUES_PER_UNIT: Final = 8  # of the turn's share
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-__all__ = ["BATCH_MESSAGES", "ConsumerRing", "RingMember"]
-
 BATCH_MESSAGES: Final = 256  # messages that are dealt out at a time
 ROW_MESSAGES: Final = 16  # messages that one of very many consumers gets in a row, where there are enough for all
 

@@ -12,8 +12,6 @@ from typing import Final
 from broker.slots.slot import Slot
 from broker.slots.states import Fill
 
-__all__ = ["DueMoments", "Moment", "SlotMoments"]
-
 Moment = tuple[int, int]  # when a message is due in ms, and its id: messages are released in this order
 
 NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or

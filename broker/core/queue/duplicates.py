@@ -15,8 +15,6 @@ from broker.routing.memory_exchange import DEDUPLICATION_HEADER
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
-__all__ = ["Duplicates", "digest_of", "value_digest", "value_of"]
-
 _OCTETS: Final = bytes([len(DEDUPLICATION_HEADER)]) + DEDUPLICATION_HEADER.encode()
 LOOKS_MAX: Final = 64  # entries that are looked at when one is noted, until some are found that stay:
 STAYING: Final = 2

@@ -16,8 +16,6 @@ from broker.core.queue.ports import LevelPorts
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
-__all__ = ["QueueHead", "expired_among"]
-
 WHOLE: Final = -2  # a place: the head of all levels together
 RETURNED: Final = -1  # that of the lane; the others are those of the levels
 

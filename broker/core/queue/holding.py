@@ -23,8 +23,6 @@ from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
-__all__ = ["FETCH_BYTES", "Holding"]
-
 _log = get_logger()
 
 RELEASE_SHARE: Final = 4  # units of the turn's share that one due message takes

@@ -30,8 +30,6 @@ from broker.store.segment import OFFSET_BITS
 from broker.store.spill import SPILLED_SEGMENT
 from broker.store.store import VhostStore
 
-__all__ = ["HOLDING_PRIORITY", "Level"]
-
 _log = get_logger()
 
 HOLDING_PRIORITY: Final = 256  # of the level whose messages wait until they are due: above all that messages have

@@ -20,8 +20,6 @@ from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
 
-__all__ = ["LevelOwner", "QueueWorker"]
-
 Q = TypeVar("Q")
 
 

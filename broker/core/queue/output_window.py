@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
-__all__ = ["OutputWindow"]
-
 HIGH_WATER_BYTES: Final = 256 << 10
 
 

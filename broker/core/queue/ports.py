@@ -15,8 +15,6 @@ from broker.core.sliced_work import SlicedWork
 from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
-__all__ = ["LevelPorts", "QueuePorts"]
-
 S = TypeVar("S")
 Q = TypeVar("Q")
 

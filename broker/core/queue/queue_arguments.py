@@ -17,19 +17,6 @@ from broker.core.arguments import amqp_type, named_exchange, queue_type, text
 from broker.core.names import Resource, is_short_text
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 
-__all__ = [
-    "CLASSIC",
-    "STREAM",
-    "SUPPORTED_TYPES",
-    "QueueDeclaration",
-    "check_default_type",
-    "check_queue_arguments",
-    "compared_arguments",
-    "default_type",
-    "ignored_default_type",
-    "with_default_type",
-]
-
 CLASSIC: Final = "classic"
 STREAM: Final = "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)

@@ -9,24 +9,6 @@ from typing import Any, Final
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.message.delay import DueHeader, due_headers
 
-__all__ = [
-    "DROP_HEAD",
-    "NUMBER_MAX",
-    "PLAIN",
-    "POISONED_ARGUMENTS",
-    "QUORUM",
-    "REJECT_PUBLISH",
-    "REJECT_PUBLISH_DLX",
-    "RETRY_TYPES",
-    "DelayedRetry",
-    "QueueRules",
-    "can_keep_poisoned",
-    "is_poisoned_name",
-    "merged_definitions",
-    "poisoned_name",
-    "queue_rules",
-]
-
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"

@@ -12,8 +12,6 @@ from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level import Level
 from broker.slots.slot import ONES, Slot, dense, single
 
-__all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
-
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
 LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ranges are forgotten

@@ -12,8 +12,7 @@ from pamqp import commands
 
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.lenient_methods import BasicGetOk
-from broker.core.message.delivery_count import with_delivery_count
-from broker.core.message.message import Message
+from broker.core.message.message import Message, with_delivery_count
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority, consumer_timeout_ms
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue

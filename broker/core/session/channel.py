@@ -156,6 +156,8 @@ class SessionOfChannel:
         self.closed = True
         self.session.channel_closed(len(self.basic.unacked) + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
+        if self.session.client_key:
+            self.publisher.forget()
         if self.replies is not None:
             self.replies.close()
         self._end_link()

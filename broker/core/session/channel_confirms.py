@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from broker.core.statistics.publish_tally import ChannelPublishes
     from broker.core.vhost import Vhost
 
-__all__ = ["ChannelConfirms"]
-
 ACK: Final = 80
 NACK: Final = 120
 DROPPED: Final = 81  # an ack of a message that was dropped because its number was used before

@@ -59,10 +59,12 @@ class SessionClient:
         client finishes what it holds; ``unsettled`` is what channels held that were closed meanwhile. ``patient``
         is set for a part of this process and for a link of the overlay: an alarm blocks it as long as it stands,
         whatever the vhost's limit is. ``postponed`` has the postponements of the running method, in order: a
-        connection postpones one method at a time.
+        connection postpones one method at a time. ``client_key`` is the id of a client of MQTT as it stands in
+        routing keys, otherwise empty.
     """
 
     __slots__ = (
+        "client_key",
         "connection",
         "drains",
         "method_budget",
@@ -89,6 +91,7 @@ class SessionClient:
         self.drains = 0
         self.unsettled = 0
         self.patient = False
+        self.client_key = ""
         self.postponed: list[Postponed] = []
         self.user: User | None = None
         self.method_budget: MethodBudget
@@ -97,6 +100,10 @@ class SessionClient:
     def user_changed(self, user: User) -> None:
         """Take the user with changed tags."""
         self.user = user
+
+    def identify(self, client_key: str) -> None:
+        """Take the id of a client of MQTT, as it stands in routing keys."""
+        self.client_key = client_key
 
     def publishes(self) -> None:
         """Note the first publish: an alarm blocks the connection from now on."""
@@ -124,7 +131,7 @@ class SessionClient:
     def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:
         """Check the rights to bind something to an exchange with a key. Raises: 403."""
         assert self.user is not None
-        self.permissions.check_source(self.user, source, exchange, key)
+        self.permissions.check_source(self.user, source, exchange, key, self.client_key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
         """Return whether each routing key at a topic exchange must be checked."""
@@ -134,7 +141,12 @@ class SessionClient:
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
         """Check the right to a routing key of a topic exchange. Raises: 403."""
         assert self.user is not None
-        self.permissions.check_topic(self.user, exchange, key, kind)
+        self.permissions.check_topic(self.user, exchange, key, kind, self.client_key)
+
+    def has_own_rights(self, exchange: Resource) -> bool:
+        """Return whether other clients of the user may publish with other routing keys."""
+        assert self.user is not None
+        return self.client_key != "" and self.permissions.differs_by_client(self.user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
         """Subtract one channel from the user's count; what it has not settled counts during a drain."""

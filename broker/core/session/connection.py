@@ -253,6 +253,11 @@ class SessionOfConnection(SessionClient):
                     _log.warning("consumer.revoked", **self.facts, channel=channel.number, queue=queue.name)
                     basic.expel(consumer)
 
+    def forget_publishes(self) -> None:
+        """Resolve all publishes again, because rights have changed: those of the client may differ from the user's."""
+        for channel in self.connection.channels.values() if self.client_key else ():
+            cast("SessionOfChannel", channel.session).publisher.forget()
+
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
         """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
 

@@ -23,6 +23,7 @@ from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication, look_at_numbered, look_closely, publish_later
 from broker.core.statistics.publish_tally import ChannelPublishes
+from broker.core.statistics.vhost_tally import AMQP
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.store.record import TARGET
@@ -219,7 +220,12 @@ class DetailedPublisher:
             self._confirms.wait_for_disk()
 
     def _look_at_retained(self, publication: Publication, asked: Any) -> None:
-        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406."""
+        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406.
+
+        A header of an MQTT client that is not true is a user property, which is only text.
+        """
+        if asked is not True and self._session.connection.protocol != AMQP:
+            return
         retainer = self._vhost.retainer
         if retainer is not None and check_retained(retainer, publication.envelope, asked):
             publication.retain_with(retainer)

@@ -17,8 +17,6 @@ from broker.core.vhost import Vhost
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-__all__ = ["ExchangeSession"]
-
 UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
 
 

@@ -34,9 +34,9 @@ QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, 
 
 
 class Resolver:
-    """Looks up rights, exchange and route of a publish, and caches them for the user.
+    """Looks up rights, exchange and route of a publish, and caches them for the user, or for a client of MQTT.
 
-    Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish.
+    Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish, and after `forget`.
     """
 
     __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
@@ -58,6 +58,8 @@ class Resolver:
         if self.entries is not self._cache.entries:
             # The channel's first publish: an alarm blocks this connection from now on, even if the entry is cached.
             self._session.publishes()
+            if self._session.client_key:
+                self._choose_cache(payload)
             self.entries = self._cache.entries
             known = self.entries.get(payload)
             if known is not None and known.route.live:
@@ -82,6 +84,22 @@ class Resolver:
         if self._vhost.refusal and not self._session.patient:
             return self._vhost.publish_caches.nothing
         return self._find(payload, target, key)
+
+    def forget(self) -> None:
+        """Resolve all publishes again, because rights have changed or the channel has ended."""
+        caches, user = self._vhost.publish_caches, self._session.user
+        assert user is not None
+        if caches.release(self._cache):
+            self._cache = caches.of(user.name)
+        self.entries = {}
+
+    def _choose_cache(self, payload: bytes) -> None:
+        """Take a cache of the client's own, if other clients of its user have other rights to the exchange."""
+        session, caches = self._session, self._vhost.publish_caches
+        assert session.user is not None
+        exchange = self._vhost.exchange_resource(payload[7 : 7 + payload[6]].decode())
+        if session.has_own_rights(exchange) and self._cache is caches.of(session.user.name):
+            self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
         """Return the route of a publish that the user may make; one that leads nowhere costs little."""
@@ -302,6 +320,10 @@ class Publisher:
         """Hold the connection, and return a function that releases it and publishes."""
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
+
+    def forget(self) -> None:
+        """Resolve all publishes again, because rights have changed or the channel has ended."""
+        self._resolver.forget()
 
     def leads_nowhere(self, payload: bytes) -> bool:
         """Return whether no queue gets the messages of a publish that was made just now."""

@@ -24,8 +24,6 @@ from broker.core.vhost import Vhost
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-__all__ = ["QueueSession"]
-
 UNITS: Final = 3  # what each of these methods costs of a connection's method budget
 UNITS_OF_QUEUE: Final = 8  # and to make or delete a queue
 PREFIX: Final = "amq.gen-"

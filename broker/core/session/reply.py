@@ -20,8 +20,6 @@ from broker.core.vhost import Vhost
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-__all__ = ["ReplySession"]
-
 
 class ReplySession:
     """Manages the only reply consumer of a channel, which its publisher names in its messages."""

@@ -53,6 +53,7 @@ class Revocation:
                 continue
             if self._permissions.allows_vhost(session.user, vhost):
                 session.cancel_unreadable()
+                session.forget_publishes()
             else:
                 session.force_close(f"access to vhost '{vhost}' refused for user '{name}'")
 

@@ -28,8 +28,6 @@ from broker.slots.slot import Slot
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-__all__ = ["TxSession"]
-
 OVERHEAD_BYTES: Final = 512  # of a kept publish in addition to its bytes, or of a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit
 PARTIAL: Final = "partial tx completion"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-__all__ = ["ChannelDeliveries", "DeliveryTally"]
-
 
 @mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: each queue has one
 class DeliveryTally:

@@ -6,8 +6,6 @@ from typing import Final
 
 from broker.routing.exchange_tally import ExchangeTally
 
-__all__ = ["SIZE_BOUNDS", "ChannelPublishes", "PublishTally", "SizeTally"]
-
 # RabbitMQ's bounds of rabbitmq_message_size_bytes.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 SMALL_BYTES: Final = 100

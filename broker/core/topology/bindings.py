@@ -22,8 +22,6 @@ from broker.core.vhost_limits import VhostLimits
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 
-__all__ = ["Bindings"]
-
 Arguments = Mapping[str, Any] | None
 
 

@@ -14,8 +14,6 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 
-__all__ = ["CHUNK_BINDINGS", "DeferredUnbinding"]
-
 CHUNK_BINDINGS: Final = 200  # each takes about ten microseconds
 
 

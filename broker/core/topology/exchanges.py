@@ -40,8 +40,6 @@ from broker.routing.memory_exchange import MemoryExchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 
-__all__ = ["ExchangeHooks", "Exchanges"]
-
 # Limits hold for a new binding: a binding that is stored already comes back after they were lowered.
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 

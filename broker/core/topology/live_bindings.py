@@ -12,8 +12,6 @@ from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 
-__all__ = ["LiveBindings"]
-
 
 class TopologyWatch(Protocol):
     """Is notified right after each change, and of ended bindings before their keys leave the index."""

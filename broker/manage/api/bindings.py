@@ -31,8 +31,6 @@ from broker.operations.rows import (
 )
 from broker.routing.exchange import Exchange
 
-__all__ = ["DEFAULT_EXCHANGE", "ROUTES", "arriving", "exchange_named", "leaving"]
-
 BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}"
 DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, where the empty name cannot be
 

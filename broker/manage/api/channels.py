@@ -29,8 +29,6 @@ from broker.operations.rows import (
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["ROUTES", "channel_listing"]
-
 
 def channel_names(channel: ChannelOf) -> tuple[str, ...]:
     """Return the names by which a channel is found: its own and the user."""

@@ -18,8 +18,6 @@ from broker.manage.refusal import not_authorised, not_found
 from broker.manage.samples import Sampled
 from broker.operations.rows import Row, connection_name, connection_row, user_name
 
-__all__ = ["ROUTES"]
-
 CONNECTION: Final = "/api/connections/{connection}"
 OCTETS: Final = ("recv_oct", "send_oct")
 REASON: Final = "Closed via management plugin"  # RabbitMQ's text

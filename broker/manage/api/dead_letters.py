@@ -16,8 +16,6 @@ from broker.manage.gradual import pause
 from broker.operations.rows import queue_lengths
 from broker.routing.exchange import Exchange
 
-__all__ = ["ROUTES"]
-
 QUEUES_AT_ONCE: Final = 500  # examined between two turns of the loop
 SOURCES_SHOWN: Final = 20
 REACHED_MAX: Final = 200  # queues that are followed from one exchange and key

@@ -12,8 +12,6 @@ from broker.manage.api.names import COMPATIBLE_VERSION
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request
 
-__all__ = ["ROUTES"]
-
 ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"

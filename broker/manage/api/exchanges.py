@@ -28,8 +28,6 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["ROUTES", "header_of"]
-
 BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "type", "vhost"})
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 TRUE: Final = "true"

@@ -15,8 +15,6 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.net.tls import expiries
 
-__all__ = ["ROUTES"]
-
 CHECKS: Final = "/api/health/checks"
 OK: Final = {"status": "ok"}
 DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}

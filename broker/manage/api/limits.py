@@ -9,8 +9,6 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import not_found
 
-__all__ = ["ROUTES"]
-
 
 def _of_vhost(call: Call, name: str) -> list[dict[str, Any]]:
     limits = call.broker.administration.vhost_limits(name)

@@ -35,8 +35,6 @@ from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.alarm_watch import watermarks
 from broker.operations.rows import queue_state
 
-__all__ = ["ROUTES"]
-
 Value = dict[str, Any]
 Topic = Callable[[], Awaitable["Value | None"]]
 

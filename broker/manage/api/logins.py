@@ -16,8 +16,6 @@ from broker.manage.refusal import not_authorised, not_found
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["ROUTES"]
-
 OF_NODE: Final = "/api/auth/attempts/{node}"
 LOGIN_MAX_BYTES: Final = 4096  # anybody may send it
 

@@ -9,16 +9,6 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 if TYPE_CHECKING:
     from broker.settings import Settings
 
-__all__ = [
-    "COMPATIBLE_VERSION",
-    "ENABLED_PLUGINS",
-    "ERLANG_VERSION",
-    "EXCHANGE_TYPE_ROWS",
-    "FEATURE_FLAG_ROWS",
-    "PRODUCT",
-    "auth_mechanism_rows",
-]
-
 PRODUCT: Final = "SlotMQ"
 COMPATIBLE_VERSION: Final = "4.3.0"
 """The release of RabbitMQ whose fields and codes these are; tools read it to know what they may ask."""

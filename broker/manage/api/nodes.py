@@ -22,8 +22,6 @@ from broker.operations.rows import Row
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["CHURN_NAMES", "ROUTES", "contexts_of", "listeners_of", "node_rows"]
-
 CHURN_NAMES: Final = (
     *("connection_created", "connection_closed", "channel_created", "channel_closed"),
     *("queue_declared", "queue_created", "queue_deleted"),

@@ -21,8 +21,6 @@ from broker.manage.history import sample_range
 from broker.manage.listing import row_answer
 from broker.operations.rows import Row
 
-__all__ = ["ROUTES"]
-
 WINDOW_MS: Final = 5000
 NO_DISK: Final = (0,) * len(DISK_STATS)
 

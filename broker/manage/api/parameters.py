@@ -10,8 +10,6 @@ from broker.manage.listing import small_list
 from broker.manage.refusal import not_found
 from broker.operations.vhosts import clear_global_parameter, clear_parameter, set_global_parameter, set_parameter
 
-__all__ = ["ROUTES"]
-
 PARAMETERS: Final = "/api/parameters"
 ONE: Final = "/api/parameters/{component}/{vhost}/{name}"
 GLOBAL: Final = "/api/global-parameters/{name}"

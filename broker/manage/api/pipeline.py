@@ -9,8 +9,6 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.operations.rights import may_read_tap
 
-__all__ = ["ROUTES"]
-
 PIPELINE: Final = "/api/slotmq/pipeline"
 TAP: Final = f"{PIPELINE}/taps/{{vhost}}/{{tap}}"
 TAP_FIELDS: Final = ("exchange", "pattern", "cursors", "max_bytes", "max_age_ms")

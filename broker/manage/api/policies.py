@@ -17,8 +17,6 @@ from broker.manage.refusal import bad_request, not_found
 from broker.operations.request import Asker
 from broker.operations.vhosts import put_policy
 
-__all__ = ["ROUTES"]
-
 KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-policies", True, Needs.ADMINISTRATOR))
 
 

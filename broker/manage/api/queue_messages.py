@@ -20,8 +20,6 @@ from broker.manage.request_target import integer
 from broker.operations.request import LARGEST, Request
 from broker.operations.rows import body_fields, properties_row
 
-__all__ = ["ROUTES"]
-
 ENCODINGS: Final = ("auto", "base64")
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 COUNT_MAX: Final = 10_000

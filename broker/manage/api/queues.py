@@ -53,8 +53,6 @@ from broker.operations.rows import (
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["LISTED_EXACTLY_MAX", "ROUTES", "queue_of"]
-
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 TRUE: Final = "true"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have

@@ -9,8 +9,6 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request
 from broker.manage.request_target import integer
 
-__all__ = ["ROUTES"]
-
 PATH: Final = "/api/slotmq/retained/{vhost}"
 SHOWN: Final = "100"
 

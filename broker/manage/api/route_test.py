@@ -19,8 +19,6 @@ from broker.manage.gradual import pause
 from broker.manage.refusal import bad_request
 from broker.routing.exchange import Exchange
 
-__all__ = ["ROUTES"]
-
 MATCHES_MAX: Final = 1000  # bindings in one answer; all queues are counted
 BINDINGS_AT_ONCE: Final = 500  # compared with the message between two turns of the loop
 INDEXES: Final = {

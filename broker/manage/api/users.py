@@ -15,8 +15,6 @@ from broker.manage.refusal import bad_request, not_found
 from broker.operations.rows import user_row
 from broker.operations.users import delete_users, put_user
 
-__all__ = ["ROUTES"]
-
 USER: Final = "/api/users/{user}"
 TOPICS: Final = "topic-permissions"
 MISSING: Final = object()  # Go writes a list without tags as null

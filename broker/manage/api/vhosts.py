@@ -18,8 +18,6 @@ from broker.operations.rows import Row
 from broker.operations.users import Named
 from broker.operations.vhosts import PROTECTED, VhostProtected, delete_vhost, put_vhost
 
-__all__ = ["ROUTES"]
-
 VHOST: Final = "/api/vhosts/{vhost}"
 OCTETS: Final = ("recv_oct", "send_oct")
 COUNTERS: Final = len(MESSAGE_STATS)

@@ -9,27 +9,6 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from broker.core.statistics.vhost_tally import MessageCounts
 
-__all__ = [
-    "CONTENT_TYPE",
-    "COUNTER",
-    "DELIVERIES",
-    "GAUGE",
-    "HISTOGRAM",
-    "PUBLISHES",
-    "Family",
-    "Labelled",
-    "Labels",
-    "Metric",
-    "Reading",
-    "Whole",
-    "counter",
-    "gauge",
-    "head",
-    "label_text",
-    "message_counters",
-    "sample",
-]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
     from broker.vhosts.broker_statistics import ChurnCounts
 
-__all__ = ["NODE_FAMILIES", "NodeReading"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:

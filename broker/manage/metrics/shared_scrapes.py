@@ -19,8 +19,6 @@ from broker.manage.client import ApiClient
 from broker.manage.metrics.metric import CONTENT_TYPE
 from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
-__all__ = ["SharedScrapes", "metric_routes"]
-
 KEPT_MAX_BYTES: Final = 64 << 20  # of texts that are still being read
 PIECE_BYTES: Final = 64 << 10
 REST: Final = 3  # a network waits this many times the duration of its last scrape before the next one

@@ -11,8 +11,6 @@ from starlette.responses import Response
 
 from broker.manage.call import ApiRoute, Call, Needs
 
-__all__ = ["page_routes"]
-
 FOLDER: Final = Path(__file__).parent / "web"
 START: Final = "index.html"
 TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -12,10 +12,8 @@ from broker.manage.answers import Response, json_answer, no_content
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, not_found
 from broker.manage.request_target import integer
-from broker.manage.v1.file_answer import file_answer
+from broker.manage.v1.slot_routes import file_answer
 from broker.taps.slot_snapshots import Snapshot, is_private
-
-__all__ = ["ROUTES"]
 
 SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 

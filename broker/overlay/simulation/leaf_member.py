@@ -18,7 +18,7 @@ from broker.overlay.simulation.scheduler import Dice, Scheduler
 from broker.overlay.sink import Delivery, StreamGap
 from broker.overlay.stream_log import LeafState
 from broker.overlay.virtual_time import later
-from broker.routing.covering import covers
+from broker.routing.cover_index import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker.overlay.simulation.topology import SimulatedTree
+from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.index import TopicIndex
 
 LEAF_PATTERNS: Final = 20

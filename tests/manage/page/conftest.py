@@ -48,7 +48,8 @@ async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broke
     """Provide the broker whose page is shown."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "LOOK_S", 0.1)
-        async with running_broker(tmp_path_factory.mktemp("page") / "data", http=HTTP) as broker:
+        folder = tmp_path_factory.mktemp("page") / "data"
+        async with running_broker(folder, http=HTTP, mqtt={"enabled": True, "port": 0}) as broker:
             yield broker
 
 

@@ -39,6 +39,8 @@ async def test_the_page_reads_what_the_answers_have(tab: Tab, shown: BrokerServe
         await eventually(lambda: queue_of(shown, "f.dead").ready == 1)
         await channel.set_qos(1)
         await work.consume(ignore, consumer_tag="f")
+        retained = aio_pika.Message(b"{}", headers={"x-mqtt-retain": True}, expiration=60)
+        await (await channel.get_exchange("amq.topic")).publish(retained, "f.kept", mandatory=False)
         [name] = {row["name"] for row in (await ask(shown, "GET", "/api/connections")).json}
         await watch_fields(tab)
         await tab.show()

@@ -194,7 +194,7 @@ OVERLAY: list[dict[str, Any]] = [
 async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
     """The screens of parts that do not run here, from answers with hostile names: shown, counted, never markup."""
     answers = {
-        "/api/slotmq": {"cluster": True, "overlay": True, "zmq": True, "choices": {}},
+        "/api/slotmq": {"cluster": True, "overlay": True, "zmq": True, "mqtt": False, "choices": {}},
         "/api/slotmq/cluster": CLUSTER,
         "/api/slotmq/overlay": OVERLAY,
         "/api/slotmq/zmq": [{"kind": "publish", "endpoint": EVIL, "exchange": EVIL, "state": "down", "problem": EVIL}],
@@ -228,3 +228,30 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
     await tab.sees(EVIL, "tbody")
     assert await tab.page.evaluate("window.pwned") is None
     assert await tab.page.locator("main img").count() == 0
+
+
+async def test_retained_messages_are_found_shown_and_deleted(tab: Tab, amqp: Any, shown: BrokerServer) -> None:
+    """A filter of MQTT finds topics, a row shows its message and deletes it; a hostile topic is only text."""
+    exchange = await amqp.get_exchange("amq.topic")
+    for key, body in (("r.hall", b"19.5"), ("r.bin", b"\xff\xfe"), (f"r.{EVIL.replace('.', '')}", EVIL.encode())):
+        message = aio_pika.Message(body, headers={"x-mqtt-retain": True}, delivery_mode=2)
+        await exchange.publish(message, key, mandatory=False)
+    await tab.show("retained")
+    await tab.page.fill("[name=filter]", "r/+")
+    await tab.page.press("[name=filter]", "Enter")
+    await tab.sees("3 topics", ".table-tools")
+    await tab.sees("19.5", "tbody")
+    await tab.page.fill("[name=filter]", "r/hall")
+    await tab.page.press("[name=filter]", "Enter")
+    await tab.sees("1 topic", ".table-tools")
+    await tab.page.click("tbody tr button")
+    await tab.page.click("text=Show")
+    await tab.sees("r.hall", "dialog")
+    await tab.page.keyboard.press("Escape")
+    await tab.page.click("tbody tr button")
+    await tab.page.click("text=Delete…")
+    await tab.page.click("dialog button.danger")
+    await tab.sees("Nothing is retained here")
+    answer = await ask(shown, "GET", "/api/slotmq/retained/%2F?filter=r/%23")
+    assert len(answer.json["rows"]) == 2
+    await ask(shown, "DELETE", "/api/slotmq/retained/%2F?filter=%23")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -164,10 +165,12 @@ class Disk:
         self.entries_written += self.opens
 
 
-def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
-    """Return a pager without a budget, and this many queues with messages that have positions in the log."""
+def filled_pager(
+    queues: int, messages: int, body: bytes, *, position: int = 0, budget_bytes: int = 0
+) -> tuple[Disk, Pager]:
+    """Return a pager, and this many queues with messages that have positions in the log."""
     disk = Disk()
-    pager = Pager(cast("Any", disk), 0, 10_000, Clock())
+    pager = Pager(cast("Any", disk), budget_bytes, 10_000, Clock())
     envelope = SimpleNamespace(route=b"\0\0")
     for _ in range(queues):
         line = cast("Any", Line(pager))
@@ -180,6 +183,12 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
                 envelope=envelope, header=b"h", body=body, recorded=lambda *_entry: None,
             )  # fmt: skip
             line.manager.append_at_border([message], [400 + len(body)])
+    return disk, pager
+
+
+def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
+    """Return a `filled_pager` that has no budget."""
+    disk, pager = filled_pager(queues, messages, body, position=position)
     pager.tick()
     assert pager.pressed
     return disk, pager
@@ -226,6 +235,23 @@ def test_a_turn_pages_out_three_full_slots() -> None:
         paged_out.append(pager.paged_out - before)
     assert sum(paged_out) * 1000 >= 7000
     assert max(paged_out) * 1000 <= SHARE_ENTRIES + 1000
+
+
+def test_the_slots_of_an_idle_queue_leave_one_a_turn() -> None:
+    """Many may leave at once, when a batch of the log is written; deliveries of other queues do not wait for them."""
+    disk, pager = filled_pager(1, 30_500, b"b", position=1, budget_bytes=1 << 20)
+    disk.log.written = 2
+    assert not pager._candidates
+    for turn in range(1, 30):
+        pager.turn()
+        assert pager.paged_out == turn
+
+
+def test_the_collector_visits_no_messages_of_full_slots() -> None:
+    """A list of messages is no part of a cycle, and the messages in memory would make collections long."""
+    _, pager = filled_pager(1, 2500, b"b", position=1)
+    tracked = [gc.is_tracked(resident.slot.contents) for resident in pager._resident.values()]
+    assert tracked == [False, False, True]
 
 
 def test_a_turn_pages_out_many_slots_that_need_no_file() -> None:

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from broker.doctor import folder_checks, machine_checks
-from broker.doctor.access_checks import certificate_findings, guest_finding, port_findings
+from broker.doctor.access_checks import anonymous_findings, certificate_findings, guest_finding, port_findings
 from broker.doctor.broker_checks import broker_findings
 from broker.doctor.finding import Diagnosis, Verdict
 from broker.doctor.folder_checks import folder_findings, sync_finding
@@ -137,6 +137,9 @@ def test_a_taken_port_is_bad() -> None:
         assert [one.verdict for one in port_findings(optional)] == [Verdict.OK, Verdict.BAD]
         server, http = port_findings(Settings(server={"port": 0}, metrics={"enabled": False}))
         assert http.verdict in (Verdict.OK, Verdict.WARN)
+        settings = Settings(server={"port": 0}, mqtt={"enabled": True, "port": taken}, metrics={"enabled": False})
+        mqtt = [one for one in port_findings(settings) if one.found.startswith(f"mqtt.port = {taken}")]
+        assert [one.verdict for one in mqtt] == [Verdict.BAD]
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(-1, Verdict.BAD), (10, Verdict.WARN), (90, Verdict.OK)])
@@ -165,6 +168,15 @@ def test_guest_should_not_be_reached_from_elsewhere() -> None:
     assert guest_finding(anywhere, "127.0.0.1", has_default_password=True).verdict is Verdict.OK
     assert guest_finding(anywhere, "0.0.0.0", has_default_password=False).verdict is Verdict.OK
     assert guest_finding(Settings(auth={"loopback_users": []}), "::", has_default_password=True).verdict is Verdict.BAD
+
+
+def test_mqtt_without_a_login_is_for_this_machine() -> None:
+    """Clients of other machines that need no login are told of, unless there is no such user or no MQTT."""
+    anyone = {"enabled": True, "anonymous_user": "guest"}
+    assert not list(anonymous_findings(Settings(mqtt=anyone)))
+    assert not list(anonymous_findings(Settings(server={"host": "0.0.0.0"}, mqtt={"anonymous_user": "guest"})))
+    found_there = found(anonymous_findings(Settings(mqtt={**anyone, "host": "0.0.0.0"})), "mqtt")
+    assert (found_there.verdict, "as user 'guest'" in found_there.found) == (Verdict.WARN, True)
 
 
 def test_the_running_broker_tells_what_is_wrong() -> None:

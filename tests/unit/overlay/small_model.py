@@ -21,7 +21,7 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Resync, Vector
-from broker.routing.covering import covers
+from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
 from tests.overlay.reference.empty_increments import EmptyIncrementsEnd
 from tests.overlay.reference.packets import InterestSummary, Lagging

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.overlay.aggregation import Aggregation, Announced
-from broker.routing.covering import covers
+from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
 
 PATTERNS = st.sampled_from(["#", "a.#", "a.*", "a.b", "*.b", "a.b.c", "b", "b.#", "*", ""])

@@ -11,8 +11,7 @@ from broker.overlay.catch_up import Behind, CatchUp
 from broker.overlay.packets import Conjunction, Data, Packet, Space, StreamRun
 from broker.overlay.simulation.leaf_member import SimulatedBinding
 from broker.overlay.simulation.link import LinkFaults, SimulatedLink
-from broker.overlay.simulation.network import Network
-from broker.overlay.simulation.topology import SimulatedTree
+from broker.overlay.simulation.network import Network, SimulatedTree
 
 SPACE = Space("/", "orders")
 CONTENT = bytes(10_000)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
-from broker.routing.covering import covers
+from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
 from tests.overlay.reference.constraints import ConstraintInterest
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants

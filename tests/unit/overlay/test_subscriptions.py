@@ -12,7 +12,7 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Space
 from broker.overlay.subscriptions import BindingBatch, Subscriptions
 from broker.overlay.virtual_time import VirtualTime
-from broker.routing.covering import covers
+from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
 
 SPACE = Space("/", "orders")

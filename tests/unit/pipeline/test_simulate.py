@@ -13,7 +13,7 @@ import pytest
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Update, UpdateAck
-from broker.overlay.simulation.topology import SimulatedTree
+from broker.overlay.simulation.network import SimulatedTree
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
 from broker.pipeline.jobs import simulate as job

@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 
-from broker.routing.cover_index import CoverIndex
-from broker.routing.covering import CoverAutomaton, covers
+from broker.routing.cover_index import CoverAutomaton, CoverIndex, covers
 from broker.routing.pattern import parse_pattern
 from tests.property.covering_reference import short_patterns
 

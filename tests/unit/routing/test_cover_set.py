@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
+from broker.routing.cover_index import covers
 from broker.routing.cover_set import CoverSet, RootDiff
-from broker.routing.covering import covers
 from broker.routing.dialect import MQTT
 from broker.routing.index import footprint_bytes
 from broker.routing.pattern import Pattern, parse_pattern

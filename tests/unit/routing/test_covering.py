@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from broker.routing.covering import CoverAutomaton, covers, narrowness
+from broker.routing.cover_index import CoverAutomaton, covers, narrowness
 from broker.routing.dialect import MQTT
 from broker.routing.pattern import parse_pattern
 from tests.property.covering_reference import samples, short_patterns

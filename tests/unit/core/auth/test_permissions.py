@@ -249,7 +249,7 @@ class Ledger(Permissions):
     def check_any(self, user: User, resource: Resource) -> None:
         self.asked.append(("any", resource.kind, resource.name))
 
-    def check_topic(self, user: User, exchange: Resource, key: str, kind: str) -> None:
+    def check_topic(self, user: User, exchange: Resource, key: str, kind: str, client_id: str = "") -> None:
         self.asked.append((kind, "topic", key))
 
 

@@ -16,6 +16,7 @@ import { queue } from "./queue.js";
 import { bindings } from "./bindings.js";
 import { deadLetters } from "./dead_letters.js";
 import { deadLetterQueue } from "./dead_letter_queue.js";
+import { retained } from "./retained.js";
 import { pipeline } from "./pipeline.js";
 import { cluster } from "./cluster.js";
 import { overlay } from "./overlay.js";
@@ -28,7 +29,7 @@ import { definitions } from "./definitions.js";
 
 export const SCREENS = [
   overview, connections, connection, channels,
-  exchanges, exchange, queues, queue, bindings, deadLetters, deadLetterQueue,
+  exchanges, exchange, queues, queue, bindings, deadLetters, deadLetterQueue, retained,
   pipeline, cluster, overlay,
   users, user, vhosts, vhost, policies, definitions,
 ];

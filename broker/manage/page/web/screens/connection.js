@@ -43,7 +43,7 @@ async function open(view) {
       card("Connection", facts([
         ["Name", nameOf(row)], ["State", state(row.state)], ["User", row.user], ["Vhost", row.vhost], ["Client", productOf(row)], ["From", `${row.peer_host}:${row.peer_port}`], ["To", `${row.host}:${row.port}`],
         ["Protocol", row.protocol], ["TLS", row.ssl ? [row.ssl_protocol, row.ssl_cipher].filter(Boolean).join(", ") || "yes" : yesNo(row.ssl)], ["Login by", row.auth_mechanism],
-        ["Heartbeat", row.timeout === 0 ? "none" : duration(row.timeout * 1000)], ["Largest frame", bytes(row.frame_max)], ["Channels at most", count(row.channel_max)], ["Since", moment(row.connected_at)],
+        ...(row.mqtt ? [] : [["Heartbeat", row.timeout === 0 ? "none" : duration(row.timeout * 1000)], ["Largest frame", bytes(row.frame_max)], ["Channels at most", count(row.channel_max)]]), ["Since", moment(row.connected_at)],
       ])),
       row.mqtt ? card("MQTT session", facts([
         ["Client id", row.mqtt.client_id], ["Keep alive", row.mqtt.keep_alive_s === 0 ? "none" : duration(row.mqtt.keep_alive_s * 1000)], ["Clean start", yesNo(row.mqtt.clean_start)],
