@@ -13,7 +13,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID, MALFORMED, TOPIC_INVALID
 from broker.mqtt.wire import check_text
 
-
 KEY_MAX_BYTES: Final = 255  # of a routing key in AMQP
 _SWAPPED: Final = str.maketrans("/.", "./")
 SHARED: Final = "$share/"
