@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerNode", "NodeClients"]
 
 WATCH_S: Final = 0.1
+HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
 REPORTED_LEVELS_MAX: Final = 1000  # of which a beat tells how many messages the node has
 
 
@@ -93,6 +94,7 @@ class BrokerNode:
     ) -> None:
         """`url` is where clients connect to this node; `fail` ends the broker."""
         cluster = settings.cluster
+        self._takes_mqtt = settings.mqtt.enabled
         self._turn = turn
         self._now_ms = 0.0
         self._blocked = False
@@ -150,6 +152,8 @@ class BrokerNode:
             raise BrokerError(f"cannot join the cluster: {error}") from error
         except ClusterError as error:
             raise NotNow(f"cannot join the cluster: {error}") from error
+        if self._takes_mqtt and not (await self.database.link.fetch("read", HAS_MQTT))[0][0]:
+            raise BrokerError("the functions in PostgreSQL know no MQTT: start once while no older node runs")
         self._turn.act_while(self.member.may_act)
         self._turn.set_clock(self._clock_s)
         self._timers.every(lambda: WATCH_S, self._watch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -297,3 +300,20 @@ def test_shared_subscriptions_and_options_are_the_same_on_both_nodes(
     enter("a", f"{name}-1", clean=True)
     assert moved.expect(DISCONNECT)[0] == 0x8E
     assert queues_of(nodes, f"{name}-1") == []
+
+
+def test_mqtt_needs_the_functions_of_this_version(tmp_path: Path, postgres_url: str, schema: str) -> None:
+    """A node whose cluster has those of an older version says so at the start, as long as an older node runs."""
+    with Nodes(tmp_path, postgres_url, schema, "a") as older:
+
+        async def drop() -> None:
+            connection = await asyncpg.connect(postgres_url)
+            await connection.execute(f'DROP FUNCTION "{schema}".claim_clients')
+            await connection.close()
+
+        asyncio.run(drop())
+        newer = Nodes(tmp_path, postgres_url, schema, "b", environment=SETTINGS).by_name["b"]
+        newer.spawn()
+        assert newer.wait() == 2
+        assert "know no MQTT" in newer.stderr()
+        assert older.by_name["a"].alive
