@@ -65,7 +65,8 @@ def _permission(user: str, vhost: str, pattern: str) -> dict[str, str]:
 class Broker:
     """A running broker: its address, and its processes if we may inspect them.
 
-    Shapes: `other` is the address of a second user with a vhost of its own, `tls` that of the port with TLS.
+    Shapes: `other` is the address of a second user with a vhost of its own, `tls` that of the port with TLS; `mqtt` is
+        that of the port for MQTT.
     Units: `idle_bytes` is the resident memory right after the start, 0 if unknown.
     """
 
@@ -78,12 +79,16 @@ class Broker:
     service: Service | None = None
     tls: Address | None = None
     idle_bytes: int = 0
+    mqtt: Address | None = None
+    version: str = ""
 
     def product(self) -> str:
-        """Return the product and version that the broker announces.
+        """Return the product and version that the broker announces, or that its program has told.
 
         Raises: NotStarted when the broker is unreachable or refuses the login.
         """
+        if self.version:
+            return self.version
         try:
             peer = PeerConnection(self.address, 1)
         except (OSError, Refusal) as error:
@@ -140,17 +145,21 @@ def slotmq(
     tenants: bool = False,
     variables: Mapping[str, str] | None = None,
     certificate: Certificate | None = None,
+    mqtt: bool = False,
 ) -> Iterator[Broker]:
     """Run SlotMQ as a subprocess; `wrapper` is a program that runs the interpreter, such as valgrind with its options,
     `prefix` are interpreter options, such as a profiler's, `package` is its folder.
     `variables` are settings in the environment; without them it has no HTTP, as RabbitMQ has none without a plugin.
-    With a `certificate` it has a port with TLS, too.
+    With a `certificate` it has a port with TLS, too, with `mqtt` one for MQTT.
 
     Raises: NotStarted.
     """
     store = folder / "slotmq"
     tls_port = _free_ports(1)[0] if certificate else 0
+    mqtt_port = _free_ports(1)[0] if mqtt else 0
     settings = {**WITHOUT_HTTP, **(certificate.settings(tls_port) if certificate else {}), **(variables or {})}
+    if mqtt:
+        settings |= {"SLOTMQ_MQTT__ENABLED": "true", "SLOTMQ_MQTT__PORT": str(mqtt_port)}
     command = [*wrapper, sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
     service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package.resolve()), **settings})
     with _stopped_at_the_end(service):
@@ -170,6 +179,7 @@ def slotmq(
             service=service,
             tls=certificate.address(address, tls_port) if certificate else None,
             idle_bytes=service.processes.usage().rss_bytes,
+            mqtt=Address(host, mqtt_port) if mqtt else None,
         )
         yield with_tenants(broker) if tenants else broker
 

@@ -46,6 +46,11 @@ class CountedLoad:
     messages: int
     copies: int = 1
 
+    @property
+    def is_mqtt(self) -> bool:
+        """Whether the broker needs its MQTT listener."""
+        return self.words[0] == "mqtt"
+
 
 LOADS: Final = {
     "S1-16": CountedLoad(("throughput", "-s", "16", "-a"), 20_000),
@@ -64,6 +69,10 @@ LOADS: Final = {
     "S9": CountedLoad(("pingpong",), 2_000),
     "S9-persistent": CountedLoad(("pingpong", "--persistent"), 1_000),
     "S10": CountedLoad(("throughput", "-y", "0", "-c", "1", "--persistent"), 1_000),
+    "M1-16": CountedLoad(("mqtt", "-s", "16", "-Q", "0"), 20_000),
+    "M3-16": CountedLoad(("mqtt", "-s", "16", "-Q", "1"), 20_000),
+    "M4-16": CountedLoad(("mqtt", "-s", "16", "-Q", "0", "-y", "50"), 1_000, copies=50),
+    "M5-16": CountedLoad(("mqtt", "-s", "16", "-Q", "2"), 5_000),
 }
 """The loads by the names of the rows that `make bench` measures with them."""
 
@@ -110,7 +119,7 @@ def count(package: Path, load: CountedLoad, messages: int, kept: Path | None = N
 def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path) -> tuple[int, int]:
     """Return the instructions for a few messages and for `messages` more."""
     wrapper = (_VALGRIND, "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={profile}")
-    with brokers.slotmq(profile.parent / "counted", wrapper=wrapper, package=package) as broker:
+    with brokers.slotmq(profile.parent / "counted", wrapper=wrapper, package=package, mqtt=load.is_mqtt) as broker:
         few = _few(messages)
         _publish(broker, load, few)  # fills caches; not counted
         _control(broker, "--instr=on")
@@ -122,7 +131,7 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
 
 def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path) -> tuple[int, int]:
     """Return the system calls for a few messages and for `messages` more."""
-    with brokers.slotmq(output.parent / "traced", package=package) as broker:
+    with brokers.slotmq(output.parent / "traced", package=package, mqtt=load.is_mqtt) as broker:
         few = _few(messages)
         _publish(broker, load, few)
         return _traced(broker, load, few, output), _traced(broker, load, few + messages, output)

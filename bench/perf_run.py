@@ -11,6 +11,7 @@ from bench.brokers import PROJECT, Broker
 from bench.messages.companion import Companion
 from bench.meter import calls
 from bench.run import Figures
+from bench.stage import NotOffered
 from broker.perf.faults import BadDocument, RunFailed
 from broker.perf.peer import Address
 from broker.perf.result import Result
@@ -19,9 +20,14 @@ from broker.perf.result import Result
 def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Result, Figures]:
     """Return the result of a scenario, and the bench's own measurements of the broker.
 
-    Raises: RunFailed when the tool fails, or when it reports a failed run.
+    Raises: RunFailed when the tool fails, or when it reports a failed run; NotOffered by a broker without MQTT.
     """
-    command = [sys.executable, "-m", "broker", "perf", scenario, "--uri", url(broker.address), "--json", "--quiet"]
+    place = url(broker.address)
+    if scenario == "mqtt":
+        if not broker.mqtt:
+            raise NotOffered
+        place = f"mqtt://guest:guest@{broker.mqtt.host}:{broker.mqtt.port}"
+    command = [sys.executable, "-m", "broker", "perf", scenario, "--uri", place, "--json", "--quiet"]
     if broker.processes:
         command += ["--pid", str(broker.processes.root)]
     before = calls(broker.processes) if broker.processes else (0, 0)

@@ -29,7 +29,7 @@ EXCEPTIONS: Final = {
     "core/definitions": "acts on an operator's document",
     "core/delayed.py": "acts on delayed messages, one by one",
     "core/mqtt/faults.py": "exceptions, as amqp/errors.py",
-    "core/mqtt/wills.py": "as core/delay",
+    "core/mqtt/wills.py": "as core/delayed.py",
     "core/postponed.py": "exceptions, as amqp/errors.py, and with subclasses that are interpreted",
     "core/moving": "acts on an operator's call",
     "core/policy": "acts on changes of policies",

@@ -44,6 +44,7 @@ from broker.store.recorder import Recorder
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
+    from broker.core.mqtt.mapping import MessageMapping
     from broker.core.vhost import Vhost
     from broker.delivery.reader import SlotReader
     from broker.delivery.turn import Turn
@@ -135,9 +136,9 @@ class BrokerNode:
         """How many bytes wait to be committed."""
         return self.data.pending_bytes
 
-    def retained(self, vhost: Vhost, most: int, max_bytes: int) -> SharedRetained:
+    def retained(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> SharedRetained:
         """Return what keeps the retained messages of a vhost."""
-        return SharedRetained(vhost, most, max_bytes, self.database, self.member.give_up)
+        return SharedRetained(vhost, mapping, most, max_bytes, self.database, self.member.give_up)
 
     def parts_of(self, vhost: str) -> SharedParts:
         """Return the parts of the engine of a vhost."""

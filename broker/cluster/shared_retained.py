@@ -14,7 +14,7 @@ from broker.cluster.database import Database
 from broker.cluster.errors import StatementRefused
 from broker.cluster.link import patiently
 from broker.core.message.message import Envelope, Message
-from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.postponed import Postponed
 from broker.core.publishing.posting import charge_bytes
@@ -93,10 +93,16 @@ class SharedRetained(RetainedMessages):
     )
 
     def __init__(
-        self, vhost: Vhost, most: int, max_bytes: int, database: Database, fail: Callable[[BaseException], None]
+        self,
+        vhost: Vhost,
+        mapping: MessageMapping,
+        most: int,
+        max_bytes: int,
+        database: Database,
+        fail: Callable[[BaseException], None],
     ) -> None:
         """`fail` ends the broker."""
-        super().__init__(vhost, most, max_bytes)
+        super().__init__(vhost, mapping, most, max_bytes)
         self._database = database
         self._name = vhost.name.encode()
         self._keys: set[str] = set()
@@ -137,7 +143,7 @@ class SharedRetained(RetainedMessages):
                         QUOTA_EXCEEDED, self.lack_in(*postponed.counts, len(key) + len(header) + len(body))
                     )
                 return
-        exchange = self.vhost.exchange_resource(EXCHANGE)
+        exchange = self.vhost.exchange_resource(self.exchange)
         session.check(exchange, "write")
         if session.narrows_topics(exchange):
             session.check_topic(exchange, key, "write")
@@ -268,5 +274,5 @@ class SharedRetained(RetainedMessages):
             facts = facts_of(header)
             if facts.expiration_ms is None or written_ms + facts.expiration_ms > now_ms:
                 charge = charge_bytes(header, body, 1)
-                take(Message(Envelope(EXCHANGE, key), header, body, charge, facts, written_ms))
+                take(Message(Envelope(self.exchange, key), header, body, charge, facts, written_ms))
         done()

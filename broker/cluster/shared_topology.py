@@ -34,8 +34,6 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["SharedJournal", "SharedTopology", "replace_limits"]
-
 _log = get_logger()
 
 DELAYED: Final = "x-delayed-message"

@@ -108,6 +108,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     octets = LAST_OCTETS_AGAIN if again else LAST_OCTETS
     count = len(indexes)
     messages: list[Message | None]
+    first = -1
     if isinstance(indexes, range):
         first = indexes.start
         messages = contents[first : first + count]
@@ -132,7 +133,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
                     if counted:
                         index = indexes[taken]
                         header = with_delivery_count(header, slot.acquired_count(index), slot.delivery_count(index))
-                message_id = slot.first + indexes[taken]
+                message_id = slot.first + (first + taken if first >= 0 else indexes[taken])
                 large_bytes = consumer.append(message, header, tag + taken, octets, message_id)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1

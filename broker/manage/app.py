@@ -52,8 +52,6 @@ from broker.store.damage import StoreFailed
 if TYPE_CHECKING:
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["RouteTable", "api_routes", "application", "http_routes", "metrics_routes"]
-
 NOUNS: Final = (
     *(bindings, channels, connections, dead_letters, definitions, exchanges, health, limits, live, logins, nodes),
     *(overview, parameters, pipeline, policies, queue_messages, queues, retained, route_test, running_parts, users),

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 from broker.core.auth.peer import Peer
 from broker.manage.refusal import HttpRefused
 
-__all__ = ["ApiClient", "payer"]
-
 T = TypeVar("T", bound=Hashable)
 
 

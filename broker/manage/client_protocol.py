@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
-__all__ = ["ClientProtocol"]
-
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line

@@ -19,9 +19,6 @@ from broker.manage.refusal import HttpRefused
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-
-__all__ = ["PAGE", "check_change", "check_host", "check_page", "host_and_port", "is_foreign"]
-
 PAGE: Final = "slotmq"  # what the web page sends as X-Requested-With: no form and no link of another site can
 HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d{0,5}))?")
 LOCAL: Final = "localhost"

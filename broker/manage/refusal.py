@@ -7,8 +7,6 @@ from typing import Final
 from broker.amqp.errors import BrokerError, ProtocolError
 from broker.operations.request import OperationRefused
 
-__all__ = ["HttpRefused", "LoginRefused", "bad_request", "not_authorised", "not_found", "refusal_of"]
-
 WORDS: Final = {
     400: "bad_request",
     401: "login_refused",

@@ -79,10 +79,12 @@ class WebSocket(LingeringTransport):
         self._answer_ping()
         if payload:
             self._client.data_received(payload)
+        if self.is_closing():
+            return
         if self._more or self._frames.code != GOING:
             self._transport.pause_reading()
             self._read_soon()
-        elif self._reads and not self.is_closing():
+        elif self._reads:
             self._transport.resume_reading()
 
     def _read_soon(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PacketError"]
-
 
 class PacketError(ValueError):
     """A packet that is malformed, not allowed in this state, or asks for what the broker does not offer."""

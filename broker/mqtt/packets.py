@@ -17,33 +17,6 @@ from broker.mqtt.reason_codes import MALFORMED, PROTOCOL_ERROR, RETURN_CODES_311
 from broker.mqtt.topics import SHARED, filter_of
 from broker.mqtt.wire import Reader, varint
 
-__all__ = [
-    "PINGRESP",
-    "PUBACK",
-    "PUBCOMP",
-    "PUBREC",
-    "PUBREL",
-    "V5",
-    "V311",
-    "Ack",
-    "Connect",
-    "Disconnect",
-    "Subscribe",
-    "Subscription",
-    "Unsubscribe",
-    "Will",
-    "encode_connack",
-    "encode_disconnect",
-    "encode_suback",
-    "encode_unsuback",
-    "read_ack",
-    "read_connect",
-    "read_disconnect",
-    "read_publish_properties",
-    "read_subscribe",
-    "read_unsubscribe",
-]
-
 V311: Final = 4
 V5: Final = 5
 PUBACK: Final = 0x40

@@ -1,7 +1,7 @@
-"""Topic names and filters, and the routing and binding keys that stand for them on an AMQP topic exchange.
+"""Topic names and filters, and the routing and binding keys that stand for them on a topic exchange.
 
-`/` and `.` change places both ways, and `+` in a filter is `*`. So RabbitMQ's mapping holds for every topic without
-dots and every key without slashes, and no topic is lost.
+In AMQP's dialect `/` and `.` change places both ways, and `+` in a filter is `*`. So RabbitMQ's mapping holds for every
+topic without dots and every key without slashes, and no topic is lost. In MQTT's dialect nothing is swapped.
 Source: MQTT 5.0, section 4.7; RabbitMQ, rabbit_mqtt_util.
 """
 
@@ -19,7 +19,7 @@ SHARED: Final = "$share/"
 SYSTEM: Final = "$SYS/"
 
 
-def routing_key(topic: bytes, levels_max: int) -> str:
+def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
     """Return the routing key of a topic name.
 
     Raises: PacketError 0x81 for octets that are no string of MQTT; 0x90 for an empty topic, one with wildcards, one
@@ -36,7 +36,7 @@ def routing_key(topic: bytes, levels_max: int) -> str:
         raise PacketError(TOPIC_INVALID, f"a topic of {len(topic)} bytes, at most {KEY_MAX_BYTES} are allowed")
     if name.count("/") >= levels_max:
         raise PacketError(TOPIC_INVALID, f"a topic of {name.count('/') + 1} levels, at most {levels_max} are allowed")
-    return name.translate(_SWAPPED)
+    return name.translate(_SWAPPED) if swaps else name
 
 
 def key_of_name(name: str) -> str:
@@ -44,14 +44,14 @@ def key_of_name(name: str) -> str:
     return name.translate(_SWAPPED)
 
 
-def topic_of(key: str) -> bytes | None:
+def topic_of(key: str, swaps: bool = True) -> bytes | None:
     """Return the topic name of a routing key; None if no MQTT subscription may match it.
 
     Such are the empty key, keys with MQTT's wildcards or a null character, and topics that begin with `$`.
     """
     if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
         return None
-    return key.translate(_SWAPPED).encode()
+    return (key.translate(_SWAPPED) if swaps else key).encode()
 
 
 def system_topic(key: str) -> bytes:
@@ -59,8 +59,8 @@ def system_topic(key: str) -> bytes:
     return key.translate(_SWAPPED).encode()
 
 
-def binding_key(topic_filter: str, levels_max: int) -> str:
-    """Return the binding key of a topic filter.
+def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
+    """Return the binding key of a topic filter; that of the broker's own topics is always swapped.
 
     Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long.
     """
@@ -79,8 +79,10 @@ def binding_key(topic_filter: str, levels_max: int) -> str:
             raise PacketError(FILTER_INVALID, f"{shown} has a wildcard within a level")
         if level == "#" and place < len(levels) - 1:
             raise PacketError(FILTER_INVALID, f"{shown} has a # before its last level")
-        if level == "*":
+        if level == "*" and swaps:
             raise PacketError(FILTER_INVALID, f"{shown} has a level *, which is a wildcard of AMQP")
+    if not swaps and not topic_filter.startswith(SYSTEM):
+        return topic_filter
     return topic_filter.translate(_SWAPPED).replace("+", "*")
 
 

@@ -32,8 +32,6 @@ from broker.net.tls_server import TlsServer
 from broker.net.transport import UNKNOWN, Transport
 from broker.settings import Settings
 
-__all__ = ["Listener"]
-
 _log = get_logger()
 
 FORCED: Final = 320  # connection-forced

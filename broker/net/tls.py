@@ -20,8 +20,6 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.settings.access import Tls
 
-__all__ = ["TlsContext", "TlsUnusable", "expiries", "peer_of"]
-
 END: Final = "-----END CERTIFICATE-----"
 BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 SEQUENCE: Final = 0x30

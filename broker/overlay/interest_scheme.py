@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.conjunction import EVERYTHING
 from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
@@ -16,6 +18,7 @@ from broker.overlay.virtual_time import VirtualTime
 WITHDRAW_AFTER_MS: Final = 30_000
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # the tests have others
 class InterestScheme:
     """The interest in each direction of one logical broker: which patterns a tree node wants, and how much is known.
 

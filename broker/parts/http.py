@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from broker.manage.probes import Gate
     from broker.parts.ports import Ports
 
-__all__ = ["NEEDED", "Http"]
-
 PORTS: Final = ("http", "metrics")
 NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # what the extra brings
 EXTRA: Final = "slotmq[manage]"

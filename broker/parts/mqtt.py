@@ -61,6 +61,7 @@ class Mqtt(Part):
             MqttClients() if node is None else node.mqtt_clients,
             RetainedMessages if node is None else node.retained,
             qos_max=2 if node is None else 1,
+            exchange=settings.mqtt.exchange,
             default_vhost=settings.mqtt.vhost or settings.auth.default_vhost,
             anonymous_user=settings.mqtt.anonymous_user,
             vhosts_of_ports=settings.mqtt.port_to_vhost,

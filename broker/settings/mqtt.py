@@ -14,13 +14,20 @@ VhostName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Mqtt(SettingsSection):
-    """The MQTT listener: MQTT 3.1.1 and 5 on the exchange amq.topic."""
+    """The MQTT listener: MQTT 3.1.1 and 5 on a topic exchange."""
 
     enabled: bool = Field(default=False, description="Whether the broker listens for MQTT clients.")
     host: str = Field(default="", max_length=4096, description="The address to listen on; empty means server.host.")
     port: int = number(1883, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "IANA mqtt")
     tls_port: int = number(
         8883, 0, 65535, "", "The port with TLS, if tls.certfile is set; 0 takes a free port.", "IANA secure-mqtt"
+    )
+    exchange: str = Field(
+        default="amq.topic",
+        min_length=1,
+        max_length=255,
+        description="The exchange of topics. Another one than amq.topic has x-topic-dialect: mqtt and keeps topics as "
+        "they are; it is made where it is missing.",
     )
     vhost: str = Field(
         default="",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,8 @@ from tests.clients.celery_app import make_app
 from tests.clients.celery_worker import CeleryWorker
 from tests.conftest import ORACLE_URL
 
+SOURCES = Path(__file__).with_name("node")
+INSTALL_S = 30
 WorkerOf: TypeAlias = Callable[..., CeleryWorker]
 
 
@@ -48,6 +52,32 @@ def worker_of(folder: Path) -> Iterator[WorkerOf]:
     yield make
     for worker in workers:
         worker.kill()
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """Provide a folder with the conversations and the clients of Node, None where they cannot be installed."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        return None
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version.removeprefix("v").partition(".")[0]) < 18:
+        return None
+    folder = tmp_path_factory.mktemp("node")
+    for source in SOURCES.iterdir():
+        shutil.copy(source, folder)
+    command = [npm, "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--no-update-notifier"]
+    with (folder / "install.log").open("w+", encoding="utf-8") as log:
+        try:
+            code = subprocess.run(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=INSTALL_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return None
+        log.seek(0)
+        if code:
+            return None
+    return folder
 
 
 @contextmanager

@@ -39,13 +39,14 @@ def new_history() -> History:
     return History({queue: {} for queue in QUEUES})
 
 
-def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Settings:
+def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int, mqtt: bool = False) -> Settings:
     """Return settings far below what users may set, so that logs roll, queues page and checkpoints run all the time."""
     plain = Settings(server={"port": 0, "data_dir": FOLDER}, **WITHOUT_HTTP)
     small: dict[str, dict[str, Any]] = {
         "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0, "reserve_bytes": 5000},
         "slots": {"window_messages": slot_messages, "window_ms": 20},
         "memory": {"resident_max_bytes": 8 << 10},
+        "mqtt": {"enabled": mqtt, "port": 0},
     }
     return plain.model_copy(
         update={section: getattr(plain, section).model_copy(update=keys) for section, keys in small.items()}
@@ -55,12 +56,14 @@ def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Set
 class Life:
     """A broker from its start to its end, which is usually a crash."""
 
-    def __init__(self, disk: FaultyFiles, history: History, random: Random, *, sync: bool = True) -> None:
+    def __init__(
+        self, disk: FaultyFiles, history: History, random: Random, *, sync: bool = True, mqtt: bool = False
+    ) -> None:
         self.files = MortalFiles(disk)
         self.history = history
         self.random = random
         segment_bytes, slot_messages = random.choice((4096, 16384)), random.choice((3, 10, 50))
-        settings = small_settings(sync=sync, segment_bytes=segment_bytes, slot_messages=slot_messages)
+        settings = small_settings(sync=sync, segment_bytes=segment_bytes, slot_messages=slot_messages, mqtt=mqtt)
         self.broker = BrokerServer(settings, self.files)
         self.started = False
         self._killed = False
@@ -210,6 +213,10 @@ class Life:
         self.files.die()
         self._killed = True
         self._threads.shutdown()
+
+    def take_socket(self, opened: socket.socket) -> None:
+        """Take the socket of a client, which is closed when the broker dies."""
+        self._sockets.append(opened)
 
     def _hang_up(self) -> None:
         """Close the sockets of a dead process, including those that the loop had not accepted when it died."""

@@ -17,7 +17,7 @@ MOST = {
     "broker/delivery": (17, 3_550),
     "broker/doctor": (6, 550),
     "broker/figures": (5, 650),
-    "broker/manage": (61, 8_750),
+    "broker/manage": (61, 8_700),
     "broker/migrate": (5, 850),
     "broker/mqtt": (10, 1_450),
     "broker/net": (15, 2_450),
@@ -36,7 +36,7 @@ MOST = {
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (8, 1_200),
-    "bench": (67, 8_350),
+    "bench": (67, 8_400),
     "demo": (15, 2_100),
     "tools": (25, 2_900),
 }

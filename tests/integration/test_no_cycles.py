@@ -193,7 +193,6 @@ def found() -> Counter[str]:
     return kinds
 
 
-@pytest.mark.timeout(120)
 def mqtt_clients(broker: BrokerServer) -> None:
     """Subscribe, publish with a will, and end: by DISCONNECT, an error, a take-over and a closed socket."""
     will: dict[str, Any] = {"will": b"\0" + text("t/w") + text("bye"), "will_flags": 0x04}
@@ -211,6 +210,7 @@ def mqtt_clients(broker: BrokerServer) -> None:
                 second.enter("c")
 
 
+@pytest.mark.timeout(120)
 def test_what_comes_and_goes_leaves_no_cycles(tmp_path: Path) -> None:
     """A collection finds as little after a thousand queues, exchanges, channels, failures and clients as after none."""
     authority = trustme.CA()

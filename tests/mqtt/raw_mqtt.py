@@ -120,6 +120,11 @@ class RawMqtt:
         """Close the socket."""
         self.close()
 
+    @property
+    def opened(self) -> socket.socket:
+        """The socket."""
+        return self._socket
+
     def close(self) -> None:
         """Close the socket without a DISCONNECT."""
         self._socket.close()
@@ -164,7 +169,9 @@ class RawMqtt:
         self.send(packet(0x40, packet_id.to_bytes(2, "big")))
 
     def silent(self, seconds: float = 0.2) -> bool:
-        """Return whether nothing arrives for a while."""
+        """Return whether nothing has arrived that was not read, or arrives for a while."""
+        if self._buffer:
+            return False
         self._socket.settimeout(seconds)
         try:
             self._buffer += self._socket.recv(65536)

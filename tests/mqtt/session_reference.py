@@ -16,10 +16,13 @@ class Copy:
         received the PUBREL. An optional copy may be lost.
     """
 
-    def __init__(self, topic: str, body: bytes, qos: int, *, retained: bool, optional: bool) -> None:
+    def __init__(
+        self, topic: str, body: bytes, qos: int, published_qos: int, *, retained: bool, optional: bool
+    ) -> None:
         self.topic = topic
         self.body = body
         self.qos = qos
+        self.published_qos = published_qos
         self.retained = retained
         self.optional = optional
         self.sent = False
@@ -67,14 +70,17 @@ class Session:
                 copy.optional = True
 
     def restart(self) -> None:
-        """End the connection with the broker: acknowledgements that are not on disk may be lost, at QoS 0 messages."""
+        """End the connection with the broker.
+
+        Acknowledgements that are not on disk may be lost, and so may messages at QoS 0 and copies of retained ones.
+        """
         settled, self._settled = self._settled, []
         self.disconnect()
         if self.exists:
             self.copies[:0] = [copy for copy in settled if not copy.released]
             self.maybe_released |= {copy.packet_id for copy in settled if copy.released}
         for copy in self.copies:
-            copy.optional = copy.optional or not copy.qos or copy in settled
+            copy.optional = copy.optional or not copy.qos or copy.retained or copy in settled
             copy.marked = copy.sent = False
 
     def _end(self) -> None:
@@ -86,15 +92,15 @@ class Session:
 
     def offer(self, topic: str, body: bytes, qos: int) -> None:
         """Take a message that was published, if a filter matches it."""
-        if any(mqtt_matches(one, topic) for one in self.filters):
-            qos = min(qos, self.qos)
-            if qos:
+        if self._matches(topic):
+            lower = min(qos, self.qos)
+            if lower:
                 self._settled.clear()  # the message is on disk, and what was settled before it
-            self.copies.append(Copy(topic, body, qos, retained=False, optional=not (qos or self.connected)))
+            self.copies.append(Copy(topic, body, lower, qos, retained=False, optional=not (lower or self.connected)))
 
     def offer_retained(self, topic: str, body: bytes, qos: int) -> None:
         """Take a retained message for a subscription."""
-        self.copies.append(Copy(topic, body, min(qos, self.qos), retained=True, optional=False))
+        self.copies.append(Copy(topic, body, min(qos, self.qos), qos, retained=True, optional=False))
 
     @property
     def unacknowledged(self) -> list[Copy]:
@@ -111,7 +117,7 @@ class Session:
         """Return the copy that a PUBLISH is. Raises: AssertionError when it may not come now."""
         said = f"{topic} {body!r} qos={qos} #{packet_id} retained={retained} again={again}"
         for copy in self._possible(qos, retained=retained):
-            if (copy.topic, copy.body) == (topic, body) and True:
+            if (copy.topic, copy.body) == (topic, body) and copy.packet_id in (0, packet_id):
                 assert again or not copy.marked, f"{said} is not marked as sent again"
                 break
             assert copy.optional or retained, f"{said} instead of {copy}"
@@ -119,6 +125,8 @@ class Session:
             raise AssertionError(f"{said} is none of {self.copies}")
         if not qos:
             self.copies.remove(copy)
+            if copy.published_qos:
+                self._settled.append(copy)  # it is in a log, in which its end may be missing
             return copy
         used = [one for one in self.copies if one is not copy and (one.sent or one.released)]
         assert packet_id not in [one.packet_id for one in used], f"{said}: the packet id is in use"
@@ -128,8 +136,14 @@ class Session:
 
     def _possible(self, qos: int, *, retained: bool) -> Iterator[Copy]:
         for copy in self.copies:
-            if copy.qos == qos and copy.retained == retained and not (copy.sent or copy.released):
-                yield copy
+            if copy.retained == retained and not (copy.sent or copy.released):
+                if self.qos == 1 and copy.published_qos == 2 == qos and not self._matches(copy.topic):
+                    copy.qos = 2  # nothing says any more at which QoS the client had subscribed
+                if copy.qos == qos:
+                    yield copy
+
+    def _matches(self, topic: str) -> bool:
+        return any(mqtt_matches(one, topic) for one in self.filters)
 
     def release(self, copy: Copy) -> None:
         """Take note of the PUBREL of a copy, which from now on may not come again as a PUBLISH."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
+import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
@@ -73,23 +74,32 @@ def test_a_publish_is_published_once(enter: Callable[..., RawMqtt], name: str, v
     assert reader.silent(0.05)
 
 
-def test_reason_codes_of_mqtt_5(enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
+def test_reason_codes_of_mqtt_5(tmp_path: Path, name: str) -> None:
     """0x10 when no queue gets a publish, 0x97 from a full queue: then the packet id is free again."""
-    writer = enter(name, properties=HOUR)
-    reader = enter(f"{name}-r")
-    reader.send(subscribe(1, (f"{name}/b", 1))).expect(SUBACK)
-    topics = (f"{name}/a", f"{name}/b", f"{name}/a")
-    writer.send(*[publish_2(topic, b"x", place + 1) for place, topic in enumerate(topics)])
-    assert [writer.expect(PUBREC) for _ in range(3)] == [b"\0\1\x10", b"\0\2", b"\0\3\x10"]
-    writer.send(*[publish(topic, b"x", place + 4) for place, topic in enumerate(topics)])
-    assert [writer.expect(PUBACK) for _ in range(3)] == [b"\0\4\x10", b"\0\5", b"\0\6\x10"]
-    channel.queue_declare(name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
-    channel.queue_bind(name, "amq.topic", f"{name}.full")
-    writer.send(*[publish_2(f"{name}/full", b"%d" % number, 10 + number) for number in (1, 2)])
-    assert [writer.expect(PUBREC) for _ in range(2)] == [b"\0\x0b", b"\0\x0c\x97"]
-    assert channel.basic_get(name, auto_ack=True)[2] == b"1"
-    assert writer.send(publish_2(f"{name}/full", b"2", 12, flags=DUP)).expect(PUBREC) == b"\0\x0c"
-    assert channel.basic_get(name, auto_ack=True)[2] == b"2"
+    process = mqtt_process(tmp_path / "folder").start()  # on which nobody else subscribes to #
+    try:
+        connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
+        channel = connection.channel()
+        with RawMqtt(mqtt_port(process)) as writer:
+            writer.enter(name, properties=HOUR)
+            writer.send(subscribe(1, (f"{name}/b", 0))).expect(SUBACK)
+            topics = (f"{name}/a", f"{name}/c", f"{name}/a")
+            channel.queue_declare(f"{name}-c")
+            channel.queue_bind(f"{name}-c", "amq.topic", f"{name}.c")
+            writer.send(*[publish_2(topic, b"x", place + 1) for place, topic in enumerate(topics)])
+            assert [writer.expect(PUBREC) for _ in range(3)] == [b"\0\1\x10", b"\0\2", b"\0\3\x10"]
+            writer.send(*[publish(topic, b"x", place + 4) for place, topic in enumerate(topics)])
+            assert [writer.expect(PUBACK) for _ in range(3)] == [b"\0\4\x10", b"\0\5", b"\0\6\x10"]
+            channel.queue_declare(name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+            channel.queue_bind(name, "amq.topic", f"{name}.full")
+            writer.send(*[publish_2(f"{name}/full", b"%d" % number, 10 + number) for number in (1, 2)])
+            assert [writer.expect(PUBREC) for _ in range(2)] == [b"\0\x0b", b"\0\x0c\x97"]
+            assert channel.basic_get(name, auto_ack=True)[2] == b"1"
+            assert writer.send(publish_2(f"{name}/full", b"2", 12, flags=DUP)).expect(PUBREC) == b"\0\x0c"
+            assert channel.basic_get(name, auto_ack=True)[2] == b"2"
+        connection.close()
+    finally:
+        process.kill()
 
 
 def test_amqp_sees_the_qos(port: int, enter: Callable[..., RawMqtt], name: str, channel: Any) -> None:
@@ -128,26 +138,32 @@ def test_handshakes_end_with_their_session(port: int, enter: Callable[..., RawMq
     def kept() -> int:
         return int(channel.queue_declare(HANDSHAKES, passive=True).method.message_count)
 
-    def again(clean: bool, properties: bytes) -> tuple[bool, bytes]:
+    channel.queue_declare(name)
+    channel.queue_bind(name, "amq.topic", name)
+
+    def again(clean: bool, properties: bytes) -> tuple[bool, bool]:
+        """Return whether the session is there, and whether a repeated publish is published."""
         with RawMqtt(port) as client:
             present = client.enter(name, clean=clean, properties=properties)[0] == 1
-            return present, client.send(publish_2(name, b"x", 1, flags=DUP)).expect(PUBREC)
+            client.send(publish_2(name, b"x", 1, flags=DUP)).expect(PUBREC)
+            return present, channel.basic_get(name, auto_ack=True)[2] is not None
 
     with RawMqtt(port) as client:
         client.enter(name, properties=HOUR)
         client.send(publish_2(name, b"x", 1)).expect(PUBREC)
+    assert channel.basic_get(name, auto_ack=True)[2] == b"x"
     before = kept()
-    assert again(False, HOUR) == (True, b"\0\1")
-    assert again(True, HOUR) == (False, b"\0\1\x10")
+    assert again(False, HOUR) == (True, False)
+    assert again(True, HOUR) == (False, True)
     assert kept() == before
-    assert again(False, b"\x11\0\0\0\x01") == (True, b"\0\1")
+    assert again(False, b"\x11\0\0\0\x01") == (True, False)
     reader = enter(f"{name}-r")
     for _ in range(100):
         if kept() < before or not reader.silent(0.1):
             break
     assert kept() == before - 1
-    assert again(False, b"") == (False, b"\0\1\x10")
-    assert again(False, b"") == (False, b"\0\1\x10")
+    assert again(False, b"") == (False, True)
+    assert again(False, b"") == (False, True)
     assert kept() == before - 1
 
 

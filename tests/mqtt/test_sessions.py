@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +92,13 @@ def test_a_resumed_session_takes_the_new_expiry(tmp_path: Path, name: str) -> No
     def lasts(seconds: int) -> bool:
         connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
         arguments = {"x-queue-type": "classic", "x-expires": seconds * 1000}
-        with suppress(pika.exceptions.ChannelClosedByBroker):
+        try:
             connection.channel().queue_declare(f"mqtt-subscription-{name}qos1", durable=True, arguments=arguments)
+        except pika.exceptions.ChannelClosedByBroker:
+            return False
+        finally:
             connection.close()
-            return True
-        return False
+        return True
 
     def visit(expiry: bytes, goodbye: bytes = GOODBYE) -> bool:
         with RawMqtt(mqtt_port(process)) as client:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.broker_process import PACKAGE, BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import CONNACK, PUBACK, SUBACK, UNSUBACK, RawMqtt, connect, packet, publish, subscribe, text
 
@@ -24,12 +31,12 @@ WITH_HTTP = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0", "SLOTMQ_M
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 
 
-def bindings(process: BrokerProcess, queue: str) -> dict[str, Any]:
-    """Return the arguments of a queue's bindings, by key."""
+def bindings(process: BrokerProcess, name: str) -> list[tuple[str, Any]]:
+    """Return the key and the arguments of each binding of a queue."""
     line = [sys.executable, "-m", "broker", "list", "bindings", "--json", "--data-dir", str(process.folder)]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     found = json.loads(subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout)
-    return {one["routing_key"]: one["arguments"] for one in found if one["destination"] == queue and one["source"]}
+    return [(one["routing_key"], one["arguments"]) for one in found if one["destination"] == name and one["source"]]
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -55,11 +62,11 @@ def test_a_delivery_has_the_identifiers_of_all_matching_subscriptions(
     client.send(subscribe(3, (f"{name}/+", qos), ("other", qos), properties=b"\x0b\x07")).expect(SUBACK)
     assert identifiers() == b"\x0b\x07\x0b\xc8\x01"
     found = bindings(shared_mqtt, f"mqtt-subscription-{name}qos{qos}")
-    assert {key.rpartition(".")[2]: one["x-mqtt-subscription-opts"]["id"] for key, one in found.items()} == {
-        "*": 7,
-        "#": 200,
-        "other": 7,
-    }
+    assert sorted((key.rpartition(".")[2], one["x-mqtt-subscription-opts"]["id"]) for key, one in found) == [
+        ("#", 200),
+        ("*", 7),
+        ("other", 7),
+    ]
     client.send(subscribe(4, (f"{name}/#", qos), properties=b"\x0b\x01")).expect(SUBACK)
     assert identifiers() == b"\x0b\x01\x0b\x07"
     client.send(packet(0xA2, b"\0\5\0", text(f"{name}/+"))).expect(UNSUBACK)
@@ -90,12 +97,15 @@ def test_retain_as_published(enter: Callable[..., RawMqtt], name: str, channel: 
     """With it, a live message has the flag of its publish; without it, none has. No header of AMQP is shown."""
     kept, bare, writer = enter(name), enter(f"{name}-2"), enter(f"{name}-w")
     kept.send(subscribe(1, (name, qos | AS_PUBLISHED))).expect(SUBACK)
+    named = enter(f"{name}-3")
     bare.send(subscribe(1, (name, qos))).expect(SUBACK)
+    named.send(subscribe(1, (name, qos), properties=b"\x0b\x01")).expect(SUBACK)
     for retain in (1, 0):
         writer.send(publish(name, b"%d" % retain, 1, flags=retain)).expect(PUBACK)
-        assert [(one.retain, one.properties) for one in (kept.receive(), bare.receive())] == [
+        assert [(one.retain, one.properties) for one in (kept.receive(), bare.receive(), named.receive())] == [
             (retain == 1, b""),
             (False, b""),
+            (False, b"\x0b\x01"),
         ]
     channel.basic_publish("amq.topic", name, b"amqp")
     assert not kept.receive().retain
@@ -245,9 +255,41 @@ def test_a_slow_client_at_qos_0_loses_its_newest(tmp_path: Path, name: str) -> N
         process.kill()
 
 
+def test_paho_gets_what_its_options_say(port: int, enter: Callable[..., RawMqtt], name: str) -> None:
+    """A real client of MQTT 5: identifiers of two filters, retain as published, no local, and aliases resolved."""
+    received: queue.Queue[Any] = queue.Queue()
+    subscribed = threading.Event()
+    client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5)
+    client.username_pw_set("guest", "guest")
+    client.on_message = lambda _client, _data, message: received.put(message)
+    client.on_subscribe = lambda *_arguments: subscribed.set()
+    connecting = Properties(PacketTypes.CONNECT)
+    connecting.TopicAliasMaximum = 10
+    client.connect("127.0.0.1", port, properties=connecting)
+    client.loop_start()
+    for identifier, topic_filter in ((5, f"{name}/#"), (6, f"{name}/+")):
+        subscribed.clear()
+        properties = Properties(PacketTypes.SUBSCRIBE)
+        properties.SubscriptionIdentifier = identifier
+        options = SubscribeOptions(qos=1, noLocal=True, retainAsPublished=True)
+        client.subscribe(topic_filter, options=options, properties=properties)
+        assert subscribed.wait(DEADLINE_S)
+    client.publish(f"{name}/a", b"own", 1).wait_for_publish(DEADLINE_S)
+    writer = enter(f"{name}-w")
+    writer.send(publish(f"{name}/a", b"1", 1, flags=1)).expect(PUBACK)
+    first = received.get(timeout=DEADLINE_S)
+    assert (first.payload, first.retain, sorted(first.properties.SubscriptionIdentifier)) == (b"1", True, [5, 6])
+    writer.send(publish(f"{name}/a", b"", 2, flags=1)).expect(PUBACK)
+    second = received.get(timeout=DEADLINE_S)
+    assert second.properties.TopicAlias == first.properties.TopicAlias == 1, "paho leaves aliases to its user"
+    assert (second.topic, second.payload) == ("", b"")
+    client.disconnect()
+    client.loop_stop()
+
+
 def waiting(process: BrokerProcess) -> int:
     """Return how many messages wait in all queues."""
-    return int(sum(queue["messages_ready"] for queue in api(process, "queues")))
+    return int(sum(one["messages_ready"] for one in api(process, "queues")))
 
 
 def maxlen(process: BrokerProcess) -> int:

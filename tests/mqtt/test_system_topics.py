@@ -18,7 +18,7 @@ def test_the_broker_tells_of_itself(enter: Callable[..., RawMqtt], name: str, ch
     channel.queue_bind(name, "amq.topic", "#")
     everything, client = enter(f"{name}-2"), enter(name, properties=HOUR)
     everything.send(subscribe(1, ("#", 0x20), ("+/broker/#", 0x20), properties=b"\x0b\x01")).expect(SUBACK)
-    client.send(subscribe(1, ("#", 0x20), properties=b"\x0b\x02")).expect(SUBACK)
+    client.send(subscribe(1, ("#", 0x21), properties=b"\x0b\x02")).expect(SUBACK)
     client.send(subscribe(2, ("$SYS/#", 1), properties=b"\x0b\x03")).expect(SUBACK)
     got = [client.receive() for _ in NAMES]
     assert [one.topic for one in got] == [f"$SYS/broker/{each}" for each in NAMES]

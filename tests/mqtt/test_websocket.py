@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import trustme
+from hypothesis import given
+from hypothesis import strategies as st
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
@@ -347,6 +349,35 @@ async def test_over_tls_until_the_broker_stops(tmp_path: Path) -> None:
     assert client.expect(DISCONNECT)[0] == 0x8B
     assert client.close_code() == 1000
     client.close()
+
+
+async def test_limits_before_the_login(tmp_path: Path) -> None:
+    """A client that sends nothing is dropped as over TCP, and one whose first packet is large is refused at once."""
+    sections: dict[str, Any] = {"mqtt": {"enabled": True, "port": 0}, "http": {"enabled": True, "port": 0}}
+    async with running_broker(tmp_path, server={"handshake_timeout_ms": 300}, **sections) as broker:
+
+        def talk() -> None:
+            with RawWebSocket(broker.manage.port()) as silent, RawWebSocket(broker.manage.port()) as large:
+                large.send_frames(b"\x82\xff\0\0\x01" + bytes(5) + b"\0\0\0\0" + b"\x10\xff\xff\x7f")
+                assert large.close_code() == 1000
+                silent.send_frames(frame(PING, b"p"))
+                assert silent.read_frame() == (PONG, b"p")
+                assert silent.ends()
+
+        await asyncio.to_thread(talk)
+        assert broker.manage.clients() == 0
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_octets_that_are_no_frames(pieces: list[bytes]) -> None:
+    """Whatever arrives, there is a payload, a code, or both."""
+    frames = WebSocketFrames()
+    for piece in pieces:
+        frames.feed(piece)
+        payload, more = frames.read(2)
+        assert len(payload) <= 300 * len(pieces)
+        assert not (more and frames.code)
+    assert frames.code == 0 or 1000 <= frames.code < 5000
 
 
 def test_frames_that_arrive_octet_by_octet() -> None:

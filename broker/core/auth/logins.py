@@ -15,21 +15,6 @@ from broker.core.auth.login_counts import Attempts, LoginCounts
 from broker.core.auth.peer import NameSource, Peer, is_loopback, login_name
 from broker.core.auth.users import User, Users, prove
 
-__all__ = [
-    "ANONYMOUS",
-    "BASIC",
-    "LOOPBACK_ONLY",
-    "ONLY_LOCALHOST",
-    "PASSWORDS",
-    "Answer",
-    "LoginClient",
-    "Logins",
-    "PasswordCheck",
-    "Verdict",
-    "split_amqplain",
-    "split_plain",
-]
-
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
 AMQP: Final = "amqp091"  # protocols as they are counted

@@ -8,8 +8,6 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Literal
 
-__all__ = ["NameSource", "Peer", "TlsFacts", "distinguished_name", "is_loopback", "login_name", "network_of"]
-
 NameSource = Literal["distinguished_name", "common_name", "subject_alternative_name"]
 
 # OpenSSL's names of attributes -> RFC 4514's and RabbitMQ's.

@@ -22,8 +22,6 @@ from broker.mqtt.reason_codes import ADMINISTRATIVE_ACTION
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
 
-__all__ = ["MqttBasic"]
-
 
 class MqttBasic(BasicSession):
     """Consumes the queues of one session.

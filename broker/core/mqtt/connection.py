@@ -357,6 +357,7 @@ class MqttConnection(Connection):
         if not context.handshakes_of(vhost).loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         self._steps += (
+            partial(context.require_exchange, vhost),
             partial(context.clients.enter, vhost.name, self._client_id, self),
             partial(self._begin, connect, session, vhost),
         )
@@ -476,8 +477,9 @@ class MqttConnection(Connection):
 
     def _new_request(self, identifier: int = 0) -> FilterRequest:
         talk, context = self._talk, self._context
-        limits = context.mapping.levels_max, context.qos_max
-        return FilterRequest(self._mqtt, *limits, talk.version, reasons=talk.reasons, identifier=identifier)
+        return FilterRequest(
+            self._mqtt, context.mapping, talk.version, context.qos_max, reasons=talk.reasons, identifier=identifier
+        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,6 @@ from broker.mqtt.properties import MESSAGE_EXPIRY_S, TOPIC_ALIAS
 from broker.mqtt.topics import system_topic
 from broker.mqtt.wire import binary, varint
 
-__all__ = ["ClientForm", "MqttConsumer"]
-
 PUBLISH: Final = 0x30
 QOS0_MAX: Final = 10_000  # messages that wait for a client that does not read
 SLOW_MS: Final = 100  # between two looks at such a client

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 from broker.core.auth.peer import Peer
 from broker.core.mqtt.clients import MqttClients
+from broker.core.mqtt.faults import PacketFault
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
@@ -16,10 +15,9 @@ from broker.core.mqtt.system_topics import SystemTopics
 from broker.core.mqtt.wills import Wills
 from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
+from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 
 __all__ = ["MqttContext"]
-
-NO_PORTS: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class MqttContext:
@@ -40,8 +38,9 @@ class MqttContext:
         self,
         levels_max: int,
         clients: MqttClients,
-        retained: Callable[[Vhost, int, int], RetainedMessages],
+        retained: Callable[[Vhost, MessageMapping, int, int], RetainedMessages],
         *,
+        exchange: str,
         default_vhost: str,
         qos_max: int,
         packet_max_bytes: int,
@@ -49,12 +48,12 @@ class MqttContext:
         session_expiry_max_s: int,
         retained_max: int,
         retained_max_bytes: int,
-        anonymous_user: str = "",
-        vhosts_of_ports: Mapping[int, str] = NO_PORTS,
+        anonymous_user: str,
+        vhosts_of_ports: Mapping[int, str],
     ) -> None:
         """`retained` makes what keeps the retained messages of a vhost, for its most messages and bytes."""
         self.clients = clients
-        self.mapping = MessageMapping(levels_max)
+        self.mapping = MessageMapping(levels_max, exchange)
         self.default_vhost = default_vhost
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch
@@ -81,9 +80,22 @@ class MqttContext:
             return of_port, name
         return (vhost, user) if colon else (self.default_vhost, name)
 
+    def require_exchange(self, vhost: Vhost) -> None:
+        """Make the exchange of topics in a vhost, if it is missing. Raises: PacketFault 0x88 for one that cannot be."""
+        mapping = self.mapping
+        exchange = vhost.exchanges.get(mapping.exchange)
+        if exchange is None:
+            arguments = {"x-topic-dialect": mapping.dialect.name}
+            exchange = vhost.exchanges.declare(mapping.exchange, "topic", durable=True, arguments=arguments)
+        if exchange.type != "topic" or exchange.dialect is not mapping.dialect:
+            text = f"exchange '{mapping.exchange}' is no topic exchange with x-topic-dialect: {mapping.dialect.name}"
+            raise PacketFault(SERVER_UNAVAILABLE, text)
+
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
-        retained = self._retained[vhost.name] = self._new_retained(vhost, self._retained_max, self._retained_max_bytes)
+        retained = self._retained[vhost.name] = self._new_retained(
+            vhost, self.mapping, self._retained_max, self._retained_max_bytes
+        )
         if retained.by_header:
             vhost.retain_with(retained)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)

@@ -6,12 +6,13 @@ from typing import Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.mqtt.faults import reason_of
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.session import MqttSession, shared_name
 from broker.core.mqtt.subscriptions import options_of
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packets import V5, Subscription, encode_suback, encode_unsuback
 from broker.mqtt.reason_codes import FAILURE_311, NO_SUBSCRIPTION, SUCCESS
-from broker.mqtt.topics import SYSTEM, binding_key, split_shared
+from broker.mqtt.topics import SYSTEM, split_shared
 
 __all__ = ["FilterRequest"]
 
@@ -26,15 +27,22 @@ class FilterRequest:
         filters is for topics below `$SYS`.
     """
 
-    __slots__ = ("_codes", "_identifier", "_levels_max", "_qos_max", "_reason", "_reasons", "_session", "_version",
+    __slots__ = ("_codes", "_identifier", "_mapping", "_qos_max", "_reason", "_reasons", "_session", "_version",
                  "of_system", "wanted")  # fmt: skip
 
     def __init__(
-        self, session: MqttSession, levels_max: int, qos_max: int, version: int, *, reasons: bool, identifier: int = 0
+        self,
+        session: MqttSession,
+        mapping: MessageMapping,
+        version: int,
+        qos_max: int,
+        *,
+        reasons: bool,
+        identifier: int = 0,
     ) -> None:
         self._session = session
         self._identifier = identifier
-        self._levels_max = levels_max
+        self._mapping = mapping
         self._qos_max = qos_max
         self._version = version
         self._reasons = reasons
@@ -48,7 +56,7 @@ class FilterRequest:
         session = self._session
         try:
             share, topic_filter = split_shared(subscription.topic_filter)
-            key = binding_key(topic_filter, self._levels_max)
+            key = self._mapping.binding_key(topic_filter)
             qos = min(subscription.qos, self._qos_max)
             if share:
                 qos = min(qos, 1)
@@ -71,7 +79,7 @@ class FilterRequest:
         """End the subscription with a filter."""
         try:
             share, unshared = split_shared(topic_filter)
-            key = binding_key(unshared, self._levels_max)
+            key = self._mapping.binding_key(unshared)
             session = self._session
             ended = session.unshare(shared_name(share, unshared)) if share else session.unsubscribe(key)
             self._codes.append(SUCCESS if ended else NO_SUBSCRIPTION)

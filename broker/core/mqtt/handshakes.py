@@ -19,8 +19,6 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-__all__ = ["RECEIVED", "RELEASED", "Handshakes"]
-
 RECEIVED: Final = 0  # from a client: its publish was taken, and its PUBREL has not come
 RELEASED: Final = 1  # to a client: its PUBREC has come, and its PUBCOMP has not
 FRONT_BYTES: Final = 3

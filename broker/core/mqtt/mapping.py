@@ -28,8 +28,9 @@ from broker.mqtt.properties import (
     encode_properties,
 )
 from broker.mqtt.reason_codes import IMPLEMENTATION_ERROR
-from broker.mqtt.topics import routing_key, topic_of
+from broker.mqtt.topics import binding_key, routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
+from broker.routing.dialect import AMQP, MQTT, TopicDialect
 
 __all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
 
@@ -64,8 +65,8 @@ class SentHeader:
 
     __slots__ = ("at_2", "client_id", "properties", "retain")
 
-    def __init__(self, header: bytes) -> None:
-        self.properties = encode_properties(message_properties(header))
+    def __init__(self, header: bytes, swaps: bool) -> None:
+        self.properties = encode_properties(message_properties(header, swaps))
         self.at_2 = self.retain = False
         self.client_id = ""
         at = table_at(header)
@@ -86,15 +87,27 @@ class MessageMapping:
     Invariant: each of its tables has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.
     """
 
-    __slots__ = ("_headers", "_payloads", "_properties", "_sent", "_topics", "levels_max")
+    __slots__ = ("_headers", "_payloads", "_properties", "_sent", "_topics", "dialect", "exchange", "levels_max",
+                 "swaps")  # fmt: skip
 
-    def __init__(self, levels_max: int) -> None:
+    def __init__(self, levels_max: int, exchange: str = EXCHANGE) -> None:
         self.levels_max = levels_max
+        self.exchange = exchange
+        self.swaps = exchange == EXCHANGE
+        self.dialect: TopicDialect = AMQP if self.swaps else MQTT
         self._payloads: dict[bytes, bytes] = {}
         self._headers: dict[tuple[bytes, int], bytes] = {}
         self._properties: dict[tuple[bytes, int, bool, str], tuple[bytes, int]] = {}
         self._topics: dict[str, bytes] = {}
         self._sent: dict[bytes, SentHeader] = {}
+
+    def routing_key(self, topic: bytes) -> str:
+        """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
+        return routing_key(topic, self.levels_max, self.swaps)
+
+    def binding_key(self, topic_filter: str) -> str:
+        """Return the binding key of a topic filter. Raises: PacketError for one that cannot be."""
+        return binding_key(topic_filter, self.levels_max, self.swaps)
 
     # -- from MQTT ----------------------------------------------------------------------------------------------------
 
@@ -105,8 +118,8 @@ class MessageMapping:
         """
         found = self._payloads.get(topic)
         if found is None:
-            key = routing_key(topic, self.levels_max).encode()
-            name = EXCHANGE.encode()
+            key = self.routing_key(topic).encode()
+            name = self.exchange.encode()
             found = b"".join((PUBLISH, b"\0\0", bytes((len(name),)), name, bytes((len(key),)), key, b"\0"))
             if len(self._payloads) >= KNOWN_MAX:
                 self._payloads.clear()
@@ -125,7 +138,7 @@ class MessageMapping:
         found = self._properties.get(key)
         if found is None:
             read = read_publish_properties(octets) if octets else NOTHING
-            found = content_properties(read, qos, retain, client_id), read.get(TOPIC_ALIAS, NO_ALIAS)
+            found = content_properties(read, qos, retain, client_id, self.swaps), read.get(TOPIC_ALIAS, NO_ALIAS)
             if len(octets) <= KNOWN_MAX_BYTES:
                 if len(self._properties) >= KNOWN_MAX:
                     self._properties.clear()
@@ -134,7 +147,7 @@ class MessageMapping:
 
     def will_properties(self, properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
         """Return the properties of a will's content header, encoded. Raises: PacketError."""
-        return content_properties(properties, qos, retain, client_id)
+        return content_properties(properties, qos, retain, client_id, self.swaps)
 
     def header(self, properties: bytes, body_bytes: int) -> bytes:
         """Return a content header; those with equal properties and sizes are one object. HOT."""
@@ -154,7 +167,7 @@ class MessageMapping:
         """Return the topic of a routing key with its length; empty if no subscription may match it."""
         found = self._topics.get(key)
         if found is None:
-            topic = topic_of(key)
+            topic = topic_of(key, self.swaps)
             found = b"" if topic is None else binary(topic)
             if len(self._topics) >= KNOWN_MAX:
                 self._topics.clear()
@@ -166,7 +179,7 @@ class MessageMapping:
         properties = header[PROPERTIES_AT:]
         found = self._sent.get(properties)
         if found is None:
-            found = SentHeader(header)
+            found = SentHeader(header, self.swaps)
             if len(properties) <= KNOWN_MAX_BYTES:
                 if len(self._sent) >= KNOWN_MAX:
                     self._sent.clear()
@@ -174,7 +187,9 @@ class MessageMapping:
         return found
 
 
-def content_properties(properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
+def content_properties(
+    properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "", swaps: bool = True
+) -> bytes:
     """Return the flags and properties of a content header.
 
     User properties become text headers in their order, one that occurs twice too.
@@ -194,7 +209,7 @@ def content_properties(properties: dict[int, Any], qos: int, retain: bool = Fals
             entries.append((CORRELATION_HEADER, data))
     if RESPONSE_TOPIC in properties:
         topic: str = properties[RESPONSE_TOPIC]
-        entries.append((REPLY_HEADER, routing_key(topic.encode(), TEXT_MAX_BYTES)))
+        entries.append((REPLY_HEADER, routing_key(topic.encode(), TEXT_MAX_BYTES, swaps)))
     if properties.get(PAYLOAD_FORMAT) == 1:
         entries.append((FORMAT_HEADER, 1))
     if qos > 1:
@@ -215,7 +230,7 @@ def content_properties(properties: dict[int, Any], qos: int, retain: bool = Fals
     return header[PROPERTIES_AT:at] + len(table).to_bytes(4, "big") + table + header[at + 4 :]
 
 
-def message_properties(header: bytes) -> dict[int, Any]:
+def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
     """Return the properties of MQTT 5 that a content header has, without the expiry.
 
     Text headers become user properties; other headers have no form in MQTT.
@@ -244,7 +259,7 @@ def message_properties(header: bytes) -> dict[int, Any]:
         elif is_text(octets) and is_text(entry.key):
             text = octets.decode()
             if entry.key == REPLY_HEADER.encode():
-                topic = topic_of(text)
+                topic = topic_of(text, swaps)
                 if topic is not None:
                     values[RESPONSE_TOPIC] = topic.decode()
             else:

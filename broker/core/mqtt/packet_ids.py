@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PacketIds"]
-
 PACKET_ID_MAX: Final = 65_535
 OF_QUEUE_MAX: Final = 32_767
 RELEASED: Final = 0

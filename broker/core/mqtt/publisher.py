@@ -19,7 +19,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import PUBREC, V5, Will
 from broker.mqtt.reason_codes import PROTOCOL_ERROR, QOS_UNSUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
-from broker.mqtt.topics import routing_key
 
 __all__ = ["NO_QOS_2", "RECEIVE_MAX", "TOPIC_ALIAS_MAX", "MqttPublisher"]
 
@@ -136,7 +135,7 @@ class MqttPublisher:
             confirms.answer(PUBREC, packet_id)
             return
         if retained_topic:
-            key = routing_key(retained_topic, self._mapping.levels_max)
+            key = self._mapping.routing_key(retained_topic)
             retained.check_room(self._session.session, key, header, body)
         with retained.vhost.ports.transaction():
             if not self._accept([payload], [header], [body], [packet_id], qos):
@@ -179,7 +178,7 @@ class MqttPublisher:
         mapping = self._mapping
         header = self._will_header(will)
         if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
-            key = routing_key(will.topic, mapping.levels_max)
+            key = mapping.routing_key(will.topic)
             try:
                 self._retained.check_room(self._session.session, key, header, will.body)
             except Postponed as postponed:
@@ -190,7 +189,7 @@ class MqttPublisher:
         mapping = self._mapping
         header = self._will_header(will)
         self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
-        key = routing_key(will.topic, mapping.levels_max)
+        key = mapping.routing_key(will.topic)
         wills.hold(client_id, key, header, will.body, delay_s * 1000)
 
     def _will_header(self, will: Will) -> bytes:

@@ -14,6 +14,7 @@ class Receipts:
     """Keeps the packet ids of one client's publishes, so that each is published once."""
 
     __slots__ = ("_client_id", "_handshakes", "_session")
+    __deletable__ = ("_session",)
 
     def __init__(self, handshakes: Handshakes, client_id: str, session: MqttSession) -> None:
         self._handshakes = handshakes
@@ -52,3 +53,4 @@ class Receipts:
     def leave(self) -> None:
         """Forget all when the session expires: the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
+        del self._session  # its confirms hold this object: the two would wait for the garbage collector

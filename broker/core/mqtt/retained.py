@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
-from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.places import Place, read_all
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import RETAINED_NAME
@@ -27,7 +27,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
 from broker.mqtt.topics import binding_key, routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES
-from broker.routing.dialect import AMQP
 from broker.routing.key_trie import KeyTrie
 from broker.slots.slot import Slot
 
@@ -57,14 +56,26 @@ class RetainedMessages:
     Invariant: the queue has one message of each key in `_places`, and no other once all are `loaded`.
     """
 
-    __slots__ = ("_bytes", "_max", "_max_bytes", "_moments", "_places", "_queue", "_trie", "loaded", "vhost")
+    __slots__ = (
+        "_bytes",
+        "_mapping",
+        "_max",
+        "_max_bytes",
+        "_moments",
+        "_places",
+        "_queue",
+        "_trie",
+        "loaded",
+        "vhost",
+    )
 
-    def __init__(self, vhost: Vhost, most: int, max_bytes: int) -> None:
+    def __init__(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> None:
         self.vhost = vhost
+        self._mapping = mapping
         self._max = most
         self._max_bytes = max_bytes
         self._places: dict[str, Retained] = {}
-        self._trie = KeyTrie(AMQP.words)
+        self._trie = KeyTrie(mapping.dialect.words)
         self._bytes = 0
         self._moments: list[tuple[int, int, str]] = []  # a heap of expiries, message ids and keys
         self._queue: Queue | None = vhost.queues.get(RETAINED_NAME)
@@ -81,7 +92,7 @@ class RetainedMessages:
     @property
     def exchange(self) -> str:
         """The exchange whose publishes can be retained."""
-        return EXCHANGE
+        return self._mapping.exchange
 
     @property
     def size_bytes(self) -> int:
@@ -147,7 +158,9 @@ class RetainedMessages:
         with ports.transaction():
             if body:
                 charge = charge_bytes(header, body, 1)
-                message = Message(Envelope(EXCHANGE, key), header, body, charge, facts_of(header), ports.clock.now_ms)
+                message = Message(
+                    Envelope(self._mapping.exchange, key), header, body, charge, facts_of(header), ports.clock.now_ms
+                )
                 slot, index = ports.accept(message, level, 0, b"")
             if older is not None:
                 self._take_away(key)
@@ -230,11 +243,11 @@ class RetainedMessages:
 
     def topic(self, key: str) -> str:
         """Return the topic of a routing key; empty if no message of it can be retained."""
-        return (topic_of(key) or b"").decode()
+        return (topic_of(key, self._mapping.swaps) or b"").decode()
 
     def key(self, topic: str) -> str:
         """Return the routing key of a topic. Raises: PacketError for one that cannot be."""
-        return routing_key(topic.encode(), TEXT_MAX_BYTES)
+        return routing_key(topic.encode(), TEXT_MAX_BYTES, self._mapping.swaps)
 
     def expires_ms(self, key: str) -> int:
         """Return when the message of a key expires, 0 if it stays or is gone."""
@@ -243,11 +256,11 @@ class RetainedMessages:
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
         """Yield the keys of the topics that a filter matches, and None between them. Raises: PacketError."""
-        return self.search(binding_key(topic_filter, TEXT_MAX_BYTES))
+        return self.search(binding_key(topic_filter, TEXT_MAX_BYTES, self._mapping.swaps))
 
     def search(self, key: str) -> Iterator[str | None]:
         """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
-        return self._trie.search(AMQP.parse(key).words)
+        return self._trie.search(self._mapping.dialect.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message that each key has when it is called, and `done` at the end.

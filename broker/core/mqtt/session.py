@@ -12,7 +12,7 @@ from broker.core.auth.logins import ANONYMOUS
 from broker.core.mqtt.basic import MqttBasic
 from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
-from broker.core.mqtt.mapping import EXCHANGE
+from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.subscriptions import match_of
 from broker.core.queue.queue import Queue
 from broker.core.session.channel import SessionOfChannel
@@ -53,7 +53,10 @@ class MqttSession(SessionOfChannel):
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
 
-    __slots__ = ("_client_id", "_confirms", "_longest_s", "_mqtt_basic", "_shared", "_was_bound", "expiry_s")
+    __slots__ = ("_client_id", "_confirms", "_longest_s", "_mapping", "_mqtt_basic", "_shared", "_was_bound",
+                 "expiry_s")  # fmt: skip
+
+    _mapping: MessageMapping  # from `begin` on
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost, basic=MqttBasic, confirms=MqttConfirms)
@@ -71,7 +74,8 @@ class MqttSession(SessionOfChannel):
         """Take the client that connects. Units: `longest_s` is how long a session may last."""
         self._longest_s = longest_s
         self._client_id = form.client_id
-        self.session.identify(key_of_name(form.client_id))
+        self._mapping = form.mapping
+        self.session.identify(key_of_name(form.client_id) if form.mapping.swaps else form.client_id)
         self.expiry_s = expiry_s
         self._mqtt_basic.take_form(form)
 
@@ -105,7 +109,9 @@ class MqttSession(SessionOfChannel):
         """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""
         name = self.queue_name(qos)
         if name in self.vhost.queues:
-            self._mqtt_basic.subscriptions[qos].load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)])
+            bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
+            left = qos > 0 and self.vhost.queues[name].remaining() > 0
+            self._mqtt_basic.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
             self._consume(qos)
 
     def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
@@ -115,7 +121,7 @@ class MqttSession(SessionOfChannel):
             for shared, options in self._marks(self.queue_name(qos)):
                 topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]
                 self._shared[shared] = qos, options
-                found.append((shared, binding_key(topic_filter, NAME_MAX_BYTES), qos, options))
+                found.append((shared, binding_key(topic_filter, NAME_MAX_BYTES, self._mapping.swaps), qos, options))
         return found
 
     def delete(self, qos: int) -> None:
@@ -147,11 +153,12 @@ class MqttSession(SessionOfChannel):
         if key.startswith(SYSTEM_PREFIX):
             self.vhost.bindings.bind(name, DIRECT, key, dict(options), self.session)
         else:
-            self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(options)))
+            exchange = self._mapping.exchange
+            self.queues.bind(BindAny(queue=name, exchange=exchange, routing_key=key, arguments=dict(options)))
         if subscriptions.matching:
             subscriptions.put(key, options)
         elif options:
-            subscriptions.load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)])
+            subscriptions.load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)], self._mapping.dialect)
         if replaces:
             self._unbind(name, key, earlier)
         self._consume(place)
@@ -200,17 +207,18 @@ class MqttSession(SessionOfChannel):
         if key.startswith(SYSTEM_PREFIX):
             self.vhost.bindings.unbind(name, DIRECT, key, arguments, self.session)
         else:
-            self.queues.unbind(UnbindAny(queue=name, exchange=EXCHANGE, routing_key=key, arguments=dict(arguments)))
+            exchange = self._mapping.exchange
+            self.queues.unbind(UnbindAny(queue=name, exchange=exchange, routing_key=key, arguments=dict(arguments)))
 
     def _is_bound(self, name: str, key: str, arguments: Mapping[str, Any]) -> bool:
         queue = self.vhost.queues.get(name)
-        exchange = self.vhost.exchanges.get(DIRECT if key.startswith(SYSTEM_PREFIX) else EXCHANGE)
+        exchange = self.vhost.exchanges.get(DIRECT if key.startswith(SYSTEM_PREFIX) else self._mapping.exchange)
         return queue is not None and exchange is not None and exchange.is_bound(queue, key, arguments)
 
-    def _bindings(self, name: str, source: str = EXCHANGE) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def _bindings(self, name: str, source: str = "") -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Return the binding keys and arguments of a queue."""
         queue = self.vhost.queues.get(name)
-        exchange = self.vhost.exchanges.get(source)
+        exchange = self.vhost.exchanges.get(source or self._mapping.exchange)
         bundle = None if queue is None or exchange is None else queue.incoming.get(exchange)
         return () if bundle is None else tuple(bundle.items())
 
@@ -238,7 +246,7 @@ class MqttSession(SessionOfChannel):
         if name not in self.vhost.queues:
             arguments: dict[str, Any] = {"x-queue-type": "classic", EXPIRES: max(1, self._longest_s) * 1000}
             self.declare_queue(DeclareAny(queue=name, durable=True, arguments=arguments))
-        self.queues.bind(BindAny(queue=name, exchange=EXCHANGE, routing_key=key))
+        self.queues.bind(BindAny(queue=name, exchange=self._mapping.exchange, routing_key=key))
         earlier = self._shared.get(name)
         self.vhost.bindings.bind(own, DIRECT, name, dict(options), self.session)
         if earlier is not None and earlier != (qos, options):

@@ -12,13 +12,15 @@ from typing import Any, Final
 from broker.mqtt.packets import Subscription
 from broker.mqtt.properties import SUBSCRIPTION_IDENTIFIER
 from broker.mqtt.wire import VARINT_MAX, varint
-from broker.routing.dialect import AMQP
+from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.trie import Trie
 from broker.routing.exchange import NO_ARGUMENTS
 from broker.routing.index import TopicIndex
+from broker.routing.pattern import Pattern
 
 OPTIONS: Final = "x-mqtt-subscription-opts"
 KNOWN_MAX: Final = 1024  # routing keys whose subscriptions are remembered
+NO_SUBSCRIPTIONS: Final[dict[str, Mapping[str, Any]]] = {}
 
 
 class Match:
@@ -31,7 +33,7 @@ class Match:
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
-        self.qos = 1
+        self.qos = 1 if arguments else 2  # a message whose subscription is gone may have been sent at QoS 2
         self.retain_as_published = False
         self.no_local = bool(arguments)
         identifiers: list[int] = []
@@ -46,6 +48,9 @@ class Match:
             if isinstance(identifier, int) and 0 < identifier <= VARINT_MAX:
                 identifiers.append(identifier)
         self.identifiers = b"".join([bytes((SUBSCRIPTION_IDENTIFIER,)) + varint(one) for one in sorted(identifiers)])
+
+
+NO_MATCHES: Final[dict[str, Match]] = {}
 
 
 def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping[str, Any]:
@@ -79,16 +84,21 @@ class Subscriptions:
     def __init__(self) -> None:
         self.matching = False
         self.no_local = False  # whether any has left out what its own client publishes
-        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
+        self._known = NO_MATCHES
         self._index: TopicIndex | None = None
-        self._known: dict[str, Match] = {}
 
-    def load(self, bindings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Take the binding keys and arguments of a queue, if any has options."""
-        if any(OPTIONS in arguments for _, arguments in bindings):
+    def load(
+        self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect, *, left: bool = False
+    ) -> None:
+        """Take the binding keys and arguments of a queue, if any has options, or if messages are left in the queue.
+
+        A message that is left may be of a subscription that was removed.
+        """
+        if left or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
-            self._index = TopicIndex(Trie(AMQP))
-            self._arguments.clear()
+            self._arguments, self._known = {}, {}
+            self._index = TopicIndex(Trie(dialect), dialect=dialect)
             for key, arguments in bindings:
                 self.put(key, arguments)
 
@@ -101,7 +111,7 @@ class Subscriptions:
         index = self._index
         assert index is not None
         if key not in self._arguments:
-            index.add(index.parse(key), key)
+            index.add(self._pattern(index, key), key)
         self._arguments[key] = arguments
         self._known.clear()
         self.no_local |= match_of(arguments).no_local
@@ -110,8 +120,12 @@ class Subscriptions:
         """Remove a subscription."""
         index = self._index
         if index is not None and self._arguments.pop(key, None) is not None:
-            index.remove(index.parse(key), key)
+            index.remove(self._pattern(index, key), key)
             self._known.clear()
+
+    @staticmethod
+    def _pattern(index: TopicIndex, key: str) -> Pattern:
+        return AMQP.parse(key) if key.startswith("$") else index.parse(key)
 
     def match(self, key: str) -> Match:
         """Return what the subscriptions that match a routing key say. Invariant: `matching` is set."""

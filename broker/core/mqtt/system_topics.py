@@ -17,8 +17,6 @@ from broker.core.vhost import Vhost
 from broker.routing.dialect import AMQP
 from broker.routing.engines.conventional import words_match
 
-__all__ = ["SystemTopics"]
-
 INTERVAL_MS: Final = 10_000
 
 

@@ -11,7 +11,7 @@ from broker.amqp.header_edit import edit_header, read_headers
 from broker.core.message.delay import HeldMessage
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
-from broker.core.mqtt.mapping import EXCHANGE, RETAIN_HEADER
+from broker.core.mqtt.mapping import RETAIN_HEADER
 from broker.core.mqtt.places import Place, read_all
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.publishing.posting import charge_bytes
@@ -62,7 +62,7 @@ class Wills(Holding):
         header = edit_header(header, set_headers={OWNER_HEADER: client_id})
         now_ms = self._ports.clock.now_ms
         charge = charge_bytes(header, body, 1)
-        will = Message(Envelope(EXCHANGE, key), header, body, charge, facts_of(header), now_ms)
+        will = Message(Envelope(self._retained.exchange, key), header, body, charge, facts_of(header), now_ms)
         slot, index = self.keep(HeldMessage(will, now_ms + delay_ms), now_ms + delay_ms)
         self._places[client_id] = Place(slot, slot.first + index)
 
@@ -98,7 +98,8 @@ class Wills(Holding):
         self._places.pop(str(headers[OWNER_HEADER]), None)
         header = edit_header(held.header, drop_headers=(OWNER_HEADER,))
         vhost, key, body = self._vhost, held.envelope.key, held.body
-        queues = vhost.exchanges.router.match(vhost.exchanges[EXCHANGE], key, HeaderFields(header), ())
+        exchange = vhost.exchanges.get(held.envelope.exchange)
+        queues = () if exchange is None else vhost.exchanges.router.match(exchange, key, HeaderFields(header))
         if queues:
             charge = charge_bytes(header, body, len(queues))
             message = Message(held.envelope, header, body, charge, facts_of(header), self._ports.clock.now_ms)

@@ -23,17 +23,6 @@ from broker.slots.slot import Slot
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
-__all__ = [
-    "LAST_OCTETS",
-    "LAST_OCTETS_AGAIN",
-    "TAGS",
-    "UNLIMITED",
-    "ChannelConsumers",
-    "Consumer",
-    "consumer_priority",
-    "consumer_timeout_ms",
-]
-
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery

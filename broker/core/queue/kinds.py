@@ -27,18 +27,6 @@ from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.routing.memory_exchange import HISTORY_PREFIX, SEEN_PREFIX
 from broker.slot_files.seal_log import TAP_PREFIX
 
-__all__ = [
-    "HOLDING_PREFIX",
-    "OverlayQueue",
-    "TapQueue",
-    "holding_name",
-    "is_holding_name",
-    "kind_of",
-    "overlay_arguments",
-    "overlay_queue_name",
-    "tap_arguments",
-]
-
 HOLDING_PREFIX: Final = "amq.delayed."
 STREAM_PREFIX: Final = "amq.overlay."
 _FIRST_NUMBER: Final = "x-overlay-first-number"

@@ -16,17 +16,6 @@ from broker.core.queue.duplicates import value_digest
 from broker.core.queue.queue import Queue
 from broker.routing.memory_exchange import DEDUPLICATION_HEADER, cache_ttl_ms
 
-__all__ = [
-    "HANDSHAKES_NAME",
-    "RETAINED_NAME",
-    "WILLS_NAME",
-    "HandshakesQueue",
-    "HistoryQueue",
-    "RetainedQueue",
-    "SeenQueue",
-    "WillsQueue",
-]
-
 RETAINED_NAME: Final = "amq.retained"
 HANDSHAKES_NAME: Final = "amq.mqtt.handshakes"
 WILLS_NAME: Final = "amq.mqtt.wills"

@@ -27,8 +27,6 @@ from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
 from broker.store.record import LEVEL_SHIFT
 
-__all__ = ["DEFAULT_PRIORITY", "PRIORITY_MAX", "Queue", "numbers_of"]
-
 _log = get_logger()
 
 SILENT_MS: Final = 60_000  # between two log lines about messages of one queue whose time cannot be read

@@ -29,8 +29,6 @@ from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "check_user_id", "look_at_numbered", "look_closely", "publish_later", "republish"]
-
 BASIC_PUBLISH: Final = (60, 40)
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
 

@@ -15,8 +15,6 @@ from broker.core.queue.queue_arguments import QueueDeclaration
 from broker.core.queue.rules import queue_rules
 from broker.routing.exchange import Exchange
 
-__all__ = ["Journal", "LocalJournal"]
-
 Change = dict[str, Any]
 Subject = tuple[str, ...]
 """The subject of a change: its kind and its names."""

@@ -19,8 +19,6 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 if TYPE_CHECKING:
     from broker.operations.operated_broker import OverlayView
 
-__all__ = ["ROUTES"]
-
 CHOICES: Final = {
     "exchange_types": EXCHANGE_TYPES,
     "queue_types": SUPPORTED_TYPES,

@@ -272,7 +272,7 @@ def topics_and_filters(me: str, v: int) -> Iterator[Step]:
 @told(4, 5)
 def topics_with_a_dollar(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
-    yield "A", sub(v, 1, ("#", 0x20 if v == 5 else 0), ("$SYS/never", 0))
+    yield "A", sub(v, 1, ("#", 0x20 if v == 5 else 0), ("$SYS/broker/never", 0))
     yield "A", PING
 
 
@@ -337,10 +337,10 @@ def shared_subscription(me: str, v: int) -> Iterator[Step]:
 
 @told(5)
 def shared_subscriptions_that_cannot_be(me: str, v: int) -> Iterator[Step]:
-    wrong = ((f"$share/g/{me}", 4), ("$share/g", 0), ("$share//a", 0), ("$share/g+/a", 0), ("$share/g/", 0))
-    for letter, one in zip("ABCDE", wrong, strict=True):
+    wrong = ("$share/g", "$share//a", "$share/g+/a", "$share/g/")
+    for letter, one in zip("ABCD", wrong, strict=True):
         yield letter, connect(me + letter)
-        yield letter, sub(v, 1, one)
+        yield letter, sub(v, 1, (one, 0))
 
 
 # -- publishing --------------------------------------------------------------------------------------------------------
@@ -354,8 +354,7 @@ def every_qos_to_every_qos(me: str, v: int) -> Iterator[Step]:
         yield letter, sub(v, 1, (f"{me}/#", qos))
     yield "W", pub(v, f"{me}/0", b"zero")
     yield "W", pub(v, f"{me}/1", b"one", 1, 1)
-    yield "W", pub(v, f"{me}/2", b"two", 2, 2)
-    yield "W", reply(PUBREL, 2)
+    yield "W", pub(v, f"{me}/2", b"two", 2, 2) + reply(PUBREL, 2)
 
 
 @told(4, 5)
@@ -368,22 +367,23 @@ def a_publish_without_a_subscriber(me: str, v: int) -> Iterator[Step]:
 
 @told(4, 5)
 def qos_2_in(me: str, v: int) -> Iterator[Step]:
+    yield "R", lasting(f"{me}-r", v)
+    yield "R", sub(v, 1, (me, 1))
+    yield "R", GOODBYE  # brokers differ in whether they deliver at the PUBLISH or at the PUBREL
     yield "A", connect(me, v)
-    yield "R", connect(f"{me}-r", v)
-    yield "R", sub(v, 1, (me, 0))
     yield "A", pub(v, me, b"two", 2, 5)
     yield "A", pub(v, me, b"two", 2, 5, flags=8)
     yield "A", reply(PUBREL, 5)
-    yield "A", reply(PUBREL, 5)
     yield "A", pub(v, me, b"next", 2, 5)
     yield "A", reply(PUBREL, 5)
-    yield "R", PING
+    yield "R2", lasting(f"{me}-r", v)
 
 
 @told(4, 5)
 def qos_2_in_over_two_connections(me: str, v: int) -> Iterator[Step]:
-    yield "R", connect(f"{me}-r", v)
-    yield "R", sub(v, 1, (me, 0))
+    yield "R", lasting(f"{me}-r", v)
+    yield "R", sub(v, 1, (me, 1))
+    yield "R", GOODBYE
     yield "A", lasting(me, v)
     yield "A", sub(v, 1, (f"{me}/none", 0))
     yield "A", pub(v, me, b"two", 2, 5)
@@ -391,7 +391,7 @@ def qos_2_in_over_two_connections(me: str, v: int) -> Iterator[Step]:
     yield "A2", lasting(me, v)
     yield "A2", pub(v, me, b"two", 2, 5, flags=8)
     yield "A2", reply(PUBREL, 5)
-    yield "R", PING
+    yield "R2", lasting(f"{me}-r", v)
 
 
 @told(4, 5)
@@ -635,7 +635,7 @@ def expiry(me: str, v: int) -> Iterator[Step]:
     yield "A", sub(v, 1, (f"{me}/#", 1))
     yield "A", GOODBYE
     yield "W", pub(v, f"{me}/short", b"no", 1, 1, ONE_S, flags=1)
-    yield "W", pub(v, f"{me}/long", b"yes", 1, 2, b"\x02\x7f\0\0\0", flags=1)
+    yield "W", pub(v, f"{me}/long", b"yes", 1, 2, b"\x02\0\1\0\0", flags=1)
     yield "W", 2.2
     yield "A2", lasting(me, v)
     yield "B", connect(f"{me}-b")
@@ -685,9 +685,8 @@ def delayed_wills(me: str, v: int) -> Iterator[Step]:
     never = will(v, f"{me}/never", b"x", b"\x18\0\0\0\1")
     yield "A", connect(me, properties=HOUR, will=soon, will_flags=4)
     yield "B", connect(f"{me}-b", properties=HOUR, will=never, will_flags=4)
+    yield "B", sub(v, 1, (f"{me}/none", 0))
     yield "B", None
     yield "B2", connect(f"{me}-b", clean=False, properties=HOUR)
     yield "A", None
     yield "R", 2.3
-    yield "C", connect(f"{me}-c", will=will(v, f"{me}/ends", b"x", b"\x18\0\0\x0e\x10"), will_flags=4)
-    yield "C", None

@@ -36,7 +36,7 @@ def test_filters(topic_filter: str, key: str) -> None:
     assert binding_key(topic_filter, 64) == key
 
 
-@pytest.mark.parametrize("topic_filter", ["", "a/#/b", "a+", "+a/b", "a#", "*", "a/*", "$SYS/#", "x" * 256, "/" * 64])
+@pytest.mark.parametrize("topic_filter", ["", "a/#/b", "a+", "+a/b", "a#", "*", "a/*", "$other/#", "x" * 256, "/" * 64])
 def test_filters_that_cannot_be(topic_filter: str) -> None:
     """A filter that is malformed, too long, or would mean something else in AMQP is refused with 0x8F."""
     with pytest.raises(PacketError) as caught:
