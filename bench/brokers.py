@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import which
 
 from bench.certificate import Certificate
 from bench.service import START_LIMIT_S, NotStarted, Service
@@ -22,7 +23,17 @@ from broker.perf.faults import Refusal
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
 
-__all__ = ["PROJECT", "Broker", "NotStarted", "rabbitmq", "rabbitmq_script", "relay", "slotmq", "with_tenants"]
+__all__ = [
+    "PROJECT",
+    "Broker",
+    "NotStarted",
+    "mosquitto",
+    "rabbitmq",
+    "rabbitmq_script",
+    "relay",
+    "slotmq",
+    "with_tenants",
+]
 
 PROJECT = Path(__file__).resolve().parent.parent
 _OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
@@ -182,6 +193,36 @@ def slotmq(
             mqtt=Address(host, mqtt_port) if mqtt else None,
         )
         yield with_tenants(broker) if tenants else broker
+
+
+@contextmanager
+def mosquitto(folder: Path) -> Iterator[Broker]:
+    """Run Mosquitto as Debian ships it, on loopback, for every user. Raises: NotStarted."""
+    home, (port,) = folder / "mosquitto", _free_ports(1)
+    home.mkdir(parents=True)
+    (home / "mosquitto.conf").write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {home}/\nuser root\n"
+    )
+    service = Service("Mosquitto", [which("mosquitto") or "", "-c", str(home / "mosquitto.conf")], home / "log", {})
+    with _stopped_at_the_end(service):
+        service.start()
+        address = Address("127.0.0.1", port)
+        said = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout.splitlines()[0]
+        end = time.monotonic() + START_LIMIT_S
+        while not _accepts(address):
+            if time.monotonic() > end:
+                raise NotStarted("Mosquitto accepts no connections")
+            time.sleep(0.05)
+        idle_bytes = service.processes.usage().rss_bytes
+        yield Broker("Mosquitto", address, service.processes, home, mqtt=address, version=said, idle_bytes=idle_bytes)
+
+
+def _accepts(address: Address) -> bool:
+    try:
+        socket.create_connection((address.host, address.port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

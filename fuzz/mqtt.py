@@ -9,7 +9,7 @@ import sys
 from random import Random
 from typing import Any
 
-from broker.mqtt.conversation import LOGIN, Acks, Conversation
+from broker.mqtt.conversation import CONNECT_MAX_BYTES, EXPECTS_CONNECT, LOGIN, Acks, Conversation
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import read_publish_properties
@@ -17,9 +17,11 @@ from broker.mqtt.topics import binding_key, routing_key, topic_of
 from fuzz.campaign import main
 from fuzz.mqtt_grammar import conversation
 from fuzz.mutation import flip_bit, pieces, set_number, set_octet
+from tests.mqtt.mosquitto.conversations import CONVERSATIONS
 
 LIMIT_BYTES = 30_000
 LEVELS_MAX = 64
+HEADER_MAX_BYTES = 5
 MUTATORS = [flip_bit, set_number, set_octet]
 
 
@@ -59,6 +61,8 @@ def talk(chunks: list[bytes]) -> tuple[list[Any], int]:
                     found.append(("ack", cut.octet, cut.packet_id, cut.reason_code) if is_ack else flat(cut))
                 if talk.state == LOGIN:
                     talk.accept()
+            if talk.state == EXPECTS_CONNECT:
+                assert talk.buffered_bytes < HEADER_MAX_BYTES + CONNECT_MAX_BYTES, "too much is kept before the login"
     except PacketError as fault:
         error = fault
     else:
@@ -82,9 +86,18 @@ def examine(found: list[Any]) -> None:
             continue
 
 
+def recorded(rng: Random) -> list[bytes]:
+    """Return what one connection sends in a conversation that was recorded from Mosquitto."""
+    steps = CONVERSATIONS[rng.choice(list(CONVERSATIONS))]
+    name = rng.choice(steps)[0]
+    return [octets for one, octets in steps if one == name and isinstance(octets, bytes)] or [b""]
+
+
 def check(rng: Random) -> str:
     """Cut one mutated conversation, and return its outcome."""
-    packets = conversation(rng, rng.choice([4, 5]))
+    packets = recorded(rng) if rng.random() < 0.3 else conversation(rng, rng.choice([4, 5]))
+    if rng.random() < 0.02:
+        packets[0] = b"\x10\x81\x20" + rng.randbytes(4097)  # one octet more than a login may have
     for _ in range(rng.choice([0, 0, 1, 1, 2])):
         rng.choice(MUTATORS)(rng, packets)
     octets = b"".join(packets)

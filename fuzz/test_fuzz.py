@@ -23,7 +23,7 @@ REACHED = {
     "http": {f"answered {status}" for status in (200, 206, 400, 404, 405, 416)}
     | {f"ended {status}" for status in (400, 413, 431, 501, 505)},
     "log": {"store.tail_cut", "store.quarantined", "refused", "unharmed"},
-    "mqtt": {"open", "waits", "0x81", "0x82", "0x84", "0x95", "0x9b"},
+    "mqtt": {"open", "waits", "0x81", "0x82", "0x84", "0x95"},
     "vhost": {"channel 403", "channel 404", "channel 406", "connection 540"},
     "tables": {"table read", "table refused", "header read", "header refused"},
 }

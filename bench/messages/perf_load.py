@@ -220,3 +220,18 @@ def over_tls(kind: str, size: int) -> PerfLoad:
     title = f"TLS beside plain: {said}, {size_text(size)}"
     words = (*words, "-s", str(size))
     return PerfLoad(f"{kind}-{size}-tls", title, words, size, rounds=2, relayed=False, over_tls=True)
+
+
+def mqtt(name: str, said: str, *words: str, subscribers: int = 1, paced: bool = False) -> PerfLoad:
+    """Return a load of MQTT clients with 16 bytes, in brokers of its own; per delivery."""
+    words = ("mqtt", "-s", "16", "-y", str(subscribers), *words)
+    return PerfLoad(
+        f"{name}-16",
+        f"MQTT: {said}, 16 B, per delivery",
+        words,
+        copies=subscribers,
+        stage="mqtt",
+        rounds=2,
+        relayed=False,
+        paced=paced,
+    )

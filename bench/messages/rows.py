@@ -20,6 +20,7 @@ from bench.messages.perf_load import (
     large,
     latency,
     lone_confirm,
+    mqtt,
     over_tls,
     pingpong,
     routing,
@@ -35,7 +36,8 @@ SIZES: Final = (16, 1024)
 LARGE_SIZES: Final = (204_800, 1 << 20, 16 << 20)
 """Bodies that take several frames."""
 GROUPS: Final = (
-    "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "bindings", "lone", "tls", "large", "full",
+    "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "M1", "M3", "M4", "M5", "M6", "bindings", "lone",
+    "tls", "large", "full",
 )  # fmt: skip
 """The kinds of scenarios, in the order of the report."""
 _FEW_ROUNDS: Final = 2
@@ -151,6 +153,11 @@ def rows(only: Sequence[str], limits: Limits | None = None) -> tuple[Scenario, .
         *(routing(name, count) for name, count in zip(("S5-10k", "S5-100k"), bindings, strict=False)),
         declared(bindings[-1]),
         connections(),
+        mqtt("M1", "one publisher, one subscriber, QoS 0", "-Q", "0"),
+        mqtt("M3", "one publisher, one subscriber, QoS 1", "-Q", "1", "-c", "{window}"),
+        mqtt("M4", "fan-out to 1,000 subscribers, QoS 0", "-Q", "0", "-c", "100", subscribers=1000),
+        mqtt("M5", "one publisher, one subscriber, QoS 2", "-Q", "2", "-c", "{window}"),
+        mqtt("M6", "100 messages/s to 1,000 subscribers, QoS 0", "-Q", "0", "-r", "100", subscribers=1000, paced=True),
         Backlog(),  # last: it takes longest, and it restarts the brokers, which a quick run's scenarios share
     )
     return tuple(one for one in made if {one.name, kind(one.name)} & set(only))

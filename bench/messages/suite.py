@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from shutil import which
 from typing import Any, Final
 
 from bench import brokers, machine
@@ -141,8 +142,11 @@ class Starter:
                     name={COMPILED_FORM: COMPILED, INTERPRETED_FORM: INTERPRETED}[form],
                     tenants=True,
                     certificate=self._certificate,
+                    mqtt=name in ("mqtt", "all"),
                 )
                 running.append(stack.enter_context(started))
+            if name == "mqtt" and which("mosquitto"):
+                running.append(stack.enter_context(brokers.mosquitto(folder)))
             if self._script:
                 try:
                     peer = brokers.rabbitmq(folder, self._script, tenants=True, certificate=self._certificate)

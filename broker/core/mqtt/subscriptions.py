@@ -79,13 +79,14 @@ class Subscriptions:
     Invariant: while `matching` is set, `_index` has each binding key that the client has subscribed with.
     """
 
-    __slots__ = ("_arguments", "_index", "_known", "matching", "no_local")
+    __slots__ = ("_arguments", "_dialect", "_index", "_known", "matching", "no_local")
 
     def __init__(self) -> None:
         self.matching = False
         self.no_local = False  # whether any has left out what its own client publishes
         self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
         self._known = NO_MATCHES
+        self._dialect: TopicDialect = AMQP
         self._index: TopicIndex | None = None
 
     def load(
@@ -98,6 +99,7 @@ class Subscriptions:
         if left or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
             self._arguments, self._known = {}, {}
+            self._dialect = dialect
             self._index = TopicIndex(Trie(dialect), dialect=dialect)
             for key, arguments in bindings:
                 self.put(key, arguments)
@@ -111,7 +113,7 @@ class Subscriptions:
         index = self._index
         assert index is not None
         if key not in self._arguments:
-            index.add(self._pattern(index, key), key)
+            index.add(self._pattern(key), key)
         self._arguments[key] = arguments
         self._known.clear()
         self.no_local |= match_of(arguments).no_local
@@ -120,12 +122,12 @@ class Subscriptions:
         """Remove a subscription."""
         index = self._index
         if index is not None and self._arguments.pop(key, None) is not None:
-            index.remove(self._pattern(index, key), key)
+            index.remove(self._pattern(key), key)
             self._known.clear()
 
-    @staticmethod
-    def _pattern(index: TopicIndex, key: str) -> Pattern:
-        return AMQP.parse(key) if key.startswith("$") else index.parse(key)
+    def _pattern(self, key: str) -> Pattern:
+        """Return a binding key as a pattern; the exchange has checked its limits."""
+        return (AMQP if key.startswith("$") else self._dialect).parse(key)
 
     def match(self, key: str) -> Match:
         """Return what the subscriptions that match a routing key say. Invariant: `matching` is set."""
