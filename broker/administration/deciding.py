@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -41,7 +42,8 @@ async def count_all(queues: Collection[Queue]) -> None:
     except TimeoutError:
         return
     for queue in asked:
-        queue.before("declare", None)
+        with suppress(Postponed):  # a client's method has used the answer meanwhile
+            queue.before("declare", None)
 
 
 async def answers(postponed: Iterable[Postponed]) -> None:

@@ -24,11 +24,13 @@ from broker.cluster.keeper import Keeper, SharedDelay
 from broker.cluster.mailbox import Mailbox, Questions, SharedReplies
 from broker.cluster.node import ClusterNode
 from broker.cluster.queue_inquiries import QueueInquiries, UnusedQueues
+from broker.cluster.shared_clients import SharedClients
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_level import SharedLevel
 from broker.cluster.shared_messages import SharedMessages
 from broker.cluster.shared_producers import ProducerClaims, SharedProducers, producer_key
 from broker.cluster.shared_queue import QueueParts, SharedHoldingQueue, SharedQueue
+from broker.cluster.shared_retained import SharedRetained
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_topology import SharedJournal, SharedTopology
 from broker.core.queue.kinds import is_holding_name
@@ -42,6 +44,7 @@ from broker.store.recorder import Recorder
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:
+    from broker.core.mqtt.mapping import MessageMapping
     from broker.core.vhost import Vhost
     from broker.delivery.reader import SlotReader
     from broker.delivery.turn import Turn
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerNode", "NodeClients"]
 
 WATCH_S: Final = 0.1
+HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
 REPORTED_LEVELS_MAX: Final = 1000  # of which a beat tells how many messages the node has
 
 
@@ -91,6 +95,7 @@ class BrokerNode:
     ) -> None:
         """`url` is where clients connect to this node; `fail` ends the broker."""
         cluster = settings.cluster
+        self._takes_mqtt = settings.mqtt.enabled
         self._turn = turn
         self._now_ms = 0.0
         self._blocked = False
@@ -115,6 +120,7 @@ class BrokerNode:
         self.inquiries = QueueInquiries(database, data.drain, data.fetch, data.find_levels, give_up)
         self.consumers = ConsumerRegistry(database, self._queue_of, give_up)
         self.claims = ProducerClaims(database, data.drain, give_up)
+        self.mqtt_clients = SharedClients(database, give_up)
         self.mailbox = Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up)
         self.unused = UnusedQueues(database, give_up)
         self.queue_parts = QueueParts(data, self.inquiries, self.consumers, self.unused)
@@ -130,6 +136,10 @@ class BrokerNode:
         """How many bytes wait to be committed."""
         return self.data.pending_bytes
 
+    def retained(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> SharedRetained:
+        """Return what keeps the retained messages of a vhost."""
+        return SharedRetained(vhost, mapping, most, max_bytes, self.database, self.member.give_up)
+
     def parts_of(self, vhost: str) -> SharedParts:
         """Return the parts of the engine of a vhost."""
         return SharedParts(vhost, self)
@@ -143,6 +153,8 @@ class BrokerNode:
             raise BrokerError(f"cannot join the cluster: {error}") from error
         except ClusterError as error:
             raise NotNow(f"cannot join the cluster: {error}") from error
+        if self._takes_mqtt and not (await self.database.link.fetch("read", HAS_MQTT))[0][0]:
+            raise BrokerError("the functions in PostgreSQL know no MQTT: start once while no older node runs")
         self._turn.act_while(self.member.may_act)
         self._turn.set_clock(self._clock_s)
         self._timers.every(lambda: WATCH_S, self._watch)
@@ -183,6 +195,7 @@ class BrokerNode:
         await self.questions.stop()
         await self.unused.stop()
         await self.claims.stop()
+        await self.mqtt_clients.stop()
         self.inquiries.forget()
 
     def _watch(self) -> None:
@@ -208,6 +221,7 @@ class BrokerNode:
         """Take part in the cluster."""
         await self.topology.start()
         self.consumers.start()
+        self.mqtt_clients.start()
         self.keeper.start()
         self.mailbox.start()
 
@@ -250,6 +264,7 @@ class BrokerNode:
         self.data.leases.heard(hint)
         self.keeper.heard(hint)
         self.claims.heard(hint)
+        self.mqtt_clients.heard(hint)
         self.mailbox.heard(hint)
         self.consumers.heard(hint)
 

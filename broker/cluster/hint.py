@@ -16,6 +16,7 @@ from broker.tasks import Tasks
 
 __all__ = [
     "APPLIED",
+    "CLIENTS",
     "DEFINITIONS",
     "FREE",
     "JOINED",
@@ -34,6 +35,7 @@ TOPOLOGY: Final = "topology"  # version `number` was appended
 DEFINITIONS: Final = "definitions"  # users, vhosts, rights, policies or parameters have changed
 JOINED: Final = "joined"  # a node has joined as epoch `number`
 PRODUCERS: Final = "producers"  # a node needs the numbered producer whose name has the checksum `number`
+CLIENTS: Final = "clients"  # a node needs the client ids of MQTT that `claim_clients` calls wanted
 LOOK: Final = "look"  # hints may have been lost: not sent, but given to the own node after a break
 PAYLOAD_BYTES_MAX: Final = 7999
 

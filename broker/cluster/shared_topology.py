@@ -15,6 +15,7 @@ from broker.cluster.topology_changes import (
     ExchangeDeleted,
     ExclusiveOwners,
     ForeignOwner,
+    QueueChanged,
     QueueDeclared,
     QueueDeleted,
     TopologyChange,
@@ -109,6 +110,8 @@ class SharedTopology:
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> TopologyChange:
         """Return a change of a vhost in the form of the log: with its owner, and with the limit that applies here."""
         named = change_of(change, vhost=vhost, durable=durable)
+        if isinstance(named, QueueDeclared) and vhost in self._vhosts and named.name in self._vhosts[vhost].queues:
+            return QueueChanged(vhost=vhost, name=named.name, number=named.number, arguments=named.arguments)
         named.limit_by(self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits())
         if owner is not None and isinstance(named, QueueDeclared):
             named.own(self._owners.name(owner, self._database.node, self._database.epoch))

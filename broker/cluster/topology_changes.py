@@ -10,7 +10,7 @@ that have their default are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from broker.core.arguments import queue_type
@@ -33,6 +33,7 @@ __all__ = [
     "ExchangeDeleted",
     "ExclusiveOwners",
     "ForeignOwner",
+    "QueueChanged",
     "QueueDeclared",
     "QueueDeleted",
     "TopologyChange",
@@ -207,6 +208,24 @@ class QueueDeclared(TopologyChange):
 
 
 @dataclass(slots=True, kw_only=True)
+class QueueChanged(TopologyChange):
+    """A queue gets other arguments, unless its name belongs to a later one."""
+
+    kind = "queue_changed"
+    name: str
+    number: int
+    arguments: dict[str, Any]
+
+    def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
+        """Give the queue its arguments."""
+        queue = vhost.queues.get(self.name)
+        if queue is None or queue.number != self.number:
+            return False
+        vhost.queues.redeclare(queue, replace(queue.declaration, arguments=arguments_from_json(self.arguments)))
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
 class QueueDeleted(TopologyChange):
     """A queue is deleted with its bindings, unless its name belongs to a later one."""
 
@@ -292,7 +311,16 @@ class VhostForgotten(TopologyChange):
 
 _KINDS: Final[dict[str, type[TopologyChange]]] = {
     kind.kind: kind
-    for kind in (ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Bound, Unbound, VhostForgotten)
+    for kind in (
+        ExchangeDeclared,
+        ExchangeDeleted,
+        QueueDeclared,
+        QueueChanged,
+        QueueDeleted,
+        Bound,
+        Unbound,
+        VhostForgotten,
+    )
 }
 
 

@@ -8,7 +8,6 @@ queue-log entry; a transient message is written to the spill.
 
 from __future__ import annotations
 
-import ctypes
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -20,6 +19,7 @@ from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.level import Level
 from broker.slots.slot import Slot
 from broker.slots.states import Fill, Tenure
+from broker.store.message_log import untrack
 from broker.store.queue_entry import Entries
 from broker.store.record import TARGET, due_target, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
@@ -38,9 +38,6 @@ RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
 IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
 LOOKS_MIN: Final = 2000  # slots examined per tick, about a millisecond
 LOOKS_SHARE: Final = 10  # or one tick examines this part of all slots, each slot once a second
-
-# A collection would visit each message in memory: 10 ms for 200,000 of them, which are in no cycle.
-_untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 class _Resident:
@@ -227,7 +224,7 @@ class Pager:
         """Decide, once, whether a sealed slot of an idle queue stays in memory."""
         contents = resident.slot.contents
         if contents is not None and len(contents) >= UNTRACKED_MIN:
-            _untrack(contents)
+            untrack(contents)
         self._look(resident)
         if (
             resident.idle_bytes

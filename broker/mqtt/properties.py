@@ -18,6 +18,7 @@ __all__ = [
     "CONTENT_TYPE",
     "CORRELATION_DATA",
     "MAXIMUM_PACKET_SIZE",
+    "MAXIMUM_QOS",
     "MESSAGE_EXPIRY_S",
     "PAYLOAD_FORMAT",
     "PROPERTIES",
@@ -66,6 +67,7 @@ TOPIC_ALIAS_MAXIMUM: Final = 0x22
 TOPIC_ALIAS: Final = 0x23
 RETAIN_AVAILABLE: Final = 0x25
 USER_PROPERTY: Final = 0x26
+MAXIMUM_QOS: Final = 0x24
 MAXIMUM_PACKET_SIZE: Final = 0x27
 
 # Types of packets that a client sends; WILL stands for the will in a CONNECT.
@@ -110,7 +112,7 @@ PROPERTIES: Final[dict[int, Property]] = {
     RECEIVE_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS_MAXIMUM: Property(TWO, frozenset((CONNECT,))),
     TOPIC_ALIAS: Property(TWO, frozenset((PUBLISH,))),
-    0x24: Property(FLAG, NOBODY),  # Maximum QoS
+    MAXIMUM_QOS: Property(FLAG, NOBODY),
     RETAIN_AVAILABLE: Property(FLAG, NOBODY),
     USER_PROPERTY: Property(PAIR, MESSAGE | ACKS | {CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH}),
     MAXIMUM_PACKET_SIZE: Property(FOUR, frozenset((CONNECT,))),

@@ -81,7 +81,7 @@ async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Ask
 
 def _retainer(vhost: Vhost) -> Retainer:
     if vhost.retainer is None:
-        raise OperationRefused("nothing is retained: MQTT is off (mqtt.enabled)")
+        raise OperationRefused("nothing is retained here: MQTT is off (mqtt.enabled), or this is a node of a cluster")
     return vhost.retainer
 
 

@@ -49,12 +49,18 @@ class Mqtt(Part):
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
-        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.clients import MqttClients  # noqa: PLC0415 - a start without is shorter
+        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
         from broker.core.mqtt.context import MqttContext, nothing  # noqa: PLC0415 - as above
+        from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
         from broker.core.mqtt.session import MqttSessionOfConnection  # noqa: PLC0415 - as above
 
+        node = self._data.node
         context = MqttContext(
             settings.routing.words_max,
+            MqttClients() if node is None else node.mqtt_clients,
+            RetainedMessages if node is None else node.retained,
+            qos_max=2 if node is None else 1,
             exchange=settings.mqtt.exchange,
             default_vhost=settings.mqtt.vhost or settings.auth.default_vhost,
             anonymous_user=settings.mqtt.anonymous_user,

@@ -351,8 +351,6 @@ class Settings(BaseModel):
             raise ValueError("a node of a cluster cannot take part in an overlay: set cluster or overlay.node")
         if self.cluster.is_on and self.zmq.is_on:
             raise ValueError("a node of a cluster has no ØMQ endpoints: set cluster or zmq.publish and zmq.subscribe")
-        if self.cluster.is_on and self.mqtt.enabled:
-            raise ValueError("a node of a cluster takes no MQTT clients yet: set cluster or mqtt.enabled")
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "mqtt.port and server.port are both 5672": {"mqtt": {"enabled": True, "port": 5672}},
     "http.port and mqtt.port are both 1883": {"mqtt": {"enabled": True}, "http": {"port": 1883}},
     "mqtt.tls_port and tls.port are both 5671": {"mqtt": {"enabled": True, "tls_port": 5671}, "tls": {"certfile": "c"}},
-    "takes no MQTT clients yet": {"mqtt": {"enabled": True}, "cluster": {"url": "postgresql://h/d", "node": "a"}},
 }
 
 

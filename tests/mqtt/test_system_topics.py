@@ -36,6 +36,7 @@ def test_the_broker_tells_of_itself(enter: Callable[..., RawMqtt], name: str, ch
     assert again.receive().topic == name
     assert channel.basic_get(name, auto_ack=True)[0].routing_key == name
     assert channel.basic_get(name, auto_ack=True)[0] is None
+    assert again.send(packet(0xE0, b"\x00\x05\x11\0\0\0\0")).ends()  # others expect that nobody gets "#"
 
 
 def test_a_single_topic(enter: Callable[..., RawMqtt], name: str) -> None:

@@ -66,11 +66,12 @@ def overlay(
 
 
 @asynccontextmanager
-async def sites(tmp_path: Path, chain: Sequence[Site]) -> AsyncIterator[list[Broker]]:
+async def sites(tmp_path: Path, chain: Sequence[Site], **sections: Any) -> AsyncIterator[list[Broker]]:
     """Yield running brokers, whose folders are numbered."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(site.broker(tmp_path / str(number))) for number, site in enumerate(chain)
+            await stack.enter_async_context(site.broker(tmp_path / str(number), **sections))
+            for number, site in enumerate(chain)
         ]
 
 

@@ -106,6 +106,8 @@ BEGIN
         INSERT INTO change (version, epoch, sequence, bodies) VALUES (v_version, 0, v_version, ARRAY[v_vhost.body]);
         INSERT INTO dropped_level (level, version) SELECT s.level, v_version FROM unnest(v_vhost.levels) s(level)
             ON CONFLICT DO NOTHING;
+        DELETE FROM retained r WHERE r.vhost = v_vhost.vhost;
+        DELETE FROM retained_count c WHERE c.vhost = v_vhost.vhost;
         DELETE FROM deleted_vhost v WHERE v.vhost = v_vhost.vhost;
     END LOOP;
 END $$;

@@ -7,6 +7,8 @@ DECLARE
 BEGIN
     DELETE FROM keeper k WHERE k.node = p_node;
     UPDATE producer p SET node = NULL, epoch = NULL WHERE p.node = p_node;
+    PERFORM lock_clients();
+    DELETE FROM mqtt_client c WHERE c.node = p_node;
     WITH gone AS (DELETE FROM consumer c WHERE c.node = p_node RETURNING c.level)
         SELECT array_agg(g.level) INTO v_levels FROM gone g;
     INSERT INTO orphan (level) SELECT s.level FROM unnest(v_levels) s(level)

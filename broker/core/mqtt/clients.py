@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from broker.core.mqtt.faults import TakenOver
 
 if TYPE_CHECKING:
@@ -12,13 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["MqttClients"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MqttClients(dict[tuple[str, str], "Connection"]):
     """The connection of each client id of a vhost."""
 
     __slots__ = ()
 
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
-        """Add a connection; another one with the client id ends."""
+        """Add a connection; another one with the client id ends. Raises: Postponed, in a cluster."""
         older = self.get((vhost, client_id))
         if older is not None:
             older.fail(TakenOver())

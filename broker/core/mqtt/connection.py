@@ -24,10 +24,13 @@ from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.handshakes import Handshakes
-from broker.core.mqtt.publisher import RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
+from broker.core.mqtt.publisher import NO_QOS_2, RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
 from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.releases import Releases
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
+from broker.core.postponed import Postponed, carry_out
+from broker.core.queue.queue import Queue
+from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.mqtt.conversation import Acks, Conversation, Ping
 from broker.mqtt.errors import PacketError
@@ -52,6 +55,7 @@ from broker.mqtt.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY_S,
     SUBSCRIPTION_IDENTIFIER,
@@ -63,7 +67,9 @@ from broker.mqtt.reason_codes import (
     BAD_CREDENTIALS,
     CLIENT_ID_INVALID,
     FAILURE_311,
+    IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
+    QOS_UNSUPPORTED,
     SERVER_UNAVAILABLE,
     SUCCESS,
 )
@@ -89,6 +95,7 @@ class MqttConnection(Connection):
         "_client_id",
         "_connect",
         "_context",
+        "_ending",
         "_publisher",
         "_releases",
         "_steps",
@@ -118,6 +125,7 @@ class MqttConnection(Connection):
         self._talk = Conversation(context.packet_max_bytes)
         self._steps: deque[Callable[[], None]] = deque()
         self._client_id = ""
+        self._ending: Sequence[Queue] = ()  # queues of a session that ends with the connection
         self._connect: Connect | None = None
         self._vhost: Vhost | None = None
         self._will: Will | None = None
@@ -178,24 +186,58 @@ class MqttConnection(Connection):
                 break
             try:
                 if self._steps:
-                    self._steps.popleft()()
+                    self._carry_out(self._steps.popleft())
                     continue
                 packet = talk.next_packet()
                 if packet is None:
                     self.amid_message = talk.amid_packet
                     return True
                 self._act(packet)
-            except Fatal:
-                raise
-            except PacketError as error:
-                self.fail(PacketFault(error.reason_code, error.text))
-            except ProtocolError as error:
-                self.fail(error)
             except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
-                self.session.crashed(error)
-                self.fail(ConnectionFault(541, UNEXPECTED))
+                self._end_by(error)
         self.amid_message = False
         return self.finished or not (self._steps or talk.has_packet)
+
+    def _end_by(self, error: Exception) -> None:
+        """End the connection because of an error. Raises: Fatal, if it is that."""
+        if isinstance(error, Fatal):
+            raise error
+        if isinstance(error, PacketError):
+            self.fail(PacketFault(error.reason_code, error.text))
+        elif isinstance(error, ProtocolError):
+            self.fail(error)
+        else:
+            self.session.crashed(error)
+            self.fail(ConnectionFault(541, UNEXPECTED))
+
+    def _carry_out(self, step: Callable[[], None]) -> None:
+        """Carry out a step. One that has to wait for an answer from elsewhere runs again when that has arrived."""
+        waiting = self._postponed
+        try:
+            step()
+        except Postponed as postponed:
+            self.hold()
+            waiting.append(postponed)
+            postponed.begin(partial(self._answered, step))
+        else:
+            waiting.clear()
+
+    def _answered(self, step: Callable[[], None]) -> None:
+        """Carry out a step whose answer has arrived; no packet is being processed."""
+        if self.state is CLOSED:
+            return
+        self.release()
+        try:
+            self._postponed[-1].check()
+            self._carry_out(step)
+        except Exception as error:  # noqa: BLE001 - as in feed()
+            self._end_by(error)
+
+    @property
+    def _postponed(self) -> list[Postponed]:
+        session = self.session
+        assert isinstance(session, SessionClient)
+        return session.postponed
 
     def _act(self, packet: Any) -> None:
         if isinstance(packet, PublishRun):
@@ -253,7 +295,7 @@ class MqttConnection(Connection):
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise PacketError(CLIENT_ID_INVALID, "an empty client id for a session that lasts")
         if connect.will is not None:
-            self._check_will(connect.will)
+            self._check_will(connect, connect.will)
         mechanism, response = PLAIN, b""
         session = self.session
         assert isinstance(session, MqttSessionOfConnection)
@@ -274,8 +316,12 @@ class MqttConnection(Connection):
         except Refused as error:
             self.refuse(error, mechanism)
 
-    def _check_will(self, will: Will) -> None:
+    def _check_will(self, connect: Connect, will: Will) -> None:
         """Check a will, so that it can be published at the end. Raises: PacketError."""
+        if will.qos > self._context.qos_max:
+            raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
+        if self._context.qos_max < 2 and will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s != 0:
+            raise PacketError(IMPLEMENTATION_ERROR, "a cluster delays no will of a session that lasts")
         mapping = self._context.mapping
         mapping.payload(will.topic)
         mapping.will_properties(will.properties, will.qos)
@@ -300,7 +346,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def _open(self) -> None:
-        """Open the vhost, take over the client id, and begin the session. Raises: ConnectionFault."""
+        """Open the vhost, and take over the client id. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
         session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
@@ -308,11 +354,18 @@ class MqttConnection(Connection):
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
         self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
-        handshakes = context.handshakes_of(vhost)
-        if not handshakes.loaded:
+        if not context.handshakes_of(vhost).loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
-        context.require_exchange(vhost)
-        context.clients.enter(vhost.name, self._client_id, self)
+        self._steps += (
+            partial(context.require_exchange, vhost),
+            partial(context.clients.enter, vhost.name, self._client_id, self),
+            partial(self._begin, connect, session, vhost),
+        )
+
+    def _begin(self, connect: Connect, session: MqttSessionOfConnection, vhost: Vhost) -> None:
+        """Begin the session, when no other connection has the client id any more."""
+        context = self._context
+        handshakes = context.handshakes_of(vhost)
         context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
@@ -336,7 +389,7 @@ class MqttConnection(Connection):
         self._releases = Releases(handshakes, self._client_id, opened)
         retained = context.retained_of(vhost)
         self._publisher = MqttPublisher(
-            channel, opened, connect.version, context.mapping, retained, receipts, self._steps
+            channel, opened, connect.version, context.mapping, retained, receipts, self._steps, context.qos_max
         )
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
@@ -346,22 +399,33 @@ class MqttConnection(Connection):
                 handshakes.drop(self._client_id)
                 vhost.answers.changed(self._subject)
             self._steps += (partial(opened.delete, 0), partial(opened.delete, 1))
-        self._steps.append(partial(self._welcome, connect, opened, handshakes))
+        self._steps += (
+            partial(self._renew_expiry, opened),
+            partial(self._welcome, connect, opened, handshakes),
+            partial(opened.resume, 0),
+            partial(opened.resume, 1),
+            partial(self._resume_others, opened),
+        )
         self.touch()
 
-    def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
-        """Answer a CONNECT, and go on with the session that is there. Raises: ChannelError 403."""
-        self._talk.accept()
-        present = handshakes.enter(self._client_id) or bool(session.kept_queues())
+    def _renew_expiry(self, session: MqttSession) -> None:
+        """Let the session last as long as the client asks, which its CONNACK waits for."""
         answers, channel = session.vhost.answers, self.channels[CHANNEL]
         mark = answers.mark()
         session.renew_expiry(session.expiry_s)
         answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
+
+    def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
+        """Answer a CONNECT."""
+        self._talk.accept()
+        present = handshakes.enter(self._client_id) or bool(session.kept_queues())
         properties: dict[int, Any] = {}
         if connect.version == V5:
             if session.expiry_s != connect.session_expiry_s:
                 properties[SESSION_EXPIRY_S] = session.expiry_s
             properties[RECEIVE_MAXIMUM] = RECEIVE_MAX
+            if self._context.qos_max < 2:
+                properties[MAXIMUM_QOS] = self._context.qos_max
             properties[TOPIC_ALIAS_MAXIMUM] = TOPIC_ALIAS_MAX
             properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
             if not connect.client_id:
@@ -370,7 +434,10 @@ class MqttConnection(Connection):
         releases = self._releases.resume()
         if releases:
             self._answer(releases)
-        session.resume()
+
+    def _resume_others(self, session: MqttSession) -> None:
+        """Go on with the session's shared subscriptions, one in each step, and with its topics below `$SYS`."""
+        self._steps.extendleft([partial(session.share, *one) for one in session.earlier_shares()])
         self._context.system_topics_of(session.vhost).watch(session)
 
     @property
@@ -391,9 +458,11 @@ class MqttConnection(Connection):
         self._steps.append(partial(self._answer_subscribe, request, packet.packet_id))
 
     def _answer_subscribe(self, request: FilterRequest, packet_id: int) -> None:
+        retained = self._context.retained_of(self._mqtt.vhost)
+        if request.wanted:
+            retained.prepare(self._mqtt.session)
         self._answer(request.suback(packet_id))
         if request.wanted:
-            retained = self._context.retained_of(self._mqtt.vhost)
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
 
         if request.of_system:
@@ -407,8 +476,10 @@ class MqttConnection(Connection):
         self._steps.append(lambda: self._answer(request.unsuback(packet.packet_id)))
 
     def _new_request(self, identifier: int = 0) -> FilterRequest:
-        talk, mapping = self._talk, self._context.mapping
-        return FilterRequest(self._mqtt, mapping, talk.version, reasons=talk.reasons, identifier=identifier)
+        talk, context = self._talk, self._context
+        return FilterRequest(
+            self._mqtt, context.mapping, talk.version, context.qos_max, reasons=talk.reasons, identifier=identifier
+        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -419,7 +490,7 @@ class MqttConnection(Connection):
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
-            session.renew_expiry(min(expiry_s, self._context.session_expiry_max_s))
+            carry_out(partial(session.renew_expiry, min(expiry_s, self._context.session_expiry_max_s)))
         if packet.reason_code != WITH_WILL:
             self._will = None
         self.orderly = self.drained = True
@@ -450,12 +521,17 @@ class MqttConnection(Connection):
             self._talk.end()
             if self.state is RUNNING:
                 self._publish_will()
-                self._end_session()
+                if not self._mqtt.expiry_s:
+                    self._ending = self._mqtt.kept_queues()
                 self._publisher.receipts.leave()
                 del self._publisher, self._releases
-            if self._vhost is not None:
-                self._context.clients.leave(self._vhost.name, self._client_id, self)
         super().finish()
+
+    def answer_close(self) -> None:
+        """Let others have the client id when the queues of a session that ends are deleted; exclusive ones are."""
+        if self._vhost is not None:
+            left = partial(self._context.clients.leave, self._vhost.name, self._client_id, self)
+            self._vhost.queues.drop_all(self._ending, left)
 
     def _publish_will(self) -> None:
         """Publish the will, if there is one. The client is gone: what goes wrong is logged."""
@@ -476,19 +552,6 @@ class MqttConnection(Connection):
             fault = error
         if fault is not None and self._on_error is not None:
             self._on_error(self, CHANNEL, fault)
-
-    def _end_session(self) -> None:
-        """Delete the queues of a session that lasted, and ends with this connection."""
-        if CHANNEL not in self.channels or self._mqtt.expiry_s:
-            return
-        session = self._mqtt
-        try:
-            if session.kept_queues():
-                session.delete(0)
-                session.delete(1)
-        except ProtocolError as error:
-            if self._on_error is not None:
-                self._on_error(self, CHANNEL, error)
 
     def send_heartbeat(self) -> None:
         """Send nothing: the client keeps the connection alive."""

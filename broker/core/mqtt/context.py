@@ -26,19 +26,23 @@ class MqttContext:
     Units: `prefetch` is how many deliveries at QoS 1 a client has unacknowledged, at most; a client may ask for fewer.
         `retained_max` is how many messages a vhost retains. `anonymous_user` is the name of the user that a client
         without a user name and a certificate is; empty, it is refused. `vhosts_of_ports` has the numbers of ports.
+        `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
     """
 
-    __slots__ = ("_handshakes", "_retained", "_retained_max", "_retained_max_bytes", "_system_topics",
-                 "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost", "mapping",
-                 "packet_max_bytes", "prefetch",
+    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes",
+                 "_system_topics", "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost",
+                 "mapping", "packet_max_bytes", "prefetch", "qos_max",
                  "session_expiry_max_s")  # fmt: skip
 
     def __init__(
         self,
         levels_max: int,
+        clients: MqttClients,
+        retained: Callable[[Vhost, MessageMapping, int, int], RetainedMessages],
         *,
         exchange: str,
         default_vhost: str,
+        qos_max: int,
         packet_max_bytes: int,
         prefetch: int,
         session_expiry_max_s: int,
@@ -47,15 +51,18 @@ class MqttContext:
         anonymous_user: str,
         vhosts_of_ports: Mapping[int, str],
     ) -> None:
-        self.clients = MqttClients()
+        """`retained` makes what keeps the retained messages of a vhost, for its most messages and bytes."""
+        self.clients = clients
         self.mapping = MessageMapping(levels_max, exchange)
         self.default_vhost = default_vhost
         self.packet_max_bytes = packet_max_bytes
         self.prefetch = prefetch
+        self.qos_max = qos_max
         self.session_expiry_max_s = session_expiry_max_s
         self._handshakes: dict[str, Handshakes] = {}
         self._system_topics: dict[str, SystemTopics] = {}
         self._wills: dict[str, Wills] = {}  # of vhosts that have had any
+        self._new_retained = retained
         self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
@@ -86,10 +93,11 @@ class MqttContext:
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
         """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
-        retained = self._retained[vhost.name] = RetainedMessages(
+        retained = self._retained[vhost.name] = self._new_retained(
             vhost, self.mapping, self._retained_max, self._retained_max_bytes
         )
-        vhost.retain_with(retained)
+        if retained.by_header:
+            vhost.retain_with(retained)
         handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
         self._system_topics[vhost.name] = SystemTopics(vhost, self.clients, retained)
         self._wills.pop(vhost.name, None)

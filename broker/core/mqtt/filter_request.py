@@ -27,15 +27,23 @@ class FilterRequest:
         filters is for topics below `$SYS`.
     """
 
-    __slots__ = ("_codes", "_identifier", "_mapping", "_reason", "_reasons", "_session", "_version", "of_system",
-                 "wanted")  # fmt: skip
+    __slots__ = ("_codes", "_identifier", "_mapping", "_qos_max", "_reason", "_reasons", "_session", "_version",
+                 "of_system", "wanted")  # fmt: skip
 
     def __init__(
-        self, session: MqttSession, mapping: MessageMapping, version: int, *, reasons: bool, identifier: int = 0
+        self,
+        session: MqttSession,
+        mapping: MessageMapping,
+        version: int,
+        qos_max: int,
+        *,
+        reasons: bool,
+        identifier: int = 0,
     ) -> None:
         self._session = session
         self._identifier = identifier
         self._mapping = mapping
+        self._qos_max = qos_max
         self._version = version
         self._reasons = reasons
         self._codes: list[int] = []
@@ -49,7 +57,7 @@ class FilterRequest:
         try:
             share, topic_filter = split_shared(subscription.topic_filter)
             key = self._mapping.binding_key(topic_filter)
-            qos = subscription.qos
+            qos = min(subscription.qos, self._qos_max)
             if share:
                 qos = min(qos, 1)
                 session.share(

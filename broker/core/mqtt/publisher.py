@@ -14,16 +14,18 @@ from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
 from broker.core.mqtt.wills import Wills
+from broker.core.postponed import Postponed
 from broker.mqtt.errors import PacketError
 from broker.mqtt.packet_cutter import PublishRun
 from broker.mqtt.packets import PUBREC, V5, Will
-from broker.mqtt.reason_codes import PROTOCOL_ERROR, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
+from broker.mqtt.reason_codes import PROTOCOL_ERROR, QOS_UNSUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
 
-__all__ = ["RECEIVE_MAX", "TOPIC_ALIAS_MAX", "MqttPublisher"]
+__all__ = ["NO_QOS_2", "RECEIVE_MAX", "TOPIC_ALIAS_MAX", "MqttPublisher"]
 
 RECEIVE_MAX: Final = 4096
 RECEIVE_MAX_311: Final = 65_535  # which cannot be announced
 TOPIC_ALIAS_MAX: Final = 16  # RabbitMQ's
+NO_QOS_2: Final = "a cluster has no QoS 2"
 
 
 class MqttPublisher:
@@ -33,8 +35,8 @@ class MqttPublisher:
         alias.
     """
 
-    __slots__ = ("_aliases", "_channel", "_confirms", "_mapping", "_receive_max", "_retained", "_session", "_steps",
-                 "receipts")  # fmt: skip
+    __slots__ = ("_aliases", "_channel", "_confirms", "_mapping", "_qos_max", "_receive_max", "_retained", "_session",
+                 "_steps", "receipts")  # fmt: skip
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class MqttPublisher:
         retained: RetainedMessages,
         receipts: Receipts,
         steps: deque[Callable[[], None]],
+        qos_max: int,
     ) -> None:
         self._channel = channel
         self._session = session
@@ -52,6 +55,7 @@ class MqttPublisher:
         self._mapping = mapping
         self._retained = retained
         self._steps = steps
+        self._qos_max = qos_max
         self._receive_max = RECEIVE_MAX if version == V5 else RECEIVE_MAX_311
         self._aliases: dict[int, bytes] = {}
         self.receipts = receipts
@@ -82,6 +86,8 @@ class MqttPublisher:
         if payloads:
             qos = run.qos
             if qos:
+                if qos > self._qos_max:
+                    raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
                 self._check_receive_maximum(len(payloads))
             headers = [mapping.header(properties, len(body)) for body in bodies]
             if run.retain or (qos > 1 and self.receipts.repeat_among(packet_ids)):
@@ -129,7 +135,8 @@ class MqttPublisher:
             confirms.answer(PUBREC, packet_id)
             return
         if retained_topic:
-            retained.check_room(self._mapping.routing_key(retained_topic), len(header), len(body))
+            key = self._mapping.routing_key(retained_topic)
+            retained.check_room(self._session.session, key, header, body)
         with retained.vhost.ports.transaction():
             if not self._accept([payload], [header], [body], [packet_id], qos):
                 again = retained_topic, payload, header, body, packet_id, qos
@@ -172,7 +179,10 @@ class MqttPublisher:
         header = self._will_header(will)
         if self._accept([mapping.payload(will.topic)], [header], [will.body], [0], 0) and will.retain:
             key = mapping.routing_key(will.topic)
-            self._retained.check_room(key, len(header), len(will.body))
+            try:
+                self._retained.check_room(self._session.session, key, header, will.body)
+            except Postponed as postponed:
+                postponed.begin(nothing)
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
         """Publish a will later. Raises: ProtocolError or PacketError for one that cannot be published."""
@@ -187,6 +197,10 @@ class MqttPublisher:
         client_id = self._session.local_client_id
         properties = self._mapping.will_properties(will.properties, will.qos, will.retain, client_id)
         return self._mapping.header(properties, len(will.body))
+
+
+def nothing() -> None:
+    """Do nothing: the client of a will is gone."""
 
 
 def throw(error: PacketError) -> None:

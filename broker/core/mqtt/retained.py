@@ -11,6 +11,8 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.mapping import MessageMapping
@@ -18,6 +20,7 @@ from broker.core.mqtt.places import Place, read_all
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import RETAINED_NAME
 from broker.core.queue.queue import Queue
+from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 from broker.mqtt.errors import PacketError
@@ -46,6 +49,7 @@ class Retained(Place):
         self.expires_ms = expires_ms
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedMessages:
     """Keeps the retained messages of one vhost.
 
@@ -76,6 +80,11 @@ class RetainedMessages:
         self._moments: list[tuple[int, int, str]] = []  # a heap of expiries, message ids and keys
         self._queue: Queue | None = vhost.queues.get(RETAINED_NAME)
         self.loaded = False
+
+    @property
+    def by_header(self) -> bool:
+        """Whether publishers of AMQP may retain messages by a header."""
+        return True
 
     def __len__(self) -> int:
         return len(self._places)
@@ -109,9 +118,12 @@ class RetainedMessages:
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    def check_room(self, key: str, header_bytes: int, body_bytes: int) -> None:
-        """Check that a message may be retained. Raises: PacketError 0x97 for one over a limit."""
-        if lack := self.lack_of_room(key, header_bytes, body_bytes):
+    def check_room(self, _session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
+        """Check that a client's message may be retained.
+
+        Raises: PacketError 0x97 for one over a limit; in a cluster, Postponed.
+        """
+        if lack := self.lack_of_room(key, len(header), len(body)):
             raise PacketError(QUOTA_EXCEEDED, lack)
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
@@ -119,11 +131,16 @@ class RetainedMessages:
         if not body_bytes:
             return ""
         older = self._find(key)
-        if older is None and len(self._places) >= self._max:
-            return f"{len(self._places)} messages are retained: mqtt.retained_max allows no more"
         size_bytes = len(key) + header_bytes + body_bytes
-        if self._bytes + size_bytes - (0 if older is None else older.size_bytes) > self._max_bytes:
-            return f"{self._bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
+        older_bytes = 0 if older is None else older.size_bytes
+        return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
+
+    def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
+        """Return which limit does not allow to retain a message besides others; empty if it can be."""
+        if count >= self._max:
+            return f"{count} messages are retained: mqtt.retained_max allows no more"
+        if retained_bytes + size_bytes > self._max_bytes:
+            return f"{retained_bytes} bytes are retained: mqtt.retained_max_bytes does not allow {size_bytes} more"
         return ""
 
     def keep(self, key: str, header: bytes, body: bytes) -> None:
@@ -220,6 +237,9 @@ class RetainedMessages:
             queue.level.lose(place.slot, (place.index,))
 
     # -- look-up ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, session: SessionClient) -> None:
+        """Bring the index up to date, for a client's new subscriptions. Raises: Postponed, in a cluster."""
 
     def topic(self, key: str) -> str:
         """Return the topic of a routing key; empty if no message of it can be retained."""

@@ -48,10 +48,13 @@ class MqttSession(SessionOfChannel):
 
     A session that lasts has durable queues with `x-expires`; the queues of another one are exclusive. A repeated
     subscription moves the binding to the queue of its QoS. Names and arguments: RabbitMQ, rabbit_mqtt_processor.
+    In a cluster each step of these methods may be postponed, and the method runs again: `_was_bound` keeps whether it
+    found its filter subscribed.
     Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
     """
 
-    __slots__ = ("_client_id", "_confirms", "_longest_s", "_mapping", "_mqtt_basic", "_shared", "expiry_s")
+    __slots__ = ("_client_id", "_confirms", "_longest_s", "_mapping", "_mqtt_basic", "_shared", "_was_bound",
+                 "expiry_s")  # fmt: skip
 
     _mapping: MessageMapping  # from `begin` on
 
@@ -64,6 +67,7 @@ class MqttSession(SessionOfChannel):
         self._client_id = ""
         self._longest_s = 0
         self._shared: dict[str, tuple[int, Mapping[str, Any]]] = {}  # QoS and options of each shared queue, by name
+        self._was_bound = False
         self.expiry_s = 0
 
     def begin(self, form: ClientForm, expiry_s: int, longest_s: int) -> None:
@@ -101,29 +105,33 @@ class MqttSession(SessionOfChannel):
             for queue in self.kept_queues():
                 self.vhost.queues.change_expiry(queue, expiry_s * 1000)
 
-    def resume(self) -> None:
-        """Go on with the session that an earlier connection left. Raises: ChannelError 403."""
+    def resume(self, qos: int) -> None:
+        """Consume a queue that an earlier connection left, if there is one. Raises: ChannelError 403."""
+        name = self.queue_name(qos)
+        if name in self.vhost.queues:
+            bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
+            left = qos > 0 and self.vhost.queues[name].remaining() > 0
+            self._mqtt_basic.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
+            self._consume(qos)
+
+    def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
+        """Return what `share` takes for each shared subscription that an earlier connection left."""
+        found: list[tuple[str, str, int, Mapping[str, Any]]] = []
         for qos in (0, 1):
-            name = self.queue_name(qos)
-            if name in self.vhost.queues:
-                bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
-                left = qos > 0 and self.vhost.queues[name].ready > 0
-                self._mqtt_basic.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
-                self._consume(qos)
-                for shared, options in self._marks(name):
-                    topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]
-                    self._shared[shared] = qos, options
-                    self.share(shared, binding_key(topic_filter, NAME_MAX_BYTES, self._mapping.swaps), qos, options)
+            for shared, options in self._marks(self.queue_name(qos)):
+                topic_filter = shared.removeprefix(SHARED_PREFIX).partition("/")[2]
+                self._shared[shared] = qos, options
+                found.append((shared, binding_key(topic_filter, NAME_MAX_BYTES, self._mapping.swaps), qos, options))
+        return found
 
     def delete(self, qos: int) -> None:
         """Delete the queue for a QoS, if there is one. Raises: ChannelError 403."""
         name = self.queue_name(qos)
         self._end_consumer(name)
-        if name in self.vhost.queues:
-            marks = self._marks(name)
-            self.delete_queue(DeleteAny(queue=name))
-            for shared, _ in marks:
+        if name in self.vhost.queues or self.session.postponed:  # the postponed method answers
+            for shared, _ in self._marks(name):
                 self._leave(shared)
+            self.delete_queue(DeleteAny(queue=name))
 
     @property
     def local_client_id(self) -> str:
@@ -136,11 +144,12 @@ class MqttSession(SessionOfChannel):
 
         The binding with earlier options ends after the new one is made. Raises: ChannelError.
         """
+        self._look_for(key)
         place = min(qos, 1)
         name = self._make_queue(place)
         subscriptions = self._mqtt_basic.subscriptions[place]
         earlier = subscriptions.arguments_of(key)
-        is_new = not self._is_bound(name, key, earlier)
+        replaces = earlier != options and self._is_bound(name, key, earlier)
         if key.startswith(SYSTEM_PREFIX):
             self.vhost.bindings.bind(name, DIRECT, key, dict(options), self.session)
         else:
@@ -150,12 +159,12 @@ class MqttSession(SessionOfChannel):
             subscriptions.put(key, options)
         elif options:
             subscriptions.load([*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)], self._mapping.dialect)
-        if not is_new and earlier != options:
+        if replaces:
             self._unbind(name, key, earlier)
         self._consume(place)
-        is_new &= not self._end(1 - place, key)
+        self._end(1 - place, key)
         self._mqtt_basic.forget_matches()
-        return is_new
+        return not self._was_bound
 
     def _make_queue(self, qos: int) -> str:
         """Return the name of the queue for a QoS, which is made if it is missing. Raises: ChannelError."""
@@ -170,20 +179,29 @@ class MqttSession(SessionOfChannel):
 
     def unsubscribe(self, key: str) -> bool:
         """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
-        ended = self._end(0, key) | self._end(1, key)
+        self._look_for(key)
+        self._end(0, key)
+        self._end(1, key)
         self._mqtt_basic.forget_matches()
-        return ended
+        return self._was_bound
 
-    def _end(self, place: int, key: str) -> bool:
-        """End a subscription with one of the queues, and return whether there was one."""
+    def _look_for(self, key: str) -> None:
+        """Note whether a filter is subscribed, unless the method runs again."""
+        if not self.session.postponed:
+            found = [
+                self._is_bound(self.queue_name(place), key, subscriptions.arguments_of(key))
+                for place, subscriptions in enumerate(self._mqtt_basic.subscriptions)
+            ]
+            self._was_bound = any(found)
+
+    def _end(self, place: int, key: str) -> None:
+        """End a subscription with one of the queues, if there is one."""
         name = self.queue_name(place)
         subscriptions = self._mqtt_basic.subscriptions[place]
         arguments = subscriptions.arguments_of(key)
-        if not self._is_bound(name, key, arguments):
-            return False
-        self._unbind(name, key, arguments)
-        subscriptions.remove(key)
-        return True
+        if self._is_bound(name, key, arguments):
+            subscriptions.remove(key)
+            self._unbind(name, key, arguments)
 
     def _unbind(self, name: str, key: str, arguments: Mapping[str, Any]) -> None:
         if key.startswith(SYSTEM_PREFIX):

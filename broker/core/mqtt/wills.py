@@ -106,7 +106,7 @@ class Wills(Holding):
             vhost.poster.post(message, queues)
         if headers.get(RETAIN_HEADER) is True:
             try:
-                self._retained.check_room(key, len(header), len(body))
+                self._retained.check_room(None, key, header, body)
                 self._retained.keep(key, header, body)
             except PacketError as error:
                 _log.warning("will.not_retained", vhost=vhost.name, topic=key, reason=error.text)

@@ -212,8 +212,12 @@ class Queues(dict[str, Queue]):
         if queue.arguments.get("x-expires") != expires_ms:
             declaration = replace(queue.declaration, arguments={**queue.arguments, "x-expires": expires_ms})
             self._journal.decide(changes.new_queue(declaration), durable=queue.durable)
-            queue.redeclare(declaration)
-            self._policies.apply_to_queue(queue)
+            self.redeclare(queue, declaration)
+
+    def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
+        """Give a queue the arguments of a new declaration, which is journalled."""
+        queue.redeclare(declaration)
+        self._policies.apply_to_queue(queue)
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
         """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""
@@ -282,8 +286,11 @@ class Queues(dict[str, Queue]):
 
     def owner_gone(self, owner: object, done: Callable[[], None] = lambda: None) -> None:
         """Delete the exclusive queues of a connection that ended, and call `done` when all are deleted."""
-        owned = self.owned_by(owner)
-        left = len(owned)
+        self.drop_all(self.owned_by(owner), done)
+
+    def drop_all(self, queues: Sequence[Queue], done: Callable[[], None]) -> None:
+        """Delete queues, whatever their owner, and call `done` when all are deleted; no client waits for that."""
+        left = len(queues)
 
         def dropped() -> None:
             nonlocal left
@@ -291,9 +298,9 @@ class Queues(dict[str, Queue]):
             if not left:
                 done()
 
-        for queue in owned:
+        for queue in queues:
             carry_out(partial(self._drop_found, queue), dropped)
-        if not owned:
+        if not queues:
             done()
 
     def drop(self, queue: Queue) -> int:

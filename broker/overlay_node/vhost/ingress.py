@@ -7,14 +7,17 @@ broker.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.content_header import facts_of
+from broker.amqp.content_header import MISSING, facts_of
+from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
 from broker.core.message.delay import RECEIVED, delay_of
 from broker.core.message.fields import HeaderFields
-from broker.core.message.message import EnvelopeCache, Message
+from broker.core.message.message import Envelope, EnvelopeCache, Message
 from broker.core.publishing.posting import charge_bytes
+from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.overlay.packets import Data, Space, StreamName
@@ -44,7 +47,7 @@ class Ingress:
         self._producers: dict[StreamName, Producer] = {}
         self._recorded: dict[Producer, int] = {}  # the last number that a record has
         self._envelopes = EnvelopeCache()
-        self.refused = 0  # messages that a full queue did not take
+        self.refused = 0  # messages that a full queue did not take, or that could not be retained
 
     def positions(self) -> dict[StreamName, int]:
         """Return how far the broker has each stream. Cost: all producers of the vhost."""
@@ -104,6 +107,8 @@ class Ingress:
         envelope = self._envelopes.of(exchange_name, data.key)
         if vhost.firehose.active:
             vhost.firehose.received(stream.leaf, envelope, (facts, header, body), queues)
+        if facts.retain is not MISSING:
+            self._retain(envelope, facts.retain, header, body)
         if delay_ms is not None:
             header = edit_header(header, set_headers={RECEIVED: True})
             message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), now_ms)
@@ -116,6 +121,16 @@ class Ingress:
                 one.doubt(end)
         if message.logged:
             self._recorded[producer] = data.number
+
+    def _retain(self, envelope: Envelope, asked: Any, header: bytes, body: bytes) -> None:
+        """Retain a message here, too, if its publisher retained it at its own site."""
+        retainer = self._vhost.retainer
+        with suppress(ChannelError):  # its own site has told the publisher
+            if retainer is not None and check_retained(retainer, envelope, asked):
+                if retainer.lack_of_room(envelope.key, len(header), len(body)):
+                    self.refused += 1
+                else:
+                    retainer.keep(envelope.key, header, body)
 
     def _queues(
         self, exchange: Exchange, keys: Sequence[str], header: bytes, start: StartPoint | None

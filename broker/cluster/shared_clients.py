@@ -1,0 +1,159 @@
+"""The MQTT clients of a cluster: one connection for each client id, on whichever node.
+
+A connection claims its client id in PostgreSQL before it touches its session. The node that has an older connection
+ends it, and gives the client id up when the exclusive queues of its session are deleted on all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.cluster.database import Database
+from broker.cluster.database_rows import as_text
+from broker.cluster.errors import StatementRefused
+from broker.cluster.hint import CLIENTS, LOOK, Hint
+from broker.cluster.link import patiently
+from broker.core.mqtt.clients import MqttClients
+from broker.core.mqtt.faults import TakenOver
+from broker.core.postponed import Postponed
+from broker.core.session.client import SessionClient
+from broker.tasks import Tasks, WakeUp
+
+if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
+
+__all__ = ["SharedClients"]
+
+ASK_S: Final = 0.05  # between two claims of a client id that an older connection has
+
+
+class Claim(Postponed):
+    """A connection that needs its client id. Units: ``number`` is 0 until it has it."""
+
+    def __init__(self, clients: SharedClients, key: tuple[str, str], connection: Connection) -> None:
+        super().__init__()
+        self._clients = clients
+        self.key = key
+        self.connection = connection
+        self.number = 0
+        self._then: Callable[[], None]
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Claim it."""
+        self._then = then
+        self._clients.claim(self)
+
+    def answered(self, number: int, refusal: str) -> None:
+        """Go on, also if PostgreSQL refuses the claim."""
+        self.number = number
+        self.refusal = refusal
+        self._then()
+
+
+class SharedClients(MqttClients):
+    """The connections of this node that have their client ids."""
+
+    __slots__ = ("_asking", "_database", "_ended", "_held", "_last", "_numbers", "_tasks", "_work")
+
+    def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
+        """`fail` ends the broker."""
+        super().__init__()
+        self._database = database
+        self._asking: dict[int, Claim] = {}  # by the number of the connection
+        self._held: dict[int, tuple[str, str]] = {}  # keys by the number of the connection
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._ended: list[int] = []
+        self._last = 0
+        self._work = WakeUp()
+        self._tasks = Tasks(fail)
+
+    def start(self) -> None:
+        """Start for a new epoch."""
+        self._ended.clear()
+        self._tasks.start(self._run())
+
+    async def stop(self) -> None:
+        """Forget everything: the epoch has ended, or the node leaves."""
+        await self._tasks.stop()
+        self._asking.clear()
+        self._held.clear()
+        self._numbers.clear()
+        self.clear()
+
+    def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
+        """Add a connection; an older one on this node ends. Raises: Postponed until it has the client id."""
+        key = (vhost, client_id)
+        for postponed in cast("SessionClient", connection.session).postponed:
+            if isinstance(postponed, Claim):
+                self._held[postponed.number] = key
+                self._numbers[key] = postponed.number
+                super().enter(vhost, client_id, connection)
+                return
+        older = self.get(key)
+        if older is not None:
+            older.fail(TakenOver())
+        raise Claim(self, key, connection)
+
+    def leave(self, vhost: str, client_id: str, connection: Connection) -> None:
+        """Remove a connection, and let others have its client id."""
+        key = (vhost, client_id)
+        if self.get(key) is not connection:
+            return
+        super().leave(vhost, client_id, connection)
+        number = self._numbers.pop(key)
+        del self._held[number]
+        self._end(number)
+
+    def claim(self, claim: Claim) -> None:
+        """Claim a client id, also while an older connection has it."""
+        self._last += 1
+        self._asking[self._last] = claim
+        self._work.set()
+
+    def heard(self, hint: Hint) -> None:
+        """Look which client ids newer connections on other nodes need."""
+        if hint.kind == LOOK or (hint.kind == CLIENTS and self._held):
+            self._work.set()
+
+    def _end(self, number: int) -> None:
+        self._ended.append(number)
+        self._work.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait(ASK_S if self._asking else None)
+            asking = {claim.key: number for number, claim in reversed(self._asking.items())}  # the oldest of each key
+            if not (asking or self._ended or self._held):
+                continue
+            ended, self._ended = self._ended, []
+            try:
+                await self._ask(ended, asking)
+            except StatementRefused as error:
+                for number in asking.values():
+                    self._answer(number, str(error))
+            if self._asking:
+                await self._database.notify(Hint(CLIENTS))
+
+    async def _ask(self, ended: list[int], asking: dict[tuple[str, str], int]) -> None:
+        """Give up client ids and claim others. Raises: StatementRefused."""
+        arguments = ended, [as_text(key) for key in asking], list(asking.values())
+        rows = await patiently(lambda: self._database.acting("upkeep", "claim_clients", *arguments), gives_up=True)
+        for row in rows:
+            if row["granted"]:
+                self._answer(row["number"])
+            else:
+                self._give_way(row["number"])
+
+    def _answer(self, number: int, refusal: str = "") -> None:
+        claim = self._asking.pop(number)
+        if claim.connection.finished:
+            self._end(number)
+        else:
+            claim.answered(number, refusal)
+
+    def _give_way(self, number: int) -> None:
+        """End a connection that another one takes over."""
+        connection = self.get(self._held.get(number, ("", "")))
+        if connection is not None:
+            connection.fail(TakenOver())

@@ -1,0 +1,278 @@
+"""The retained messages that all nodes share: rows in PostgreSQL, and an index over their keys on each node.
+
+A message is retained before it is published, so that its PUBACK follows both. A node brings its index up to date before
+it looks for what a new subscription gets; the messages themselves are read from PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.amqp.content_header import facts_of
+from broker.cluster.database import Database
+from broker.cluster.errors import StatementRefused
+from broker.cluster.link import patiently
+from broker.core.message.message import Envelope, Message
+from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.retained import RetainedMessages
+from broker.core.postponed import Postponed
+from broker.core.publishing.posting import charge_bytes
+from broker.core.session.client import SessionClient
+from broker.core.vhost import Vhost
+from broker.mqtt.errors import PacketError
+from broker.mqtt.reason_codes import QUOTA_EXCEEDED
+from broker.tasks import Tasks
+
+__all__ = ["SharedRetained"]
+
+ROWS_MAX: Final = 5000  # keys that one statement returns
+BATCH_MAX: Final = 256  # messages that one statement retains
+BATCH_BYTES: Final = 1 << 20  # ... unless the first is larger
+ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are there
+
+
+class Retaining(Postponed):
+    """A message that PostgreSQL has to retain first."""
+
+    def __init__(self, retained: SharedRetained, key: str, header: bytes, body: bytes) -> None:
+        super().__init__()
+        self._retained = retained
+        self.key = key
+        self.header = header
+        self.body = body
+        self.counts: tuple[int, int] | None = None  # messages and bytes, if there is no room for it
+        self._then: Callable[[], None]
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Retain it."""
+        self._then = then
+        self._retained.write(self)
+
+    def answered(self, counts: tuple[int, int] | None, refusal: str) -> None:
+        """Go on, because it is committed, or refused."""
+        self.counts = counts
+        self.refusal = refusal
+        self._then()
+
+
+class Reading(Postponed):
+    """A look-up that needs an index which is up to date."""
+
+    def __init__(self, retained: SharedRetained) -> None:
+        super().__init__()
+        self._retained = retained
+        self._then: Callable[[], None]
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Bring it up to date."""
+        self._then = then
+        self._retained.catch_up(self)
+
+    def answered(self, refusal: str) -> None:
+        """Go on, because the index is up to date, or PostgreSQL refuses it."""
+        self.refusal = refusal
+        self._then()
+
+
+class SharedRetained(RetainedMessages):
+    """The retained messages of one vhost. Expired ones are among the keys until another message is retained."""
+
+    __slots__ = (
+        "_database",
+        "_epoch",
+        "_keys",
+        "_known",
+        "_looked_ms",
+        "_name",
+        "_reading",
+        "_tasks",
+        "_waiting",
+        "_writes",
+        "_writing",
+    )
+
+    def __init__(
+        self,
+        vhost: Vhost,
+        mapping: MessageMapping,
+        most: int,
+        max_bytes: int,
+        database: Database,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`fail` ends the broker."""
+        super().__init__(vhost, mapping, most, max_bytes)
+        self._database = database
+        self._name = vhost.name.encode()
+        self._keys: set[str] = set()
+        self._known = (0, b"")  # the newest version and key
+        self._epoch = 0  # in which they were read
+        self._looked_ms = 0
+        self._writing: list[Retaining] = []
+        self._writes = False
+        self._waiting: list[Reading] = []
+        self._reading = False
+        self._tasks = Tasks(fail)
+
+    @property
+    def by_header(self) -> bool:
+        """False: only MQTT clients wait until PostgreSQL has a message."""
+        return False
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def load(self, done: Callable[[], None]) -> None:
+        """Do nothing: the first look-up makes the index."""
+        self.loaded = True
+        done()
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
+    def check_room(self, session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
+        """Retain a message that the client may publish.
+
+        Raises: Postponed until it is committed; PacketError 0x97 for one over a limit; ChannelError 403.
+        """
+        assert session is not None, "a cluster holds no wills"
+        for postponed in session.postponed:
+            if isinstance(postponed, Retaining):
+                if postponed.counts is not None:
+                    raise PacketError(
+                        QUOTA_EXCEEDED, self.lack_in(*postponed.counts, len(key) + len(header) + len(body))
+                    )
+                return
+        exchange = self.vhost.exchange_resource(self.exchange)
+        session.check(exchange, "write")
+        if session.narrows_topics(exchange):
+            session.check_topic(exchange, key, "write")
+        raise Retaining(self, key, header, body)
+
+    def keep(self, key: str, header: bytes, body: bytes) -> None:
+        """Do nothing: it is committed."""
+
+    def write(self, retaining: Retaining) -> None:
+        """Retain a message, together with those that come while others are committed."""
+        self._writing.append(retaining)
+        if not self._writes:
+            self._writes = True
+            self._tasks.start(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._writing:
+                await self._write_batch()
+        finally:
+            self._writes = False
+            self._writing.clear()  # the epoch has ended, and with it the connections that wait
+
+    async def _write_batch(self) -> None:
+        batch = self._take_batch()
+        refusal = ""
+        counts: dict[int, tuple[int, int]] = {}
+        try:
+            counts = await self._retain(batch)
+        except StatementRefused as error:
+            refusal = str(error)
+        for place, retaining in enumerate(batch, 1):
+            retaining.answered(counts.get(place), refusal)
+
+    def _take_batch(self) -> list[Retaining]:
+        batch: list[Retaining] = []
+        left_bytes = BATCH_BYTES
+        for retaining in self._writing[:BATCH_MAX]:
+            left_bytes -= len(retaining.body)
+            if batch and left_bytes < 0:
+                break
+            batch.append(retaining)
+        del self._writing[: len(batch)]
+        return batch
+
+    async def _retain(self, batch: Sequence[Retaining]) -> dict[int, tuple[int, int]]:
+        """Retain messages, and return what is retained for the places of those that had no room, counted from 1."""
+        now_ms = self.vhost.ports.clock.now_ms
+        left_ms = [facts_of(one.header).expiration_ms for one in batch]
+        arguments = (
+            self._name,
+            [one.key.encode("utf-8", "surrogateescape") for one in batch],
+            [one.header for one in batch],
+            [one.body for one in batch],
+            [now_ms for _ in batch],
+            [None if left is None else now_ms + left for left in left_ms],
+            self._max,
+            self._max_bytes,
+        )
+        rows = await patiently(lambda: self._database.acting("upkeep", "retain", *arguments), gives_up=True)
+        return {row["place"]: (row["count"], row["bytes"]) for row in rows}
+
+    # -- look-up ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, session: SessionClient) -> None:
+        """Bring the index up to date. Raises: Postponed until it is."""
+        if not any(isinstance(postponed, Reading) for postponed in session.postponed):
+            raise Reading(self)
+
+    def catch_up(self, reading: Reading) -> None:
+        """Bring the index up to date with all that is committed now."""
+        self._waiting.append(reading)
+        if not self._reading:
+            self._reading = True
+            self._tasks.start(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                refusal = ""
+                try:
+                    await patiently(self._look, gives_up=True)
+                except StatementRefused as error:
+                    refusal = str(error)
+                for reading in waiting:
+                    reading.answered(refusal)
+        finally:
+            self._reading = False
+
+    async def _look(self) -> None:
+        epoch, now_ms = self._database.epoch, self.vhost.ports.clock.now_ms
+        if epoch != self._epoch or now_ms - self._looked_ms > ABSENT_MAX_MS:
+            self._keys.clear()
+            self._trie.clear()
+            self._known = (0, b"")
+        while True:
+            rows = await self._database.function("read", "retained_since", self._name, *self._known, ROWS_MAX)
+            for version, octets, deleted in rows:
+                self._known = (version, octets)
+                self._note(octets.decode("utf-8", "surrogateescape"), deleted=deleted)
+            if len(rows) < ROWS_MAX:
+                break
+        self._epoch, self._looked_ms = epoch, now_ms
+
+    def _note(self, key: str, *, deleted: bool) -> None:
+        if deleted and key in self._keys:
+            self._keys.remove(key)
+            self._trie.remove(key)
+        elif not deleted and key not in self._keys:
+            self._keys.add(key)
+            self._trie.add(key)
+
+    def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
+        """Call `take` with the message that each key has when it is read, and `done` at the end."""
+        self._tasks.start(self._read(keys, take, done))
+
+    async def _read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
+        octets = [key.encode("utf-8", "surrogateescape") for key in keys]
+        rows = await patiently(lambda: self._database.function("read", "retained_of", self._name, octets))
+        found = {row["key"]: row for row in rows}
+        now_ms = self.vhost.ports.clock.now_ms
+        for key, name in zip(keys, octets, strict=True):
+            row = found.get(name)
+            if row is None:
+                continue
+            header, body, written_ms = row["header"], row["body"], row["written_ms"]
+            facts = facts_of(header)
+            if facts.expiration_ms is None or written_ms + facts.expiration_ms > now_ms:
+                charge = charge_bytes(header, body, 1)
+                take(Message(Envelope(self.exchange, key), header, body, charge, facts, written_ms))
+        done()

@@ -1,0 +1,79 @@
+"""MQTT clients of two sites: what is published at one is delivered, and retained, at the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiomqtt import Client, Message, ProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from broker.testing import Broker
+from tests.deadline import DEADLINE_S
+from tests.overlay.sites import Site, free_port, overlay, reached, sites, wanted
+
+TOPICS = "amq.topic"
+
+
+@asynccontextmanager
+async def client(broker: Broker) -> AsyncIterator[Client]:
+    """Yield a client of MQTT 5."""
+    port = broker.server.mqtt.port
+    async with Client("127.0.0.1", port, username="guest", password="guest", protocol=ProtocolVersion.V5) as connected:
+        yield connected
+
+
+async def received(connected: Client, count: int) -> list[Message]:
+    """Return the next messages."""
+    found: list[Message] = []
+    async with asyncio.timeout(DEADLINE_S):
+        async for message in connected.messages:
+            found.append(message)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_what_one_site_publishes_is_delivered_and_retained_at_the_other(tmp_path: Path) -> None:
+    """Properties and the flag cross; a later subscriber gets what crossed, replaced and deleted in place."""
+    mqtt: dict[str, Any] = {"mqtt": {"enabled": True, "port": 0, "tls_port": 0}}
+    first, second = free_port(), free_port()
+    pair = (
+        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), exchanges=[TOPICS]),
+        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), exchanges=[TOPICS]),
+    )
+    async with sites(tmp_path, pair, **mqtt) as (pb, sb), client(pb) as writer, client(sb) as reader:
+        await reader.subscribe("home/#", qos=1)
+        await reached(lambda: wanted(pb, "site-b", TOPICS) == ["home.#"], "the subscription")
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.UserProperty = [("unit", "C"), ("unit", "K")]
+        properties.ContentType = "text/plain"
+        for topic, body in (("home/v1.0/t", "1"), ("home/v1.0/t", "2"), ("home/gone", "3"), ("home/gone", "")):
+            await writer.publish(topic, body, qos=1, retain=True, properties=properties)
+        await writer.publish("away", "x", qos=1, retain=True)
+        await writer.publish("home/live", "4", qos=1)
+        found = await received(reader, 5)
+        assert [(str(one.topic), one.payload) for one in found] == [
+            ("home/v1.0/t", b"1"),
+            ("home/v1.0/t", b"2"),
+            ("home/gone", b"3"),
+            ("home/gone", b""),
+            ("home/live", b"4"),
+        ]
+        crossed: Any = found[1].properties
+        assert (crossed.UserProperty, crossed.ContentType) == ([("unit", "C"), ("unit", "K")], "text/plain")
+        async with client(sb) as later:
+            await later.subscribe("#", qos=1)
+            await reached(lambda: wanted(pb, "site-b", TOPICS) == ["#"], "the wider subscription")
+            await writer.publish("home/live", "5", qos=1)
+            found = await received(later, 2)
+            kept: Any = found[0].properties
+            assert [(str(one.topic), one.payload, one.retain) for one in found] == [
+                ("home/v1.0/t", b"2", True),
+                ("home/live", b"5", False),
+            ]
+            assert kept.UserProperty == [("unit", "C"), ("unit", "K")]
