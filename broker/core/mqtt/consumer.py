@@ -66,12 +66,14 @@ class MqttConsumer(Consumer):
     A message is delivered at the lower of its own QoS and that of its subscriptions. One whose key is no topic that a
     subscription may match, one that is larger than the client takes, and one that a subscription leaves out because its
     client published it, is passed over. A copy of a retained message has RETAIN set.
-    Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_shared` is set
-        for a shared subscription, whose queue other clients consume, too.
+    Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
+        packet up to its packet id, at QoS 0 up to its body, of messages with one envelope and content header, which has
+        the size of the body; it lacks properties that have seconds. `_shared` is set for a shared subscription, whose
+        queue other clients consume, too.
     """
 
-    __slots__ = ("_bare", "_envelope", "_form", "_header", "_learns", "_match", "_passed_over", "_prefix",
-                 "_properties", "_qos", "_retained", "_shared", "_slow", "_subscriptions", "_topic",
+    __slots__ = ("_bare", "_envelope", "_expires", "_form", "_front", "_header", "_learns", "_match",
+                 "_passed_over", "_prefix", "_properties", "_qos", "_shared", "_slow", "_subscriptions", "_topic",
                  "_vhost")  # fmt: skip
 
     def __init__(
@@ -96,12 +98,12 @@ class MqttConsumer(Consumer):
         self._envelope: Envelope | None = None
         self._match: Match | None = None
         self._topic = self._prefix = b""
-        self._retained = 0  # the flag RETAIN
         self._learns = False  # whether the next packet tells the client an alias
         self._passed_over = False
-        self._qos = 1  # of a persistent message
+        self._qos = 0
         self._header = b""
-        self._bare = self._properties = b""
+        self._front = self._bare = self._properties = b""
+        self._expires = False  # whether the properties have the seconds that a message has left
 
     def forget_match(self) -> None:
         """Ask the subscriptions again: they have changed."""
@@ -148,26 +150,13 @@ class MqttConsumer(Consumer):
 
     def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
         """Append the PUBLISH packet of one message to the output, and return the size of its large pieces. HOT."""
-        form = self._form
         if message.envelope is not self._envelope:
             self._take_envelope(message.envelope)
         if header is not self._header:
-            self._take_header(header)
-        topic = self._topic
-        properties = self._properties
-        if form.version == V5 and (self._prefix or message.facts.expiration_ms is not None):
-            properties = self._with_more(message)
-        body = message.body
-        qos = self._qos if not self.no_ack and message.facts.persistent else 0
-        size = len(topic) + len(properties) + len(body) + (2 if qos else 0)
-        length = varint(size)
-        if self._passed_over or 1 + len(length) + size > form.packet_max_bytes:
-            if not self.no_ack:
-                form.packet_ids.pass_over(tag)
-            return 0
-        if qos:
-            ids = form.packet_ids
-            first = PUBLISH | qos << 1 | self._retained
+            self._take_header(message, header)
+        front = self._front
+        if self._qos:
+            ids = self._form.packet_ids
             if self._shared is not None:  # what comes again has another packet id, so it is not marked
                 packet_id = ids.give_shared(tag)
             else:
@@ -175,14 +164,19 @@ class MqttConsumer(Consumer):
                 if not packet_id:
                     return 0
                 if octets is LAST_OCTETS_AGAIN:
-                    first |= AGAIN
-            front = b"".join((OCTETS[first], length, topic, packet_id.to_bytes(2, "big"), properties))
+                    front = OCTETS[front[0] | AGAIN] + front[1:]
+            properties = self._with_more(message) if self._expires else self._properties
+            front = b"".join((front, packet_id.to_bytes(2, "big"), properties))
         else:
             if not self.no_ack:
-                form.packet_ids.pass_over(tag)
-            front = b"".join((OCTETS[PUBLISH | self._retained], length, topic, properties))
+                self._form.packet_ids.pass_over(tag)
+            if self._passed_over:
+                return 0
+            if self._expires:
+                front += self._with_more(message)
         if self._learns:
             self._note_alias()
+        body = message.body
         connection = self.connection
         connection.out.append(front)
         large_bytes = 0
@@ -227,25 +221,37 @@ class MqttConsumer(Consumer):
         form.aliases[topic] = abs(form.aliases[topic])
         self._envelope = None
 
-    def _take_header(self, header: bytes) -> None:
-        """Learn what the messages of the last envelope with a content header have in common."""
+    def _take_header(self, message: Message, header: bytes) -> None:
+        """Learn what the messages of the last envelope with a content header have in common, but for its seconds."""
         form, match, envelope = self._form, self._match, self._envelope
         self._header = header
         self._passed_over = not self._topic
-        self._retained = 1 if envelope is not None and envelope.exchange == RETAINED_NAME else 0
-        self._qos = 1
-        if match is None and form.version != V5:
-            return
-        sent = form.mapping.sent(header)
-        if form.version == V5:
-            self._bare = bare = sent.properties
-            self._properties = varint(len(bare)) + bare
-        if match is not None:
-            self._passed_over |= match.no_local and sent.client_id == form.client_id
-            if sent.at_2:
-                self._qos = match.qos
-            if sent.retain and match.retain_as_published:
-                self._retained = 1
+        retained = 1 if envelope is not None and envelope.exchange == RETAINED_NAME else 0
+        qos = 1
+        self._expires = False
+        properties = b""
+        if match is not None or form.version == V5:
+            sent = form.mapping.sent(header)
+            if form.version == V5:
+                self._bare = sent.properties
+                self._expires = message.facts.expiration_ms is not None
+                properties = self._with_more(message)
+            if match is not None:
+                self._passed_over |= match.no_local and sent.client_id == form.client_id
+                if sent.at_2:
+                    qos = match.qos
+                if sent.retain and match.retain_as_published:
+                    retained = 1
+        if self.no_ack or not message.facts.persistent:
+            qos = 0
+        size = len(self._topic) + len(properties) + len(message.body) + (2 if qos else 0)
+        length = varint(size)
+        self._passed_over |= 1 + len(length) + size > form.packet_max_bytes
+        self._qos = 0 if self._passed_over else qos
+        self._properties = properties
+        self._front = OCTETS[PUBLISH | qos << 1 | retained] + length + self._topic
+        if not qos and not self._expires:
+            self._front += properties
 
     def _with_more(self, message: Message) -> bytes:
         """Return the properties with those that depend on the topic, and with the seconds that a message has left."""
