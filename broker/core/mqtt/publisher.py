@@ -69,14 +69,18 @@ class MqttPublisher:
         payloads: list[bytes] = []
         fault: PacketError | None = None
         topics = run.topics
-        for place in range(len(topics)):
-            try:
+        known = payload = b""
+        try:
+            for place in range(len(topics)):
                 if alias != NO_ALIAS:
                     topics[place] = self._topic_of(alias, topics[place])
-                payloads.append(mapping.payload(topics[place]))
-            except PacketError as error:
-                fault = error
-                break
+                topic = topics[place]
+                if topic != known or not payload:  # most of a run have one topic
+                    payload = mapping.payload(topic)
+                    known = topic
+                payloads.append(payload)
+        except PacketError as error:
+            fault = error
         bodies = run.bodies
         packet_ids = run.packet_ids
         if fault is not None:
@@ -89,7 +93,14 @@ class MqttPublisher:
                 if qos > self._qos_max:
                     raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
                 self._check_receive_maximum(len(payloads))
-            headers = [mapping.header(properties, len(body)) for body in bodies]
+            headers: list[bytes] = []
+            header = b""
+            body_bytes = -1
+            for body in bodies:
+                if len(body) != body_bytes:
+                    body_bytes = len(body)
+                    header = mapping.header(properties, body_bytes)
+                headers.append(header)
             if run.retain or (qos > 1 and self.receipts.repeat_among(packet_ids)):
                 for place in range(len(payloads) - 1, -1, -1):
                     topic = topics[place] if run.retain else b""
@@ -146,7 +157,11 @@ class MqttPublisher:
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
     ) -> int:
         """Publish messages, and return how many were taken; the rest has to wait."""
-        run = AmqpRun(0, payloads, headers, bodies, max([len(body) for body in bodies]))
+        largest_bytes = 0
+        for body in bodies:
+            if len(body) > largest_bytes:
+                largest_bytes = len(body)
+        run = AmqpRun(0, payloads, headers, bodies, largest_bytes)
         taken = self._channel.accept_run(run) if qos < 2 else self._accept_once(run, packet_ids)
         nowhere: list[bool] = []
         unrouted = self._confirms.unrouted
