@@ -28,8 +28,9 @@ class MqttConfirms(ChannelConfirms):
     """Answers publishes at QoS 1 and 2, and PUBREL packets, after the sync, in their order.
 
     Shapes: `_answers` has an item for each unconfirmed publish and PUBREL: the first octet of its answer, the reason
-        code and the packet id; 0 at QoS 0. `in_flight` counts the PUBACK packets that are due. Since the last `expect`,
-        `refused` has the numbers of publishes that a full queue refused, and `unrouted` counts those without a queue.
+        code and the packet id. Consecutive publishes at QoS 0 share an item: minus their number. `in_flight` counts the
+        PUBACK packets that are due. Since the last `expect`, `refused` has the numbers of publishes that a full queue
+        refused, and `unrouted` counts those without a queue.
     """
 
     __slots__ = ("_answers", "_forget", "_version", "_vhost", "in_flight", "refused", "unrouted")
@@ -77,17 +78,19 @@ class MqttConfirms(ChannelConfirms):
         """
         self.unrouted = 0
         self.refused.clear()
-        octet = OCTETS[qos]
-        if nowhere:
-            for place, packet_id in enumerate(packet_ids):
-                code = NO_MATCHING_SUBSCRIBERS if nowhere[place] else SUCCESS
-                self._answers.append(packed(octet, code, packet_id))
-        elif qos > 1:
-            self._answers.extend([packed(octet, SUCCESS, packet_id) for packet_id in packet_ids])
-        else:
-            self._answers.extend(packet_ids)
+        answers = self._answers
+        count = len(packet_ids)
+        if qos:
+            octet = OCTETS[qos]
+            for place in range(count):
+                code = NO_MATCHING_SUBSCRIBERS if nowhere and nowhere[place] else SUCCESS
+                answers.append(packed(octet, code, packet_ids[place]))
+        elif answers and answers[-1] < 0:
+            answers[-1] -= count
+        elif count:
+            answers.append(-count)
         if qos == 1:
-            self.in_flight += len(packet_ids)
+            self.in_flight += count
 
     def answer(self, octet: int, packet_id: int, reason_code: int = SUCCESS) -> None:
         """Send an answer after the earlier ones, when all that is recorded is on disk."""
@@ -113,22 +116,23 @@ class MqttConfirms(ChannelConfirms):
         if count <= 0:
             return
         self.confirmed = upto
-        waiting = self._answers
-        answers = [waiting.popleft() for _ in range(count)]
-        due = [answer for answer in answers if answer]
-        pieces: list[bytes] = []
+        due = self._take_due(count)
+        octets: list[int] = []
         published = count
         for answer in due:
-            octet = answer >> OCTET_SHIFT or PUBACK
+            octet = answer >> OCTET_SHIFT
             code = QUOTA_EXCEEDED if kind == NACK else answer >> CODE_SHIFT & 0xFF
             if octet == PUBACK:
                 self.in_flight -= 1
             elif octet != PUBREC:
                 published -= 1
-            if code and self._version == V5:
-                pieces.append(bytes((octet, 3, answer >> 8 & 0xFF, answer & 0xFF, code)))
-            else:
-                pieces.append(bytes((octet, 2, answer >> 8 & 0xFF, answer & 0xFF)))
+            told = code > 0 and self._version == V5
+            octets.append(octet)
+            octets.append(3 if told else 2)
+            octets.append(answer >> 8 & 0xFF)
+            octets.append(answer & 0xFF)
+            if told:
+                octets.append(code)
         if kind == NACK:
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:
@@ -138,8 +142,23 @@ class MqttConfirms(ChannelConfirms):
                 return
         else:
             self._tally.confirmed(published)
-        if pieces:
-            self._connection.write(b"".join(pieces))
+        if octets:
+            self._connection.write(bytes(octets))
+
+    def _take_due(self, count: int) -> list[int]:
+        """Remove the items of as many publishes and PUBREL packets, and return those that have an answer."""
+        waiting = self._answers
+        due: list[int] = []
+        while count > 0:
+            answer = waiting.popleft()
+            if answer > 0:
+                due.append(answer)
+                count -= 1
+            else:
+                if -answer > count:
+                    waiting.appendleft(answer + count)
+                count += answer
+        return due
 
 
 def packed(octet: int, reason_code: int, packet_id: int) -> int:
