@@ -105,12 +105,25 @@ class MqttBasic(BasicSession):
     def acknowledge(self, packet_ids: list[int]) -> None:
         """Settle deliveries; a packet id that is not in use means nothing."""
         full = self._is_full
-        take = self._form.packet_ids.take
+        ids = self._form.packet_ids
+        first = last = 0
         for packet_id in packet_ids:
-            tag = take(packet_id)
+            tag = ids.take(packet_id)
             if tag:
-                self.ack(tag, multiple=False)
+                if not first or tag != last + 1:
+                    self._ack_range(first, last)
+                    first = tag
+                last = tag
+        self._ack_range(first, last)
         self._serve_others(full)
+
+    def _ack_range(self, first: int, last: int) -> None:
+        """Settle the deliveries with consecutive tags, at once when they are the oldest; none from 0 on."""
+        if first < last and first == self.unacked.oldest:
+            self.ack(last, multiple=True)
+        elif first:
+            for tag in range(first, last + 1):
+                self.ack(tag, multiple=False)
 
     def refuse(self, packet_id: int) -> None:
         """Reject a delivery that the client answered with an error, as RabbitMQ does: it is not sent again."""
