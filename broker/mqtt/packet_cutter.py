@@ -202,7 +202,9 @@ class PacketCutter:
                     packet_id = buffer[topic_end] << 8 | buffer[topic_end + 1]
                     if not packet_id:
                         fault = "a packet id of 0"
-                if self._has_properties:
+                if self._has_properties and rest < end and not buffer[rest]:  # the usual case: none
+                    rest += 1
+                elif self._has_properties:
                     size, rest = self._size_of_properties(rest, end)
                     if size < 0:
                         fault = "a publish with a wrong length of properties"
