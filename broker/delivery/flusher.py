@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.message.message import Envelope, Message, with_delivery_count
-from broker.core.queue.consumer import LAST_OCTETS, LAST_OCTETS_AGAIN, TAGS, Consumer
+from broker.core.queue.consumer import LAST_OCTETS, LAST_OCTETS_AGAIN, NO_BODIES, TAGS, Consumer
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.level import Level
 from broker.slots.slot import Slot, single
@@ -116,7 +116,12 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
         messages = [contents[index] for index in indexes]
     taken = 0
     try:
-        if alike and count > 1 and (_latest.note_first(messages[0]) or count >= _BATCH_MIN):
+        if (
+            alike
+            and count > 1
+            and connection.frame_max != NO_BODIES
+            and (_latest.note_first(messages[0]) or count >= _BATCH_MIN)
+        ):
             batched = True
             taken = _append_again(consumer, messages, tag, octets)
         while taken < count and connection.out_bytes < high_water:

@@ -29,6 +29,7 @@ from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.releases import Releases
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
 from broker.core.postponed import Postponed, carry_out
+from broker.core.queue.consumer import NO_BODIES
 from broker.core.queue.queue import Queue
 from broker.core.session.client import SessionClient
 from broker.core.vhost import Vhost
@@ -77,7 +78,6 @@ from broker.mqtt.wire import VARINT_MAX
 
 __all__ = ["MqttConnection"]
 
-NO_BODIES: Final = 8  # a frame size that leaves no room for a body: the flusher appends each message by itself
 WITH_WILL: Final = 0x04
 ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
+NO_BODIES: Final = 8  # a frame size that leaves no room for a body: a consumer appends each message by itself
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
 _END: Final = b"\xce"
