@@ -97,7 +97,7 @@ def check_text(octets: bytes) -> str:
     return value
 
 
-OCTETS: Final = [bytes((value,)) for value in range(0x80)]
+OCTETS: Final = [bytes((value,)) for value in range(0x100)]
 
 
 def varint(value: int) -> bytes:

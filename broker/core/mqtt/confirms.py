@@ -82,9 +82,8 @@ class MqttConfirms(ChannelConfirms):
         count = len(packet_ids)
         if qos:
             octet = OCTETS[qos]
-            for place in range(count):
-                code = NO_MATCHING_SUBSCRIBERS if nowhere and nowhere[place] else SUCCESS
-                answers.append(packed(octet, code, packet_ids[place]))
+            codes = [NO_MATCHING_SUBSCRIBERS if lost else SUCCESS for lost in nowhere] or [SUCCESS] * count
+            answers.extend([packed(octet, codes[place], packet_ids[place]) for place in range(count)])
         elif answers and answers[-1] < 0:
             answers[-1] -= count
         elif count:

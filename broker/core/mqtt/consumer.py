@@ -166,7 +166,7 @@ class MqttConsumer(Consumer):
                 if octets is LAST_OCTETS_AGAIN:
                     front = OCTETS[front[0] | AGAIN] + front[1:]
             properties = self._with_more(message) if self._expires else self._properties
-            front = b"".join((front, packet_id.to_bytes(2, "big"), properties))
+            front = b"".join((front, OCTETS[packet_id >> 8], OCTETS[packet_id & 0xFF], properties))
         else:
             if not self.no_ack:
                 self._form.packet_ids.pass_over(tag)

@@ -7,6 +7,7 @@ from typing import Final
 PACKET_ID_MAX: Final = 65_535
 OF_QUEUE_MAX: Final = 32_767
 RELEASED: Final = 0
+UNUSED: Final = -1
 
 
 class PacketIds:
@@ -32,11 +33,10 @@ class PacketIds:
     def give(self, tag: int, message_id: int) -> int:
         """Return the packet id of a message, 0 while another delivery uses it: then the message is held."""
         packet_id = 1 + message_id % OF_QUEUE_MAX
-        if packet_id in self._tags:
+        if self._tags.setdefault(packet_id, tag) != tag:
             self.held.append(tag)
             self.blocking = packet_id
             return 0
-        self._tags[packet_id] = tag
         return packet_id
 
     def give_shared(self, tag: int) -> int:
@@ -55,10 +55,13 @@ class PacketIds:
 
     def take(self, packet_id: int) -> int:
         """Return the tag of a packet id, which is free again; 0 if it has none."""
-        tag = self._tags.get(packet_id, RELEASED)
-        if tag != RELEASED:
-            self._free(packet_id)
-        return tag
+        tag = self._tags.pop(packet_id, UNUSED)  # hot: one look into the table
+        if tag > RELEASED:
+            self._unblock(packet_id)
+            return tag
+        if tag == RELEASED:
+            self._tags[packet_id] = RELEASED
+        return 0
 
     def release(self, packet_id: int) -> None:
         """Keep a free packet id in use until its PUBCOMP."""
@@ -67,18 +70,18 @@ class PacketIds:
 
     def complete(self, packet_id: int) -> bool:
         """Free a packet id that was released, and return whether it was."""
-        if self._tags.get(packet_id, -1) != RELEASED:
+        if self._tags.get(packet_id, UNUSED) != RELEASED:
             return False
         self.released -= 1
-        self._free(packet_id)
+        del self._tags[packet_id]
+        self._unblock(packet_id)
         return True
 
     def is_released(self, packet_id: int) -> bool:
         """Return whether a packet id waits for its PUBCOMP."""
-        return self._tags.get(packet_id, -1) == RELEASED
+        return self._tags.get(packet_id, UNUSED) == RELEASED
 
-    def _free(self, packet_id: int) -> None:
-        del self._tags[packet_id]
+    def _unblock(self, packet_id: int) -> None:
         if packet_id == self.blocking:
             self.blocking = 0
 
