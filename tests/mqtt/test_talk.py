@@ -233,6 +233,35 @@ def test_publishes_that_arrive_together_are_acknowledged_in_order(enter: Callabl
     assert bodies == [number % 200 for number in range(1, 300) if number % 3]
 
 
+def test_messages_that_arrive_together_are_delivered_as_each_was_published(
+    enter: Callable[..., RawMqtt], name: str
+) -> None:
+    """Each message of a segment keeps its topic, body, QoS and expiry, whatever those of its neighbours are."""
+    client, writer = enter(name), enter(f"{name}-w")
+    client.send(subscribe(1, (f"{name}/#", 1))).expect(SUBACK)
+    sent = [
+        (f"{name}/{'ab'[number // 3 % 2]}", b"%d" % number * (1 + number // 5 % 3), number // 7 % 2, number // 4 % 2)
+        for number in range(200)
+    ]
+    writer.send(
+        *[
+            publish(topic, body, number + 1 if qos else 0, b"\x02\0\0\x0e\x10" if expires else b"")
+            for number, (topic, body, qos, expires) in enumerate(sent)
+        ]
+    )
+    found = []
+    for _ in sent:
+        one = client.receive()
+        if one.qos:
+            client.acknowledge(one.packet_id)
+        seconds = int.from_bytes(one.properties[1:], "big")
+        assert not one.properties or (one.properties[0] == 2 and 3500 < seconds <= 3600), one
+        found.append((one.topic, one.body, one.qos, int(len(one.properties) == 5)))
+    assert found == sent
+    acked = [int.from_bytes(writer.expect(PUBACK)[:2], "big") for _ in range(sum(qos for _, _, qos, _ in sent))]
+    assert acked == [number + 1 for number, one in enumerate(sent) if one[2]]
+
+
 def test_the_api_shows_mqtt_connections(tmp_path: Path, name: str) -> None:
     """A connection has RabbitMQ's name of its protocol, and the client id; the listener is in the list of them."""
     process = mqtt_process(tmp_path / "folder", SLOTMQ_HTTP__ENABLED="true", SLOTMQ_HTTP__PORT="0").start()
