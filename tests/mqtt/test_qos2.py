@@ -97,6 +97,8 @@ def test_reason_codes_of_mqtt_5(tmp_path: Path, name: str) -> None:
             assert channel.basic_get(name, auto_ack=True)[2] == b"1"
             assert writer.send(publish_2(f"{name}/full", b"2", 12, flags=DUP)).expect(PUBREC) == b"\0\x0c"
             assert channel.basic_get(name, auto_ack=True)[2] == b"2"
+            writer.send(*[publish(f"{name}/full", b"0")] * 4, publish(f"{name}/c", b"x", 20))
+            assert writer.expect(PUBACK) == b"\0\x14", "those at QoS 0 get no answer, refused or not"
         connection.close()
     finally:
         process.kill()
