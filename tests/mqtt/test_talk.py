@@ -204,6 +204,19 @@ def test_a_window_bounds_what_is_unacknowledged(enter: Callable[..., RawMqtt], n
     assert client.silent()
 
 
+def test_a_message_that_waited_has_fewer_seconds_left(enter: Callable[..., RawMqtt], name: str) -> None:
+    """Of two equal messages the one that waits for the window longer than a second is delivered with a lower expiry."""
+    client, writer = enter(name, properties=b"\x21\x00\x01"), enter(f"{name}-w")
+    client.send(subscribe(1, (name, 1))).expect(SUBACK)
+    writer.send(*[publish(name, b"x", number, b"\x02\0\0\0\x64") for number in (1, 2)])
+    first = client.receive()
+    assert client.silent(1.1)
+    client.acknowledge(first.packet_id)
+    second = client.receive()
+    assert second.properties[:4] == first.properties[:4] == b"\x02\0\0\0"
+    assert 90 < second.properties[4] < first.properties[4] <= 100
+
+
 def test_messages_at_qos_0_use_up_no_window(enter: Callable[..., RawMqtt], name: str) -> None:
     """A subscription at QoS 1 gets any number of messages that were published at QoS 0, without a PUBACK."""
     client, writer = enter(name, properties=b"\x21\x00\x02"), enter(f"{name}-w")
