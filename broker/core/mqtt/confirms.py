@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from struct import pack
 from typing import TYPE_CHECKING, Final
 
 from broker.core.mqtt.faults import PacketFault
@@ -39,7 +39,7 @@ class MqttConfirms(ChannelConfirms):
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         super().__init__(channel, connection, vhost, tally)
-        self._answers: deque[int] = deque()
+        self._answers: list[int] = []
         self._vhost = vhost
         self._version = V5
         self.in_flight = 0
@@ -83,7 +83,7 @@ class MqttConfirms(ChannelConfirms):
         if qos:
             octet = OCTETS[qos]
             codes = [NO_MATCHING_SUBSCRIBERS if lost else SUCCESS for lost in nowhere] or [SUCCESS] * count
-            answers.extend([packed(octet, codes[place], packet_ids[place]) for place in range(count)])
+            answers += [packed(octet, codes[place], packet_ids[place]) for place in range(count)]
         elif answers and answers[-1] < 0:
             answers[-1] -= count
         elif count:
@@ -116,7 +116,8 @@ class MqttConfirms(ChannelConfirms):
             return
         self.confirmed = upto
         due = self._take_due(count)
-        octets: list[int] = []
+        pieces: list[bytes] = []
+        words: list[int] = []  # the packets without a reason code
         published = count
         for answer in due:
             octet = answer >> OCTET_SHIFT
@@ -125,13 +126,13 @@ class MqttConfirms(ChannelConfirms):
                 self.in_flight -= 1
             elif octet != PUBREC:
                 published -= 1
-            told = code > 0 and self._version == V5
-            octets.append(octet)
-            octets.append(3 if told else 2)
-            octets.append(answer >> 8 & 0xFF)
-            octets.append(answer & 0xFF)
-            if told:
-                octets.append(code)
+            if code and self._version == V5:
+                pieces.append(pack(f">{len(words)}I", *words))
+                pieces.append(bytes((octet, 3, answer >> 8 & 0xFF, answer & 0xFF, code)))
+                words.clear()
+            else:
+                words.append(packed(octet, 2, answer & 0xFFFF))
+        pieces.append(pack(f">{len(words)}I", *words))
         if kind == NACK:
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:
@@ -141,22 +142,27 @@ class MqttConfirms(ChannelConfirms):
                 return
         else:
             self._tally.confirmed(published)
-        if octets:
-            self._connection.write(bytes(octets))
+        if due:
+            self._connection.write(b"".join(pieces))
 
     def _take_due(self, count: int) -> list[int]:
         """Remove the items of as many publishes and PUBREL packets, and return those that have an answer."""
         waiting = self._answers
         due: list[int] = []
+        at = 0
         while count > 0:
-            answer = waiting.popleft()
+            answer = waiting[at]
             if answer > 0:
                 due.append(answer)
                 count -= 1
+                at += 1
+            elif -answer > count:
+                waiting[at] = answer + count
+                count = 0
             else:
-                if -answer > count:
-                    waiting.appendleft(answer + count)
                 count += answer
+                at += 1
+        del waiting[:at]
         return due
 
 
