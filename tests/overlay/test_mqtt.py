@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aio_pika
 from aiomqtt import Client, Message, ProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -77,3 +78,26 @@ async def test_what_one_site_publishes_is_delivered_and_retained_at_the_other(tm
                 ("home/live", b"5", False),
             ]
             assert kept.UserProperty == [("unit", "C"), ("unit", "K")]
+
+
+async def test_a_queue_that_keeps_nothing_makes_a_site_retain_everything(tmp_path: Path) -> None:
+    """A site whose queue for `#` has no room retains what no client of it has subscribed to."""
+    mqtt: dict[str, Any] = {"mqtt": {"enabled": True, "port": 0, "tls_port": 0}}
+    first, second = free_port(), free_port()
+    pair = (
+        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), exchanges=[TOPICS]),
+        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), exchanges=[TOPICS]),
+    )
+    async with sites(tmp_path, pair, **mqtt) as (pb, sb), client(pb) as writer:
+        async with await aio_pika.connect(sb.url) as amqp:
+            channel = await amqp.channel()
+            queue = await channel.declare_queue("everything", durable=True, arguments={"x-max-length": 0})
+            await queue.bind(TOPICS, "#")
+        await reached(lambda: wanted(pb, "site-b", TOPICS) == ["#"], "the queue's binding")
+        await writer.publish("home/t", "1", qos=1, retain=True)
+        await reached(lambda: "amq.retained" in sb.server.vhosts["/"].queues, "the retained message")
+        async with client(sb) as later:
+            await later.subscribe("home/#", qos=1)
+            found = await received(later, 1)
+        assert [(str(one.topic), one.payload, one.retain) for one in found] == [("home/t", b"1", True)]
+        assert sb.server.vhosts["/"].queues["everything"].ready == 0

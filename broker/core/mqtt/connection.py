@@ -17,17 +17,16 @@ from broker.amqp.control import CLOSED, RUNNING, STARTING
 from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.auth.logins import ANONYMOUS, EXTERNAL, PLAIN
 from broker.core.mqtt.channel import CHANNEL, MqttChannel
-from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
 from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.handshakes import Handshakes
-from broker.core.mqtt.publisher import NO_QOS_2, RECEIVE_MAX, TOPIC_ALIAS_MAX, MqttPublisher
+from broker.core.mqtt.login import check_connect, client_form, connack_properties, credentials, session_expiry_s
+from broker.core.mqtt.publisher import MqttPublisher
 from broker.core.mqtt.receipts import Receipts
 from broker.core.mqtt.releases import Releases
-from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES, MqttSession, MqttSessionOfConnection
+from broker.core.mqtt.session import MqttSession, MqttSessionOfConnection
 from broker.core.postponed import Postponed, carry_out
 from broker.core.queue.consumer import NO_BODIES
 from broker.core.queue.queue import Queue
@@ -52,34 +51,18 @@ from broker.mqtt.packets import (
     encode_connack,
 )
 from broker.mqtt.properties import (
-    ASSIGNED_CLIENT_ID,
-    AUTHENTICATION_DATA,
-    AUTHENTICATION_METHOD,
-    MAXIMUM_PACKET_SIZE,
-    MAXIMUM_QOS,
-    RECEIVE_MAXIMUM,
-    SESSION_EXPIRY_S,
     SUBSCRIPTION_IDENTIFIER,
-    TOPIC_ALIAS_MAXIMUM,
     WILL_DELAY_S,
 )
 from broker.mqtt.reason_codes import (
-    BAD_AUTHENTICATION_METHOD,
     BAD_CREDENTIALS,
-    CLIENT_ID_INVALID,
     FAILURE_311,
-    IMPLEMENTATION_ERROR,
     PROTOCOL_ERROR,
-    QOS_UNSUPPORTED,
     SERVER_UNAVAILABLE,
     SUCCESS,
 )
-from broker.mqtt.wire import VARINT_MAX
-
-__all__ = ["MqttConnection"]
 
 WITH_WILL: Final = 0x04
-ALIASES_MAX: Final = 100  # topics of a connection that get an alias
 WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
 
 
@@ -286,45 +269,16 @@ class MqttConnection(Connection):
             "client_id": connect.client_id,
             "connection_name": connect.client_id,
         }
-        if AUTHENTICATION_METHOD in connect.properties:
-            raise PacketError(BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported")
-        if AUTHENTICATION_DATA in connect.properties:
-            raise PacketError(PROTOCOL_ERROR, "authentication data without a method")
-        if len(connect.client_id.encode()) > CLIENT_ID_MAX_BYTES:
-            raise PacketError(CLIENT_ID_INVALID, f"a client id of more than {CLIENT_ID_MAX_BYTES} bytes")
-        if not connect.client_id and connect.version == V311 and not connect.clean_start:
-            raise PacketError(CLIENT_ID_INVALID, "an empty client id for a session that lasts")
-        if connect.will is not None:
-            self._check_will(connect, connect.will)
-        mechanism, response = PLAIN, b""
         session = self.session
         assert isinstance(session, MqttSessionOfConnection)
-        named, anonymous_user = connect.user is not None, self._context.anonymous_user
-        if connect.user is not None and connect.password is not None:
-            name = self._context.vhost_and_user(connect.user, session.peer)[1]
-            response = b"\0" + name.encode() + b"\0" + connect.password
-        elif named or connect.password is not None or not (EXTERNAL in self.mechanisms or anonymous_user):
-            raise PacketError(BAD_CREDENTIALS, "no user name and password")
-        elif session.peer.certified or not anonymous_user:
-            mechanism = EXTERNAL
-        else:
-            mechanism, response = ANONYMOUS, anonymous_user.encode()
+        check_connect(connect, self._context)
+        mechanism, response = credentials(connect, self._context, session.peer, self.mechanisms)
         self._connect = connect
         self.state = STARTING
         try:
             session.log_in(mechanism, response)
         except Refused as error:
             self.refuse(error, mechanism)
-
-    def _check_will(self, connect: Connect, will: Will) -> None:
-        """Check a will, so that it can be published at the end. Raises: PacketError."""
-        if will.qos > self._context.qos_max:
-            raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
-        if self._context.qos_max < 2 and will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s != 0:
-            raise PacketError(IMPLEMENTATION_ERROR, "a cluster delays no will of a session that lasts")
-        mapping = self._context.mapping
-        mapping.payload(will.topic)
-        mapping.will_properties(will.properties, will.qos)
 
     def admit(self) -> None:
         """Admit the user, also when the decision came after a hold; the vhost is opened next."""
@@ -372,19 +326,11 @@ class MqttConnection(Connection):
         assert isinstance(opened, MqttSession)
         self.channels[CHANNEL] = channel
         channel.start(opened)
-        asked = connect.properties.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5)
-        form = ClientForm(
-            self._client_id,
-            connect.version,
-            context.mapping,
-            vhost.ports.clock,
-            packet_max_bytes=asked,
-            window=min(context.prefetch, connect.properties.get(RECEIVE_MAXIMUM, context.prefetch)),
-            aliases_max=min(ALIASES_MAX, connect.properties.get(TOPIC_ALIAS_MAXIMUM, 0)),
+        opened.begin(
+            client_form(connect, context, self._client_id, vhost.ports.clock),
+            session_expiry_s(connect, context),
+            context.session_expiry_max_s,
         )
-        longest_s = context.session_expiry_max_s
-        expiry_s = longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
-        opened.begin(form, expiry_s, longest_s)
         receipts = Receipts(handshakes, self._client_id, opened)
         self._releases = Releases(handshakes, self._client_id, opened)
         retained = context.retained_of(vhost)
@@ -419,17 +365,7 @@ class MqttConnection(Connection):
         """Answer a CONNECT."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
-        properties: dict[int, Any] = {}
-        if connect.version == V5:
-            if session.expiry_s != connect.session_expiry_s:
-                properties[SESSION_EXPIRY_S] = session.expiry_s
-            properties[RECEIVE_MAXIMUM] = RECEIVE_MAX
-            if self._context.qos_max < 2:
-                properties[MAXIMUM_QOS] = self._context.qos_max
-            properties[TOPIC_ALIAS_MAXIMUM] = TOPIC_ALIAS_MAX
-            properties[MAXIMUM_PACKET_SIZE] = self._context.packet_max_bytes
-            if not connect.client_id:
-                properties[ASSIGNED_CLIENT_ID] = self._client_id
+        properties = connack_properties(connect, self._context, self._client_id, session.expiry_s)
         self._answer(encode_connack(connect.version, SUCCESS, present=present, properties=properties))
         releases = self._releases.resume()
         if releases:
