@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -89,6 +89,7 @@ def calling(settings: dict[str, Any]) -> Iterator[Any]:
     finally:
         results = getattr(app.backend, "result_consumer", None)
         if results is not None and results._connection is not None:
-            results.stop()
+            with suppress(OSError):  # a test may have killed the broker of the connection
+                results.stop()
         kombu.pools.reset()  # they belong to the process, not to the application
         app.close()
