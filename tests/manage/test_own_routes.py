@@ -39,7 +39,7 @@ async def test_parts_that_do_not_run(broker: BrokerServer) -> None:
     """A broker by itself says so, and its routes for other parts are not found."""
     parts = await told(broker, "")
     assert "topic" in parts.pop("choices")["exchange_types"]
-    assert parts == {"cluster": False, "overlay": False, "zmq": False}
+    assert parts == {"cluster": False, "mqtt": False, "overlay": False, "zmq": False}
     assert await refusal(broker, "/cluster") == (
         404,
         "this broker is by itself, and no node of a cluster: it runs without --cluster",
