@@ -215,6 +215,7 @@ class Draft(Definitions):
         self._source = source
         self._offline = offline
         self._has_own_users = False
+        self._has_own_vhosts = False  # or parameters
         self._policies: dict[str, Policies] = {}
         self.stored = source.stored
         self.vhost_facts = dict(source.vhost_facts)
@@ -261,6 +262,11 @@ class Draft(Definitions):
         if name not in self.vhost_facts:
             raise ValueError(f"Virtual host '{name}' does not exist")
 
+    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+        """Keep the entry of a vhost."""
+        self._has_own_vhosts = True
+        super().take_facts(vhost, facts)
+
     def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
         """Add a vhost."""
         self._policies[name] = Policies()
@@ -269,6 +275,7 @@ class Draft(Definitions):
     def drop_vhost(self, name: str) -> None:
         """Remove a vhost with everything that belongs to it."""
         del self.vhost_facts[name]
+        self._has_own_vhosts = True
         self._policies[name] = Policies()
         self.permissions.forget_vhost(name)
         for key in [key for key in self.parameters if key[0] == name]:
@@ -278,7 +285,13 @@ class Draft(Definitions):
         """Set a parameter of a vhost, whose limits are checked."""
         if key[1] == VHOST_LIMITS:
             vhost_limits_table(value)
+        self._has_own_vhosts = True
         super().set_parameter(key, value)
+
+    def drop_parameter(self, key: ParameterKey) -> None:
+        """Remove a parameter of a vhost, if it is set."""
+        self._has_own_vhosts = True
+        super().drop_parameter(key)
 
     def put_entry(self, part: str, row: Row) -> None:
         """Set one definition of a document. Limits of a user that it does not name stay, as in RabbitMQ."""
@@ -296,16 +309,19 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
-        vhosts = wanted["vhosts"] = []
-        for name in self.vhost_names:
-            vhosts.append(self.vhost_fields(name))
-            yield
-        wanted["policies"] = yield from self._ranking(self.stored.get("policies", ()), operator=False)
-        operator = [row for row in self.stored.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
-        wanted["parameters"] = [
-            {"vhost": key[0], "component": key[1], "name": key[2], "value": value}
-            for key, value in sorted(self.parameters.items(), key=lambda item: item[0])
-        ] + (yield from self._ranking(operator, operator=True))
+        if self._has_own_vhosts:
+            vhosts = wanted["vhosts"] = []
+            for name in self.vhost_names:
+                vhosts.append(self.vhost_fields(name))
+                yield
+        if self._policies:
+            wanted["policies"] = yield from self._ranking(self.stored.get("policies", ()), operator=False)
+        if self._policies or self._has_own_vhosts:
+            operator = [row for row in self.stored.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
+            wanted["parameters"] = [
+                {"vhost": key[0], "component": key[1], "name": key[2], "value": value}
+                for key, value in sorted(self.parameters.items(), key=lambda item: item[0])
+            ] + (yield from self._ranking(operator, operator=True))
         wanted["global_parameters"] = [{"name": name, "value": value} for name, value in self.global_parameters.items()]
         return wanted
 

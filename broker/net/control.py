@@ -90,16 +90,13 @@ class ControlSocket:
         self._clients.add(task)
         try:
             if len(self._clients) <= CLIENTS_MAX:
-                await self._converse(reader, writer)
+                while await answer_line(self._verbs, reader, writer):
+                    pass
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
             pass  # the client left or was silent for too long, or the broker stops
         finally:
             self._clients.discard(task)
             writer.close()
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await answer_line(self._verbs, reader, writer):
-            pass
 
 
 class AnswerWriter(Protocol):
@@ -180,8 +177,7 @@ class _Client(Asker):
     def __init__(self, reader: asyncio.StreamReader, writer: AnswerWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._tasks = Tasks.logged("control.failed")
-        self._listens = False
+        self._listening: asyncio.Task[None] | None = None
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Send progress."""
@@ -190,9 +186,8 @@ class _Client(Asker):
 
     async def say(self, progress: Mapping[str, Any]) -> None:
         """Send progress, and wait until the client has room for more."""
-        if not self._listens:
-            self._listens = True
-            self._tasks.start(self._cancel(asyncio.current_task()))
+        if self._listening is None:
+            self._listening = Tasks.logged("control.failed").start(self._cancel(asyncio.current_task()))
         self.tell(progress)
         await self._writer.drain()
 
@@ -217,7 +212,8 @@ class _Client(Asker):
 
     def close(self) -> None:
         """Stop waiting for the client."""
-        self._tasks.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

@@ -67,7 +67,14 @@ class _Rule:
         """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
         self.policy = policy
         self._operator = operator
-        self.pattern = _pattern(policy.pattern)
+        text: object = policy.pattern
+        if not isinstance(text, str):
+            reason = f"pattern should be a binary but was {erlang_term(text)}"
+            raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
+        try:
+            self.pattern = BoundedPattern(text)
+        except ValueError as error:
+            raise ValueError(f"pattern should be regular expression but is invalid: {error}") from None
         priority: object = policy.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             reason = f"priority should be a number, actually was {erlang_term(priority)}"
@@ -94,16 +101,6 @@ class _Rule:
         """Return whether the pattern matches. A name that it takes too long for does not escape an operator's limit."""
         found = self.pattern.told(name)
         return self._operator if found is None else found
-
-
-def _pattern(text: object) -> BoundedPattern:
-    if not isinstance(text, str):
-        reason = f"pattern should be a binary but was {erlang_term(text)}"
-        raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
-    try:
-        return BoundedPattern(text)
-    except ValueError as error:
-        raise ValueError(f"pattern should be regular expression but is invalid: {error}") from None
 
 
 class Policies:

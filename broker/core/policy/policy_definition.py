@@ -45,7 +45,7 @@ def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[s
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys_in_effect(operator=operator))}"
             raise ValueError(f"{kind} has no key '{key}'; {hint}")
         found[key] = _in_unit(value, UNITS.get(key, ""))
-        if not takes(key, found[key]):
+        if not _KEYS[key][0](found[key]):
             said = WITH_UNIT.get(UNITS.get(key, ""), known[key])
             raise ValueError(f"'{key}' should be {said}, not {_shown(value)}")
     return found
@@ -265,11 +265,6 @@ _MEANINGS: Final[tuple[tuple[Check, str], ...]] = (
 KEYS: Final = {key: _meaning(key, check) for key, (check, _words) in _KEYS.items()}
 OPERATOR_KEYS: Final = {key: KEYS[key] for key in _LIMITS}
 """The keys of policies and of operator policies, and what the value of each is, in plain words."""
-
-
-def takes(key: str, value: Any) -> bool:
-    """Return whether a known key can have a value."""
-    return _KEYS[key][0](value)
 
 
 def keys_in_effect(*, operator: bool) -> list[str]:
