@@ -20,7 +20,7 @@ from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
 from broker.store.recorder import Recorder
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
-from broker.store.segment import OFFSET_BITS, segment_path
+from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
@@ -144,11 +144,8 @@ class VhostStore:
         return store, recovered
 
     def _sync_begin(self) -> None:
-        file = self._files.open(segment_path(self._folder / "log", self.log.active), write=True)
-        try:
+        with self._files.open(self.log.path(self.log.active), write=True) as file:
             file.sync()
-        finally:
-            file.close()
         self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:

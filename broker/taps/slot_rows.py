@@ -15,7 +15,7 @@ from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
-    from broker.slot_files.slot_file_writer import SlotFileWriter
+    from broker.slot_files.slot_file_writer import SlotDraft, SlotFileWriter
 
 ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may take the interpreter
 
@@ -86,13 +86,29 @@ def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
 
 
 def copy_pieces(
-    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+    store: VhostStore, number: int, pieces: Sequence[Piece], draft: SlotDraft, most_bytes: int, ahead_ms: int
 ) -> int:
     """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id after the last one.
 
     *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock less `ahead_ms`.
-    Raises: CorruptRecord, StoreFailed.
+    The file is complete then; one whose messages could not be read, as the log says, is abandoned.
+    Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
+    try:
+        end = _copy(store, number, pieces, draft.writer, most_bytes, ahead_ms)
+        if draft.writer.rows:
+            draft.complete(end)  # here, where a full disk is no reason to stop the broker
+    except BaseException:
+        draft.abandon()
+        raise
+    if not draft.writer.rows:
+        draft.abandon()
+    return end
+
+
+def _copy(
+    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+) -> int:
     end = file.meta.first
     add = file.add
     until_turn = ROWS_AT_ONCE

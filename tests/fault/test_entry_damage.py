@@ -140,7 +140,7 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
     """Recovery that reads entries finds the record of a damaged one in the log, and reports it."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 12)
-    record = store.log.read(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
+    record = store.log.read_span(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
     store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))  # a copy of message 1, so recovery reads the window
     commit(store)
     store.close()

@@ -65,7 +65,7 @@ def test_a_copy_keeps_the_moment() -> None:
     """After a crash during compaction, the copy has the due time."""
     room = Room()
     positions = room.append(held(1, 5), held(2, 6))
-    record = room.store.log.read(positions[0], len(held(1, 5)))
+    record = room.store.log.read_span(positions[0], len(held(1, 5)))
     room.append(encode_moved(0, record, due_target(5) + TARGET.pack(7, 1)))
     room.reopen()
     assert moments(room) == [5, 6]

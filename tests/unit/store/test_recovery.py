@@ -198,7 +198,7 @@ def test_a_moved_record_is_where_the_message_is_read() -> None:
     positions = room.publish(12, 1)
     room.reopen()
     room.checkpoint()
-    record = room.store.log.read(positions[0], len(room.message(9, body=b"1")))
+    record = room.store.log.read_span(positions[0], len(room.message(9, body=b"1")))
     (moved,) = room.append(encode_moved(0, record, TARGET.pack(1, 1)))
     recovered = room.reopen()
     slot = recovered.queues[1].slots[0]
@@ -214,7 +214,7 @@ def test_a_copy_counts_for_a_message_of_the_slot_that_is_being_built(moved_id: i
     """A message and its copy may both be replayed, without a slot's end between them: the copy is read."""
     room = Room(window_messages=10)
     positions = room.publish(5, 1)
-    record = room.store.log.read(positions[moved_id - 1], len(room.message(9, body=b"1")))
+    record = room.store.log.read_span(positions[moved_id - 1], len(room.message(9, body=b"1")))
     (moved,) = room.append(encode_moved(0, record, TARGET.pack(1, moved_id)))
     positions += room.publish(3, 1)
     positions[moved_id - 1] = moved

@@ -68,7 +68,7 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
     for number, message in enumerate(messages, 5):
         content = (message.header, message.body, TARGET.pack(1, number))
         record = encode_message(synced, 1, PERSISTENT, ROUTE, *content)
-        assert room.store.log.read(message.position, message.record_bytes) == record
+        assert room.store.log.read_span(message.position, message.record_bytes) == record
 
 
 @pytest.mark.interpreted("a method of the log is replaced")

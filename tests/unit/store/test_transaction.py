@@ -103,8 +103,8 @@ def test_positions_inside_are_final() -> None:
     assert positions[0] & 0xFFFFFFFF == HEADER_BYTES + MARK_BYTES + HEAD_BYTES
     assert end == positions[-1] + len(records[-1])
     inner = [encode_inner(record) for record in records]
-    assert [log.read(position, len(records[0])) for position in positions] == inner
-    outer = log.read(positions[0] - HEAD_BYTES, end - positions[0] + HEAD_BYTES)
+    assert [log.read_span(position, len(records[0])) for position in positions] == inner
+    outer = log.read_span(positions[0] - HEAD_BYTES, end - positions[0] + HEAD_BYTES)
     assert outer == encode_transaction_head(synced, inner) + b"".join(inner)
 
 
