@@ -188,13 +188,13 @@ class Pager:
             level.manager.seal()
         if not slot.unsettled:
             return 0
-        spilled, written = self.spilled, self._store.entries_written
+        spilled, written = self.spilled, self._store.queues.written
         if self.log_entries(level, slot):
             bodies = [len(message.body) for message in slot.contents if message is not None]
             slot.page_out(sum(bodies) * slot.length // slot.unsettled)
             self.paged_out += 1
             self._look(resident)
-        cost = max(SLOT_COST if self._store.entries_written > written else BUFFERED_COST, slot.length)
+        cost = max(SLOT_COST if self._store.queues.written > written else BUFFERED_COST, slot.length)
         if self.spilled == spilled:
             return cost
         return max(cost + (self.spilled - spilled) * (SPILL_COST - 1), slot.bytes // SPILL_BYTES)
@@ -324,7 +324,7 @@ class Pager:
         if level.is_holding:
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
-        self._store.page_out(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
+        self._store.queues.write(level.number, slot.first + start, entries, due_ms, lasting=level.durable)
 
     def _serves(self, position: int, level: Level) -> bool:
         """Return whether the slots of a level may point to a record at this position.

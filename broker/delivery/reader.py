@@ -196,8 +196,7 @@ class SlotReader:
             return
         done.exception()  # `then` looks at it if the slot still exists; a deleted slot's files may be removed
         try:
-            for segment in segments:
-                self._store.drop_live(segment, 1)
+            self._store.let_go(segments)
             then(done)
             self._schedule()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
@@ -222,7 +221,7 @@ class SlotReader:
 
         Where an entry is damaged, the message itself is read.
         """
-        due_ms = self._store.read_due(number, first, end)
+        due_ms = self._store.queues.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]
         if untold:
             messages = self._store.slots.read(number, first, end, untold, segments, self._revival)

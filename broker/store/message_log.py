@@ -20,7 +20,16 @@ from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.direct_writer import DirectWriter
 from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
-from broker.store.record import FRONT, HEAD_BYTES, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
+from broker.store.record import (
+    FRONT,
+    HEAD_BYTES,
+    MARK,
+    MARK_BYTES,
+    MARK_TAIL,
+    PREFIX_BYTES,
+    encode_inner,
+    encode_transaction_head,
+)
 from broker.store.segment import (
     AHEAD_MAX_BYTES,
     HEADER_BYTES,
@@ -31,7 +40,6 @@ from broker.store.segment import (
     encode_header,
     segment_path,
 )
-from broker.store.transaction import encode_inner, encode_transaction_head
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31

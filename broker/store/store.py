@@ -5,7 +5,7 @@ A confirm may follow a record as soon as ``log.confirmable`` is past it. Methods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +34,9 @@ RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in m
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
-    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory; ``slots`` reads
-        both. A segment number is the upper half of a position, ``position >> 32``; those of the spill have their
-        highest bit set.
+    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. ``queues`` has
+        the place of each message, and ``slots`` reads them back. A segment number is the upper half of a position,
+        ``position >> 32``; those of the spill have their highest bit set.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class VhostStore:
         self.spill = Spill(files, folder / "spill", segment_bytes=segment_bytes)
         self._files = files
         self._folder = folder
-        self._queues = queues
+        self.queues = queues
         self.slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
         self._checkpoints = checkpoints
         self._sync = sync
@@ -189,41 +189,15 @@ class VhostStore:
 
     # -- slots that leave memory and come back ------------------------------------------------------------------------
 
-    def page_out(
-        self,
-        queue_number: int,
-        first: int,
-        entries: Entries,
-        due_ms: Sequence[int] = (),
-        *,
-        lasting: bool = True,
-    ) -> None:
-        """Write where the messages from id `first` on lie, NO_ENTRY for those that need no place; not synced.
-
-        The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
-        Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty. No checkpoint
-            refers to the entries of a queue that is not `lasting`.
-        """
-        self._queues.write(queue_number, first, entries, due_ms, lasting=lasting)
-
-    @property
-    def entries_written(self) -> int:
-        """How often entries were written to files: the first ones of a queue stay in memory."""
-        return self._queues.written
-
-    def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
-        return self._queues.read_due(queue_number, first, end)
-
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Give up the entries of a deleted slot.
 
         Their file goes with the last of them: when no kept checkpoint refers to it, or at once when none ever does
         because the queue is not durable. Raises: StoreFailed.
         """
-        self._queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
+        self.queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
         if at_once:
-            self._queues.reclaim(AT_ONCE + 1)
+            self.queues.reclaim(AT_ONCE + 1)
 
     def forget_queue(self, queue_number: int, *, at_once: bool, recorded: bool = False) -> None:
         """Give up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
@@ -231,9 +205,9 @@ class VhostStore:
         If the log ends with the record of the deletion, a checkpoint from there on knows of it: the file goes although
         the log grows no more.
         """
-        self._queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
+        self.queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
         if at_once:
-            self._queues.reclaim(AT_ONCE + 1)
+            self.queues.reclaim(AT_ONCE + 1)
 
     def discard(self, state: QueueState) -> None:
         """Give up a recovered queue that no change of the topology declares, with its references."""
@@ -256,7 +230,7 @@ class VhostStore:
             raise RuntimeError("the checkpoint is ahead of what the log has on disk")
         if self._relocation is not None:
             raise RuntimeError("a relocation was appended and not finished")
-        self._queues.sync()
+        self.queues.sync()
         self._checkpoints.write(checkpoint, sync=self._sync, between=between)
         self._checkpoint_position = checkpoint.position
         if self._saves_space:
@@ -282,8 +256,8 @@ class VhostStore:
         gone = self.log.reclaim(need)
         for segment in gone:
             self._refused.pop(segment, None)
-        self._queues.reclaim(need.position)
-        self.holds_back = bool(self.log.unneeded(newest)) or self._queues.holds_before(newest.position)
+        self.queues.reclaim(need.position)
+        self.holds_back = bool(self.log.unneeded(newest)) or self.queues.holds_before(newest.position)
         return gone
 
     # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
@@ -317,7 +291,7 @@ class VhostStore:
 
         def read_entries(slot: SlotReference) -> Entries:
             entries = corrected.get((slot.queue_number, slot.first))
-            return entries or self._queues.read(slot.queue_number, slot.first, slot.end)
+            return entries or self.queues.read(slot.queue_number, slot.first, slot.end)
 
         for searched in (False, True):
             relocation = plan_relocation(
@@ -338,7 +312,7 @@ class VhostStore:
                 )
                 break
             for slot, indexes in relocation.doubtful:
-                entries = self._queues.read(slot.queue_number, slot.first, slot.end)
+                entries = self.queues.read(slot.queue_number, slot.first, slot.end)
                 self.slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
                 corrected[slot.queue_number, slot.first] = entries
         self._refused[segment] = self.log.live.get(segment, 0)
@@ -362,7 +336,7 @@ class VhostStore:
             raise RuntimeError("the relocation is not on disk yet")
         moves = relocation.take_moves(most)
         for queue_number, first, entries, due_ms in runs_of(moves):
-            self._queues.move(queue_number, first, entries, due_ms)
+            self.queues.move(queue_number, first, entries, due_ms)
         if not relocation.left:
             self._relocation = None
         return moves
@@ -370,7 +344,7 @@ class VhostStore:
     def close(self, *, clean: bool = False) -> None:
         """Close the files. Clean says that the last checkpoint was a clean one and nothing happened after it."""
         self.log.close(clean=clean)
-        self._queues.close()
+        self.queues.close()
         self.spill.close()
         if clean:
             self.spill.wipe()

@@ -81,8 +81,7 @@ def gather(
 def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
     """Unpin the segments of the pieces."""
     for piece in pieces:
-        for segment in piece.segments:
-            store.drop_live(segment, 1)
+        store.let_go(piece.segments)
 
 
 def copy_pieces(

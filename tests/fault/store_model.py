@@ -326,7 +326,7 @@ class StoreModel:
         messages = [self.message(queue, message_id) for message_id in range(slot.first + slot.logged, slot.end)]
         if messages:
             entries = ([message.position for message in messages], [message.size for message in messages])
-            self.store.page_out(queue.number, slot.first + slot.logged, entries)
+            self.store.queues.write(queue.number, slot.first + slot.logged, entries)
             slot.logged = slot.end - slot.first
 
     def snapshot(self, *, clean: bool = False) -> Checkpoint:

@@ -146,7 +146,8 @@ class Disk:
         self.spilled: list[int] = []  # records of each call
         self.spill = self
         self.live: dict[int, int] = {}
-        self.entries_written = 0
+        self.queues = self
+        self.written = 0
         self.opens = True  # entries are written to files
         self.lasting: set[bool] = set()
         self.log = SimpleNamespace(written=1 << 40)
@@ -159,10 +160,10 @@ class Disk:
     def add_live(self, _segment: int, _n: int) -> None:
         """Keep every segment live."""
 
-    def page_out(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, lasting: bool) -> None:
+    def write(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, lasting: bool) -> None:
         """Store nothing, in a file or not."""
         self.lasting.add(lasting)
-        self.entries_written += self.opens
+        self.written += self.opens
 
 
 def filled_pager(

@@ -31,7 +31,7 @@ def held(message_id: int, due_ms: int, *, queue: int = 7, number: bytes = b"", b
 def moments(room: Room, queue: int = 7) -> list[int]:
     """Return the recovered due times of a queue's messages."""
     slots = room.recovered.queues[queue].slots
-    return [due for slot in slots for due in room.store.read_due(queue, slot.first, slot.end)]
+    return [due for slot in slots for due in room.store.queues.read_due(queue, slot.first, slot.end)]
 
 
 def test_a_record_tells_when_its_message_is_due() -> None:
@@ -89,7 +89,7 @@ def test_compaction_keeps_the_moments() -> None:
     after = read_slot(room.store, 7, 1, 9)[0]
     assert after is not None
     assert after.position > before.position
-    assert room.store.read_due(7, 1, 9) == list(range(101, 109))
+    assert room.store.queues.read_due(7, 1, 9) == list(range(101, 109))
     room.reopen()
     assert moments(room) == list(range(101, 109))
 
@@ -131,7 +131,7 @@ def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
     room.reopen()
     found = room.waiting(7)
     assert sorted(found) == ids
-    due_ms = room.store.read_due(7, 1, 701)
+    due_ms = room.store.queues.read_due(7, 1, 701)
     assert {one: due_ms[one - 1] for one in ids} == {one: 100 + one if one % 2 else 0 for one in ids}
 
 

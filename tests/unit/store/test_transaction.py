@@ -17,16 +17,18 @@ from broker.store.record import (
     PERSISTENT,
     TARGET,
     TRANSACTION,
+    encode_inner,
     encode_message,
     encode_moved,
     encode_queue_deleted,
     encode_requeued,
     encode_settled,
     encode_topology,
+    encode_transaction_head,
+    inner_records,
     is_whole,
 )
 from broker.store.segment import HEADER_BYTES, segment_path
-from broker.store.transaction import encode_inner, encode_transaction_head, inner_records
 from tests.stored_record import decode_message, read_slot
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
