@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from broker.delivery.turn import Turn
     from broker.settings import Settings
 
-__all__ = ["BrokerNode", "NodeClients"]
-
 WATCH_S: Final = 0.1
 HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
 REPORTED_LEVELS_MAX: Final = 1000  # of which a beat tells how many messages the node has
@@ -132,8 +130,8 @@ class BrokerNode:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes wait to be committed."""
-        return self.data.pending_bytes
+        """How many bytes wait to be committed; publishers are paused when there are too many."""
+        return self.data.caller.pending_bytes
 
     def retained(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> SharedRetained:
         """Return what keeps the retained messages of a vhost."""

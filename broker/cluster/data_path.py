@@ -43,11 +43,6 @@ class DataPath:
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
-    @property
-    def pending_bytes(self) -> int:
-        """How many bytes wait to be committed; publishers are paused when there are too many."""
-        return self.caller.pending_bytes
-
     def touch(self, queue: Queue) -> None:
         """Look at a queue again, because its consumers came or left."""
         for level in queue.levels:

@@ -23,8 +23,6 @@ from broker.tasks import Tasks, WakeUp
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
-__all__ = ["SharedClients"]
-
 ASK_S: Final = 0.05  # between two claims of a client id that an older connection has
 
 

@@ -54,7 +54,7 @@ class Asked(Postponed):
     def begin(self, then: Callable[[], None]) -> None:
         """Ask, and for the methods that come next too."""
         for other in self._along:
-            other.begin(_nothing)
+            other.begin(lambda: None)
         self._ask(partial(self._answered, then))
 
     def take_along(self, other: Postponed) -> bool:
@@ -75,10 +75,6 @@ class Asked(Postponed):
         elif self not in self._session.postponed:  # a method that comes next
             self.queue.note_answer(self, FRESH_MS)
         then()
-
-
-def _nothing() -> None:
-    """Wait for nothing."""
 
 
 def postponed_of(session: object) -> Sequence[Postponed]:

@@ -24,8 +24,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import QUOTA_EXCEEDED
 from broker.tasks import Tasks
 
-__all__ = ["SharedRetained"]
-
 ROWS_MAX: Final = 5000  # keys that one statement returns
 BATCH_MAX: Final = 256  # messages that one statement retains
 BATCH_BYTES: Final = 1 << 20  # ... unless the first is larger

@@ -42,10 +42,6 @@ CALLS_S: Final = 0.005  # between checks whether earlier calls have ended
 Limits = dict[str, Any]  # the arguments of set_level by name
 
 
-def _nothing() -> None:
-    """Wait for nothing."""
-
-
 class SharedTopology:
     """Applies the changes of the topology log to the live vhosts, and completes those that this node proposes.
 
@@ -282,7 +278,7 @@ class SharedTopology:
                     deletion = ExchangeDeleted(vhost=change.vhost, name=change.name)
                 case _:
                     continue
-            self.log.propose([deletion], _nothing)
+            self.log.propose([deletion], lambda: None)
 
 
 class Proposed(Postponed):
@@ -336,7 +332,7 @@ class SharedJournal:
     def retire(self, change: Change, *, durable: bool) -> bool:
         """Propose to delete a queue unless it has consumers elsewhere; it stays until then."""
         named = self._topology.named(self._vhost, change, durable=durable, owner=None)
-        self._topology.propose([named], _nothing, unused=change["number"])
+        self._topology.propose([named], lambda: None, unused=change["number"])
         return False
 
 

@@ -68,10 +68,6 @@ class SnapshotFolder:
         self._files.make_folder(self.folder / snapshot)
         return snapshot
 
-    def free_bytes(self) -> int:
-        """Return how many bytes the disk has free. Raises: StoreFailed."""
-        return self._files.free_bytes(self.folder)
-
     def disk_bytes(self) -> int:
         """Return how large the disk is. Raises: StoreFailed."""
         return self._files.disk_bytes(self.folder)

@@ -191,7 +191,7 @@ class MessageLog(Segments):
             self.segments = segments
         self.syncs = 0  # for the metrics; they belong to the writing thread
         self.syncing_s = 0.0
-        self._now_s: Callable[[], float] = no_time
+        self._now_s: Callable[[], float] = lambda: 0.0  # nobody measures
 
     def time_syncs(self, now_s: Callable[[], float]) -> None:
         """Measure how long syncs take, by a clock that any thread may read."""
@@ -479,11 +479,6 @@ class MessageLog(Segments):
                 self._file.truncate(self.segments[max(self.segments)])
             self._file.close()
             self._file = None
-
-
-def no_time() -> float:
-    """Return no time: nobody measures."""
-    return 0.0
 
 
 def encode_mark(synced: int, token: bytes, position: int) -> bytes:

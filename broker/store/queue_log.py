@@ -21,9 +21,8 @@ from threading import Lock
 from typing import Final
 
 from broker.store.damage import StoreFailed, read_around
-from broker.store.entry_buffer import EntryBuffer
+from broker.store.entry_buffer import EntryBuffer, IdRanges
 from broker.store.files import File, Files
-from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
 from broker.store.queue_entry import (
     CELL_IDS,

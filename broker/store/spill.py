@@ -39,10 +39,6 @@ class Spill(Segments):
         for name in self._files.list(self._folder):
             self._files.remove(self._folder / name)
 
-    def append(self, record: bytes) -> int:
-        """Write one record and return its position."""
-        return self.extend([record])[0]
-
     def extend(self, records: Sequence[bytes]) -> list[int]:
         """Write records with one call and return their positions; they lie in one segment."""
         if self._file is None or self._offset >= self._limit:

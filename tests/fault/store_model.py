@@ -194,7 +194,7 @@ class StoreModel:
             return
         queue = self.random.choice(queues)
         record = encode_message(0, 1, 0, ROUTES[0], b"header", b"transient", TARGET.pack(queue.number, queue.next_id))
-        position = self.store.spill.append(record)
+        position = self.store.spill.extend([record])[0]
         message_id = self.accept(queue, position >> 32)
         queue.messages[message_id] = ModelMessage(b"transient", position, len(record), NEVER)
 

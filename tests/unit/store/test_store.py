@@ -88,7 +88,7 @@ def test_spilled_and_logged_messages_share_a_slot() -> None:
     room = Room()
     (logged,) = room.publish(1, 1)
     record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
-    spilled = room.store.spill.append(record)
+    spilled = room.store.spill.extend([record])[0]
     room.store.queues.write(1, 1, ([logged, spilled], [len(room.message(9, body=b"1")), len(record)]))
     assert [one and one.body for one in read_slot(room.store, 1, 1, 3)] == [b"1", b"transient"]
 
@@ -105,7 +105,7 @@ def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
     transient = [encode_message(0, 1, 0, ROUTE, b"header", b"t", TARGET.pack(2, number)) for number in range(1, 5)]
     store.queues.write(2, 1, (store.spill.extend(transient), list(map(len, transient))), lasting=False)
     assert [one and one.body for one in store.slots.read_cached(2, 1, 5, range(4), maker)] == [b"t"] * 4
-    store.queues.write(3, 1, ([positions[0], store.spill.append(transient[0])], [size, len(transient[0])]))
+    store.queues.write(3, 1, ([positions[0], store.spill.extend([transient[0]])[0]], [size, len(transient[0])]))
     store.queues.write(4, 1, (positions[::-1], [size] * 8))
     store.queues.write(5, CHUNK_IDS - 1, (positions, [size] * 8))
     large = room.message(6, body=bytes(CACHED_MAX_BYTES))
@@ -201,7 +201,7 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
     positions.append(log.append(moved))
     room.commit()
     spilled = encode_message(0, 1, 0, ROUTE, b"header", bytes(5), b"")
-    positions.append(room.store.spill.append(spilled))
+    positions.append(room.store.spill.extend([spilled])[0])
     room.store.queues.write(1, 1, ([*positions, 0], [*map(len, [*records, moved, spilled]), 0]))
     assert room.store.slots.body_sizes(1, 1, 7) == [0, 1, 300, 70_000, 17, 5]
     assert room.store.slots.body_sizes(1, 2, 8, [4, 2, 0]) == [1, 0, 70_000, 0, 5, 0]
