@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.overlay.conjunction import pattern_of
 from broker.overlay.packets import Space, Vector
 from broker.overlay.virtual_time import NO_VECTOR
-from broker.routing.engines.conventional import words_match
-from broker.routing.pattern import split_words
+from broker.routing.pattern import split_words, words_match
 
 if TYPE_CHECKING:
     from broker.overlay.inner import Inner

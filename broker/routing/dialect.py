@@ -26,10 +26,6 @@ class TopicDialect(Protocol):
     def name(self) -> str:
         """Return the name by which an exchange selects the dialect."""
 
-    @property
-    def star(self) -> str:
-        """Return the wildcard for one word in binding keys."""
-
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key."""
 
@@ -47,7 +43,6 @@ class AmqpDialect:
     """
 
     name: Final = "amqp"
-    star: Final = STAR
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key; the empty key has none."""
@@ -69,7 +64,6 @@ class MqttDialect:
     """
 
     name: Final = "mqtt"
-    star: Final = "+"
 
     def words(self, key: str) -> list[str]:
         """Return the words of a topic name; wildcards in it are ordinary characters."""

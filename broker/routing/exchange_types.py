@@ -8,11 +8,11 @@ from typing import Any, Final
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
 from broker.routing.direct_exchange import DirectExchange
-from broker.routing.engine_names import AUTO, CHOICES
 from broker.routing.exchange import Exchange, ExchangeProperties
 from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.hash_exchange import HashExchange, ModulusExchange
 from broker.routing.headers_exchange import HeadersExchange
+from broker.routing.index import AUTO, CHOICES
 from broker.routing.memory_exchange import DeduplicationExchange, HistoryExchange, MemoryExchange
 from broker.routing.pattern import PatternLimits
 from broker.routing.random_exchange import LocalRandomExchange, RandomExchange

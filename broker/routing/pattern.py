@@ -41,6 +41,36 @@ def split_words(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
+def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
+    """Return whether the words of a pattern match those of a routing key.
+
+    The words between two `#` take the leftmost place where they fit, which leaves the most for what follows; so only
+    the last `#` is ever returned to.
+
+    Cost: |key| x |pattern| at worst; without a `#` it ends at the first word that differs.
+    """
+    place, wanted_place = 0, 0
+    retry_place, after_hash = 0, -1
+    while place < len(key):
+        if wanted_place < len(pattern):
+            wanted = pattern[wanted_place]
+            if wanted == HASH:
+                wanted_place += 1
+                retry_place, after_hash = place, wanted_place
+                continue
+            if wanted == STAR or wanted == key[place]:
+                wanted_place += 1
+                place += 1
+                continue
+        if after_hash < 0:
+            return False
+        retry_place += 1
+        place, wanted_place = retry_place, after_hash
+    while wanted_place < len(pattern) and pattern[wanted_place] == HASH:
+        wanted_place += 1
+    return wanted_place == len(pattern)
+
+
 def canonical_words(words: list[str]) -> list[str]:
     """Return the words with each run of wildcards that holds a `#` rewritten as its stars and one `#`.
 

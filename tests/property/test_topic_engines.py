@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.dialect import DIALECTS, TopicDialect
-from broker.routing.engine_names import ENGINES, make_engine
 from broker.routing.index import TopicEngine, TopicIndex, footprint_bytes
 from broker.routing.pattern import Pattern, PatternLimits
 from tests.property.topic_reference import matches

@@ -7,9 +7,8 @@ from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.bitmap import ConstituentBitmap
-from broker.routing.engines.conventional import words_match
 from broker.routing.engines.trie import Trie
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import HASH, STAR, Pattern, words_match
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ import tracemalloc
 
 import pytest
 
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
-from broker.routing.engine_names import ENGINES, make_engine
 from broker.routing.index import TopicEngine, footprint_bytes
 from broker.routing.pattern import Pattern
 from tests.property.topic_reference import matches

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from bench.topics.published_engines import ENGINES, make_engine
 from broker.routing.dialect import AMQP, MQTT, TopicDialect
-from broker.routing.engine_names import ENGINES, make_engine
 from broker.routing.index import TopicEngine, TopicIndex
 from broker.routing.pattern import PatternLimits
 from tests.unit.routing.topic_tables import (
