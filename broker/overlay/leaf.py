@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from functools import partial
 
 from broker.overlay.acknowledgements import LagWatch
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.interest import Interest
 from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer
@@ -40,7 +40,7 @@ class Leaf(LogicalBroker):
         self,
         name: str,
         neighbour: str,
-        interest: InterestScheme,
+        interest: Interest,
         log: StreamLog,
         state: LeafState | None = None,
         timing: Timing | None = None,

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from broker.overlay.catch_up import Behind
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.interest import Interest
 from broker.overlay.packets import (
     NO_LIMIT,
     Packet,
@@ -143,7 +143,7 @@ class OverlayPeer:
 class Peers:
     """All link sessions of one logical broker."""
 
-    def __init__(self, nodes: Sequence[str], interest: InterestScheme) -> None:
+    def __init__(self, nodes: Sequence[str], interest: Interest) -> None:
         self._interest = interest
         self._nodes: dict[str, dict[str, OverlayPeer]] = {node: {} for node in nodes}
         self._choices: dict[tuple[StreamName, str], tuple[OverlayPeer, ...]] = {}

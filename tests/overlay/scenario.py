@@ -7,7 +7,6 @@ from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
@@ -116,7 +115,7 @@ class Story:
         scenario: Scenario,
         dice: Dice,
         topology: SimulatedTree | None = None,
-        scheme: type[InterestScheme] = Interest,
+        scheme: type[Interest] = Interest,
         *,
         forgets_vectors: bool = False,
     ) -> None:

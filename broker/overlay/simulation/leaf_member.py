@@ -9,7 +9,6 @@ from functools import lru_cache
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
 from broker.overlay.simulation.member import SimulatedBroker
@@ -110,7 +109,7 @@ class LeafMember(SimulatedBroker):
         dice: Dice,
         aggregation: Aggregation,
         patterns_max: int,
-        scheme: type[InterestScheme],
+        scheme: type[Interest],
         *,
         forgets_vectors: bool,
     ) -> None:

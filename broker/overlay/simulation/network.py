@@ -10,7 +10,6 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.forwarding import ForwardingCounts
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember
 from broker.overlay.simulation.link import SimulatedLink, Statistics
@@ -105,7 +104,7 @@ class InnerMember(SimulatedBroker):
         scheduler: Scheduler,
         aggregation: Aggregation,
         patterns_max: int,
-        scheme: type[InterestScheme],
+        scheme: type[Interest],
     ) -> None:
         super().__init__(name, node, scheduler)
         self._scheme = scheme
@@ -140,7 +139,7 @@ class Network:
         aggregation: Callable[[], Aggregation],
         patterns_max: int = 10_000,
         publishers: Collection[str] | None = None,
-        scheme: type[InterestScheme] = Interest,
+        scheme: type[Interest] = Interest,
         *,
         forgets_vectors: bool = False,
     ) -> None:
