@@ -286,7 +286,7 @@ class Story:
         leaf = self._leaf()
         if leaf is not None:
             space = self.dice.choice(self.network.spaces)
-            leaf.log.force_out(space, leaf.log.last(space))
+            leaf.log.streams[space].force_out(leaf.log.streams[space].durable)
 
 
 def dice_limits(dice: Dice) -> int:
