@@ -269,7 +269,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "each change of interest is appended at once",
         "broker/overlay/leaf.py",
-        "self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)",
+        "source.before_next(partial(self._change_vector, source) if source.begins else None)",
         "self._change_vector(source) if source.is_stale else None",
         LEAF,
     ),
@@ -297,7 +297,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a vector change that is appended by itself goes before itself, too",
         "broker/overlay/source.py",
-        "        self._log.before_next(self._space, None)\n",
+        "        self._log.before_next(None)\n",
         "",
         LEAF,
     ),
