@@ -14,9 +14,8 @@ from typing import Any, Final, Generic, TypeVar
 from bitarray import bitarray
 
 from broker.routing import index
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.index import TopicEngine
-from broker.routing.pattern import HASH, STAR, Pattern, words_match
+from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect, words_match
 
 T = TypeVar("T")
 

@@ -38,8 +38,8 @@ from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
 from broker.routing.exchange import Exchange
+from broker.routing.fanout_exchange import MemoryExchange
 from broker.routing.index import AUTO
-from broker.routing.memory_exchange import MemoryExchange
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.overlay.acknowledgements import Acknowledgements
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Data, Element, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.progress import Acknowledgements
 from broker.overlay.virtual_time import NO_VECTOR
 
 KNOWN_VECTORS = 8

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from broker.overlay.catch_up import Behind
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
 from broker.overlay.interest import Interest
 from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
+from broker.overlay.progress import Behind
 from broker.overlay.sink import WHOLE_STREAM
 
 

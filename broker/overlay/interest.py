@@ -7,10 +7,8 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from broker.overlay.aggregation import Aggregation
+from broker.overlay.aggregation import EVERYTHING, Aggregation
 from broker.overlay.announcement import Announcement
-from broker.overlay.conjunction import EVERYTHING
-from broker.overlay.direction import Direction
 from broker.overlay.packets import (
     Conjunction,
     Contradiction,
@@ -22,7 +20,7 @@ from broker.overlay.packets import (
     UpdateAck,
     Vector,
 )  # fmt: skip
-from broker.overlay.replica import Replica, ReplicaChange
+from broker.overlay.replica import Direction, Replica, ReplicaChange
 from broker.overlay.space_table import Change, SpaceTable
 from broker.overlay.subscriptions import BindingBatch, Subscriptions
 from broker.overlay.virtual_time import VirtualTime

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
-from broker.overlay.acknowledgements import LagWatch
 from broker.overlay.interest import Interest
 from broker.overlay.logical_broker import LogicalBroker, Timing
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer
+from broker.overlay.progress import LagWatch
 from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
-from broker.overlay.source import StreamSource
-from broker.overlay.stream_log import LeafState, StreamLog
+from broker.overlay.source import LeafState, StreamLog, StreamSource
 from broker.overlay.subscriptions import StartPoints
 
 EVERYTHING = frozenset({"#"})

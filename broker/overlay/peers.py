@@ -8,7 +8,6 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from broker.overlay.catch_up import Behind
 from broker.overlay.interest import Interest
 from broker.overlay.packets import (
     NO_LIMIT,
@@ -21,6 +20,7 @@ from broker.overlay.packets import (
     exceeds,
     within_limit,
 )
+from broker.overlay.progress import Behind
 
 Outgoing = tuple[str, str, Packet]
 """A packet with the tree node and the name of the broker that it is for."""

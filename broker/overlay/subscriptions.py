@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from broker.overlay.aggregation import Aggregation, root_set
-from broker.overlay.conjunction import pattern_of
+from broker.overlay.aggregation import Aggregation, pattern_of, root_set
 from broker.overlay.packets import Conjunction, Space
 from broker.overlay.virtual_time import VirtualTime
 from broker.routing.cover_set import RootDiff

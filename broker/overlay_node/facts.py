@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.overlay.conjunction import pattern_of
+from broker.overlay.aggregation import pattern_of
 from broker.overlay.packets import Space, Vector
 from broker.overlay.virtual_time import NO_VECTOR
 from broker.routing.pattern import split_words, words_match

@@ -17,7 +17,7 @@ from broker.overlay.logical_broker import Timing
 from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
-from broker.overlay.stream_log import LeafState
+from broker.overlay.source import LeafState
 from broker.overlay_node.leaf_file import LeafFile
 from broker.overlay_node.vhost.binding_interest import StartPoint
 from broker.overlay_node.vhost.exchange_log import ExchangeLog

@@ -9,12 +9,11 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, Protocol, TypeVar
 
 from broker.routing.destinations import Target
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.bitmap import ConstituentBitmap
 from broker.routing.engines.dfa import LazyDfa
 from broker.routing.engines.tiered import Tiered
 from broker.routing.engines.trie import Trie
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.pattern import AMQP, Pattern, PatternLimits, TopicDialect
 
 T = TypeVar("T")
 CODE: Final = (type, FunctionType, BuiltinFunctionType, ModuleType)

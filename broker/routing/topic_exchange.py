@@ -6,10 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from broker.routing.cache import CacheLimits
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange, MessageFields
 from broker.routing.index import AUTO, DEFAULT, TopicIndex, make_engine
-from broker.routing.pattern import PatternLimits, words_match
+from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, words_match
 
 
 class TopicExchange(KeyedExchange):

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (684, 113_000),
+    "broker": (672, 112_850),
     "broker/administration": (10, 1_950),
     "broker/amqp": (20, 3_950),
     "broker/cli": (42, 4_650),
@@ -22,12 +22,12 @@ MOST = {
     "broker/mqtt": (10, 1_450),
     "broker/net": (15, 2_450),
     "broker/operations": (24, 3_950),
-    "broker/overlay": (30, 5_800),
-    "broker/overlay_node": (13, 2_650),
+    "broker/overlay": (24, 5_750),
+    "broker/overlay_node": (12, 2_600),
     "broker/parts": (11, 1_100),
     "broker/perf": (37, 6_050),
     "broker/pipeline": (70, 12_500),
-    "broker/routing": (35, 5_550),
+    "broker/routing": (30, 5_500),
     "broker/settings": (11, 1_600),
     "broker/slot_files": (8, 1_350),
     "broker/slots": (7, 1_350),

@@ -10,8 +10,8 @@ from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
+from broker.overlay.simulation.member import Dice
 from broker.overlay.simulation.network import Network, SimulatedTree, random_tree
-from broker.overlay.simulation.scheduler import Dice
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
 from tests.overlay.reference.packets import ConstraintPacket

@@ -30,14 +30,14 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "one answer to a question is on its way at a time",
-        "broker/overlay/catch_up.py",
+        "broker/overlay/progress.py",
         "        if not self.since < first <= self.next:",
         "        if True:",
         CATCH_UP,
     ),
     Defect(
         "a question that goes on does not move the window",
-        "broker/overlay/catch_up.py",
+        "broker/overlay/progress.py",
         "            self.flight_bytes -= self._in_flight.popleft()[1]",
         "            self._in_flight.popleft()",
         CATCH_UP,
@@ -149,7 +149,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "an inner broker takes the minimum over the leaves that have acknowledged something",
-        "broker/overlay/acknowledgements.py",
+        "broker/overlay/progress.py",
         "return min((positions.get(leaf, 0) for leaf in leaves), default=None)",
         "return min((positions[leaf] for leaf in leaves if leaf in positions), default=None)",
         SIMULATION,

@@ -19,9 +19,8 @@ from hypothesis.stateful import (
 )
 
 from bench.topics.published_engines import ENGINES, make_engine
-from broker.routing.dialect import DIALECTS, TopicDialect
 from broker.routing.index import TopicEngine, TopicIndex, footprint_bytes
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.pattern import DIALECTS, Pattern, PatternLimits, TopicDialect
 from tests.property.topic_reference import matches
 from tests.property.topic_scripts import VOCABULARIES, Step, script
 

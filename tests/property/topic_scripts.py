@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from broker.routing.dialect import AMQP, DIALECTS, MQTT, TopicDialect
-from broker.routing.pattern import Pattern
+from broker.routing.pattern import AMQP, DIALECTS, MQTT, Pattern, TopicDialect
 from tests.property.topic_reference import matches
 
 SEPARATORS = {"amqp": ".", "mqtt": "/"}

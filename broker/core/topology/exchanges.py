@@ -35,8 +35,8 @@ from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
+from broker.routing.fanout_exchange import MemoryExchange
 from broker.routing.index import AUTO
-from broker.routing.memory_exchange import MemoryExchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 

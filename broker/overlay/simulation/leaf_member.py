@@ -11,11 +11,10 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
-from broker.overlay.simulation.member import SimulatedBroker
+from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryLog, MemoryStream
-from broker.overlay.simulation.scheduler import Dice, Scheduler
 from broker.overlay.sink import Delivery, StreamGap
-from broker.overlay.stream_log import LeafState
+from broker.overlay.source import LeafState
 from broker.overlay.virtual_time import later
 from broker.routing.cover_index import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.overlay.packets import Data, Element, Space, Vector, VectorChange
-from broker.overlay.stream_log import LogPart
+from broker.overlay.source import LogPart
 from broker.routing.index import TopicIndex
 
 

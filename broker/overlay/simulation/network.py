@@ -13,8 +13,7 @@ from broker.overlay.interest import Interest
 from broker.overlay.packets import Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember
 from broker.overlay.simulation.link import SimulatedLink, Statistics
-from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Dice, Scheduler
+from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 
 TICK_MS = 50
 

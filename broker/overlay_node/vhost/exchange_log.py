@@ -19,7 +19,7 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.message_store import Targets
 from broker.event_log import get_logger
 from broker.overlay.packets import Data, Element, Vector, VectorChange
-from broker.overlay.stream_log import LogPart
+from broker.overlay.source import LogPart
 from broker.slots.slot import Slot, dense
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Final
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, UpdateAck
+from broker.overlay.simulation.member import Scheduler
 from broker.overlay.simulation.network import SimulatedTree
-from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.wire import encode
 from broker.pipeline.simulate.workload import parents_of, sites_of
 

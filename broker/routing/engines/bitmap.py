@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.bitmap_places import PlaceTable, Suspects, stride_of
 from broker.routing.engines.bitmap_side import OpenTables, Side, size_of
 from broker.routing.engines.bitmap_table import Section
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
 
 T = TypeVar("T")
 

@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.dialect import TopicDialect
 from broker.routing.engines.bitmap_places import Suspects
 from broker.routing.engines.bitmap_table import Section, Table, fit_row, narrow_few
-from broker.routing.pattern import HASH
+from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
 

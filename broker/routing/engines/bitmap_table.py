@@ -8,8 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from bitarray import bitarray
 
-from broker.routing.dialect import TopicDialect
-from broker.routing.pattern import STAR
+from broker.routing.pattern import STAR, TopicDialect
 
 FEW_SHARE: Final = 256
 """Up to this share of all columns a word has few: there a list is smaller than a row, and about as fast."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from broker.overlay.conjunction import checksum
+from broker.overlay.aggregation import checksum
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
 from broker.overlay.virtual_time import later

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from random import Random
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.catch_up import Behind, CatchUp
 from broker.overlay.packets import Conjunction, Data, Packet, Space, StreamRun
+from broker.overlay.progress import Behind, CatchUp
 from broker.overlay.simulation.leaf_member import SimulatedBinding
 from broker.overlay.simulation.link import LinkFaults, SimulatedLink
 from broker.overlay.simulation.network import Network, SimulatedTree

@@ -8,11 +8,10 @@ from itertools import product
 import pytest
 from bitarray import bitarray
 
-from broker.routing.dialect import MQTT
 from broker.routing.engines.bitmap import ConstituentBitmap
 from broker.routing.engines.bitmap_side import Side
 from broker.routing.index import footprint_bytes
-from broker.routing.pattern import HASH, STAR, parse_pattern, split_words
+from broker.routing.pattern import HASH, MQTT, STAR, parse_pattern, split_words
 from tests.property.topic_reference import matches
 
 TRADES = ["trade", "forex.eur", "forex.*"]

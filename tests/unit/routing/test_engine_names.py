@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from broker.routing.dialect import AMQP, MQTT, TopicDialect
 from broker.routing.exchange_types import ExchangeArgumentError, make_exchange
 from broker.routing.index import AUTO, CHOICES, DEFAULT, ENGINES, make_engine
+from broker.routing.pattern import AMQP, MQTT, TopicDialect
 from broker.settings import Routing
 
 

@@ -11,9 +11,8 @@ from itertools import islice, product
 import pytest
 
 from bench.topics.published_engines import ENGINES, make_engine
-from broker.routing.dialect import AMQP
 from broker.routing.index import TopicEngine
-from broker.routing.pattern import Pattern, PatternLimits, words_match
+from broker.routing.pattern import AMQP, Pattern, PatternLimits, words_match
 from tests.unit.routing.run_lines import TooMuchWork, run_lines
 
 LINEAR = {"conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap"}

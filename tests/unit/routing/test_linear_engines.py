@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bench.topics.published_engines import Conventional, SplitOnce
-from broker.routing.dialect import AMQP, MQTT, TopicDialect
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.pattern import AMQP, MQTT, Pattern, PatternLimits, TopicDialect
 
 
 class Counting:

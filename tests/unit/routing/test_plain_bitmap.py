@@ -5,8 +5,7 @@ import random
 import pytest
 
 from bench.topics.published_engines import ROW_BYTES, PlainBitmap
-from broker.routing.dialect import MQTT
-from broker.routing.pattern import parse_pattern, split_words
+from broker.routing.pattern import MQTT, parse_pattern, split_words
 from tests.property.topic_reference import matches
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.topics.published_engines import PatternWords, TopicWords
-from broker.routing.dialect import AMQP
+from broker.routing.pattern import AMQP
 
 
 def add(engine: TopicWords[str] | PatternWords[str], *patterns: str) -> None:
