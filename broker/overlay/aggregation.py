@@ -62,44 +62,6 @@ class Aggregation(Enum):
     COVERING = "covering"
 
 
-class EqualSet:
-    """Counts equal patterns; every distinct one is a root. The counterpart of `CoverSet` without covering."""
-
-    __slots__ = ("_counts", "_patterns")
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._patterns: dict[str, Pattern] = {}
-
-    @property
-    def roots(self) -> Iterable[Pattern]:
-        """Return the distinct patterns."""
-        return self._patterns.values()
-
-    def add(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once more and return the change of roots."""
-        count = self._counts.get(pattern.text, 0)
-        self._counts[pattern.text] = count + 1
-        if count:
-            return RootDiff()
-        self._patterns[pattern.text] = pattern
-        return RootDiff((pattern,))
-
-    def remove(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once less and return the change of roots. Raises: KeyError if it is not there."""
-        count = self._counts[pattern.text]
-        if count > 1:
-            self._counts[pattern.text] = count - 1
-            return RootDiff()
-        del self._counts[pattern.text]
-        return RootDiff((), (self._patterns.pop(pattern.text),))
-
-
-def root_set(aggregation: Aggregation) -> CoverSet | EqualSet:
-    """Return an empty set of patterns that keeps its roots by a kind of aggregation."""
-    return CoverSet() if aggregation is Aggregation.COVERING else EqualSet()
-
-
 class Announced:
     """The patterns of one space that are announced to one tree node: the roots, or everything if they are too many.
 
@@ -113,7 +75,7 @@ class Announced:
     __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")
 
     def __init__(self, aggregation: Aggregation, patterns_max: int) -> None:
-        self._roots = root_set(aggregation)
+        self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._size = 0
         self._patterns_max = patterns_max
         self._full_feed = False

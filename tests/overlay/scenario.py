@@ -11,9 +11,10 @@ from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
 from broker.overlay.simulation.member import Dice
-from broker.overlay.simulation.network import Network, SimulatedTree, random_tree
+from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
+from tests.overlay.faulty_network import FaultyNetwork, random_tree
 from tests.overlay.reference.packets import ConstraintPacket
 
 SETTLE_MS = 120_000
@@ -125,7 +126,7 @@ class Story:
         mixed = dice.random() < 0.3
         kinds = (Aggregation.COVERING, Aggregation.COVERING, Aggregation.IDENTICAL, Aggregation.NONE)
         kind = dice.choice(kinds)
-        self.network = Network(
+        self.network = FaultyNetwork(
             topology or random_tree(dice, scenario.brokers),
             spaces,
             dice,
