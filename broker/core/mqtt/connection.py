@@ -489,8 +489,10 @@ class MqttConnection(Connection):
         if fault is not None and self._on_error is not None:
             self._on_error(self, CHANNEL, fault)
 
-    def send_heartbeat(self) -> None:
-        """Send nothing: the client keeps the connection alive."""
+    @property
+    def heartbeat(self) -> bytes:
+        """Nothing: the client keeps the connection alive."""
+        return b""
 
     def take_output(self) -> list[Any]:
         """Return the output in pieces to write, and settle what it delivers without a PUBACK."""

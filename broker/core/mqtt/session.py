@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
-from broker.core.auth.logins import ANONYMOUS
+from broker.core.auth.logins import ANONYMOUS, MQTT
 from broker.core.mqtt.basic import MqttBasic
 from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
@@ -300,6 +300,11 @@ class MqttSessionOfConnection(SessionOfConnection):
     """The broker's side of an MQTT connection."""
 
     __slots__ = ()
+
+    @property
+    def login_protocol(self) -> str:
+        """The protocol as which logins of the client are counted."""
+        return MQTT
 
     def log_in(self, mechanism: str, response: bytes) -> None:
         """Log in as `authenticate` does, or as the anonymous user that `response` names."""
