@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from broker.core.mqtt.context import MqttContext
     from broker.net.transport import Transport
 
-__all__ = ["Mqtt"]
-
 LOOK_S: Final = 1.0
 
 _log = get_logger()

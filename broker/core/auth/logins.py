@@ -127,6 +127,7 @@ class Logins:
         "_loopback_only",
         "_mechanisms",
         "_pending",
+        "_uncertified",
         "counts",
         "users",
     )
@@ -149,6 +150,7 @@ class Logins:
         self._loopback_only = frozenset(loopback_only)
         self._guest_anywhere = guest_anywhere
         self._mechanisms = tuple(mechanisms)
+        self._uncertified = tuple([name for name in self._mechanisms if name != EXTERNAL])
         self._certificate_name = certificate_name
         self._check = check
         self._attempts = Attempts(now_s)
@@ -181,10 +183,8 @@ class Logins:
         """
         if peer.inside:
             return (EXTERNAL,)
-        if EXTERNAL not in self._mechanisms:
-            return self._mechanisms
         asked = peer.tls is not None and peer.verified and not peer.origin
-        return [name for name in self._mechanisms if name != EXTERNAL or asked]
+        return self._mechanisms if asked else self._uncertified
 
     def decide(
         self,

@@ -17,8 +17,6 @@ from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 
-__all__ = ["MqttContext"]
-
 
 class MqttContext:
     """What all MQTT connections of a broker share.

@@ -23,8 +23,6 @@ from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID
 from broker.mqtt.topics import binding_key, key_of_name
 
-__all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "shared_name"]
-
 PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
