@@ -13,7 +13,6 @@ from broker.core.vhost import Vhost
 from broker.manage.acting import acting
 from broker.manage.answers import Response, json_answer, no_content, rows_answer
 from broker.manage.api.queues import queue_of
-from broker.manage.body_fields import number
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request, not_authorised
 from broker.manage.request_target import integer
@@ -49,8 +48,8 @@ async def get(call: Call) -> Response:
         raise bad_request(f"ackmode should be one of {', '.join(ACK_MODES)}")
     if encoding not in ENCODINGS:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
-    count = number(fields, "count", 1, -LARGEST, LARGEST)
-    bytes_max = number(fields, "truncate", 0, 0, LARGEST) if fields.has("truncate") else None
+    count = fields.integer("count", 1, -LARGEST, LARGEST)
+    bytes_max = fields.integer("truncate", 0, 0, LARGEST) if fields.has("truncate") else None
     async with acting(call, vhost.name) as client:
         rows: list[dict[str, Any]] = []
         size_bytes = last = 0
