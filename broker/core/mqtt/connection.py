@@ -314,7 +314,7 @@ class MqttConnection(Connection):
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
         self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
-        if not context.handshakes_of(vhost).loaded:
+        if not context.kept_in(vhost).handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         self._then(
             partial(context.require_exchange, vhost),
@@ -325,8 +325,9 @@ class MqttConnection(Connection):
     def _begin(self, connect: Connect, session: MqttSessionOfConnection, vhost: Vhost) -> None:
         """Begin the session, when no other connection has the client id any more."""
         context = self._context
-        handshakes = context.handshakes_of(vhost)
-        context.end_wait(vhost, self._client_id, clean_start=connect.clean_start)
+        kept = context.kept_in(vhost)
+        handshakes = kept.handshakes
+        kept.end_wait(self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
@@ -338,9 +339,8 @@ class MqttConnection(Connection):
             context.session_expiry_max_s,
         )
         own = self._handshakes = ClientHandshakes(handshakes, self._client_id, opened)
-        retained = context.retained_of(vhost)
         self._publisher = MqttPublisher(
-            channel, opened, connect.version, context.mapping, retained, own, self._steps, context.qos_max
+            channel, opened, connect.version, context.mapping, kept.retained, own, self._steps, context.qos_max
         )
         self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
         self._will = connect.will
@@ -382,7 +382,7 @@ class MqttConnection(Connection):
     def _resume_others(self, session: MqttSession) -> None:
         """Go on with the session's shared subscriptions, one in each step, and with its topics below `$SYS`."""
         self._then(*[partial(session.share, *one) for one in session.earlier_shares()])
-        self._context.system_topics_of(session.vhost).watch(session)
+        self._context.kept_in(session.vhost).system_topics.watch(session)
 
     @property
     def _subject(self) -> tuple[str, str]:
@@ -402,16 +402,15 @@ class MqttConnection(Connection):
         self._then(*steps, partial(self._answer_subscribe, request, packet.packet_id))
 
     def _answer_subscribe(self, request: FilterRequest, packet_id: int) -> None:
-        retained = self._context.retained_of(self._mqtt.vhost)
+        kept = self._context.kept_in(self._mqtt.vhost)
+        retained = kept.retained
         if request.wanted:
             retained.prepare(self._mqtt.session)
         self._answer(request.suback(packet_id))
         if request.wanted:
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
-
         if request.of_system:
-            system_topics = self._context.system_topics_of(self._mqtt.vhost)
-            self.when_sent(CHANNEL, partial(system_topics.watch, self._mqtt))
+            self.when_sent(CHANNEL, partial(kept.system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         """Carry out an UNSUBSCRIBE, a filter in each step."""
@@ -487,7 +486,7 @@ class MqttConnection(Connection):
         fault: ProtocolError | None = None
         try:
             if delay_s:
-                self._publisher.hold_will(will, self._context.wills_of(session.vhost), self._client_id, delay_s)
+                self._publisher.hold_will(will, self._context.kept_in(session.vhost).wills, self._client_id, delay_s)
             else:
                 self._publisher.publish_will(will)
         except PacketError as error:
