@@ -217,7 +217,7 @@ def connection_row(node: str, session: SessionOfConnection, *, blocked: bool) ->
         "peer_host": peer.address,
         "peer_port": peer.port,
         "port": peer.server_port,
-        "protocol": connection.protocol,
+        "protocol": f"Web {connection.protocol}" if peer.web else connection.protocol,  # RabbitMQ's words
         "publishes_lost": 0 if session.vhost is None else session.vhost.tally.lost.of(session.name, user),
         "recv_cnt": 0,
         "send_cnt": 0,

@@ -18,7 +18,7 @@ MAY_CALL_FILES = {
     "store/files.py",
     "cli/broker_folder.py",  # reads only the data folder from the settings file
     "cli/broker_url.py",  # reads the files that variables name
-    "cli/cluster_copy.py",  # writes and reads the backup that the user names
+    "cli/cluster.py",  # writes and reads the backup that the user names
     "cli/definitions.py",  # reads and writes the document that the user names
     "cli/perf.py",  # reads and writes the results that the user names
     "cli/rabbitmq_variables.py",  # reads the files that variables name

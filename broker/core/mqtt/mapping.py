@@ -32,8 +32,6 @@ from broker.mqtt.topics import binding_key, routing_key, topic_of
 from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 from broker.routing.pattern import AMQP, MQTT, TopicDialect
 
-__all__ = ["EXCHANGE", "NO_ALIAS", "RETAIN_HEADER", "MessageMapping", "SentHeader"]
-
 EXCHANGE: Final = "amq.topic"
 SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone
 FRONT: Final = Struct(">HHQ")  # of a content header: class, weight, body size
