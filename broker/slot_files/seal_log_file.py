@@ -43,7 +43,6 @@ class SealLog:
         self.path = folder / NAME
         self.view = view
         self._files = files
-        self._folder = folder
         self._sync = sync
         self._file: File | None = None
         self._size = 0

@@ -54,7 +54,6 @@ class Retention:
         self._snapshots = snapshots
         self._settings = settings
         self._clock = clock
-        self._fail = fail
         self._tasks = Tasks(fail)
         self._next_s = 0.0
         self._ends = False

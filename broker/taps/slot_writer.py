@@ -61,7 +61,6 @@ class SlotWriter:
         self._engines = engines
         self._settings = settings
         self._clock = clock
-        self._fail = fail
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slot-writer")
         self.turn = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -72,7 +71,6 @@ class SlotWriter:
         self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file nobody read, 0 of those read since then
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
-        self.sealed = 0
 
     @property
     def busy(self) -> bool:
@@ -220,7 +218,6 @@ class SlotWriter:
         self._since_ms[queue] = self._clock.now_ms
         self._widen(queue)
         if seal is not None:
-            self.sealed += 1
             _log.debug(
                 "slot_file.sealed", seal=seal.seal, vhost=seal.vhost, tap=seal.queue, count=seal.count, bytes=seal.bytes
             )

@@ -32,7 +32,7 @@ MOST = {
     "broker/slot_files": (8, 1_300),
     "broker/slots": (7, 1_350),
     "broker/store": (29, 6_200),
-    "broker/taps": (8, 1_450),
+    "broker/taps": (8, 1_400),
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (8, 1_200),

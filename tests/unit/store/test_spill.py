@@ -29,6 +29,7 @@ def test_records_are_there_at_once() -> None:
     assert all(position & SPILLED and is_spilled(position >> 32) for position in positions)
     assert all(spill.read_span(position, len(RECORD)) == RECORD for position in positions)
     assert not is_whole(spill.read_span(positions[0] + 1, len(RECORD)))
+    assert "0000000001.log: segment 1, offset 0: why" in str(spill.corrupt(positions[0], "why"))
 
 
 def test_a_segment_goes_with_its_last_reference() -> None:
