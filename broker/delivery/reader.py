@@ -221,7 +221,7 @@ class SlotReader:
 
         Where an entry is damaged, the message itself is read.
         """
-        due_ms = self._store.queues.read_due(number, first, end)
+        due_ms = self._store.slots.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]
         if untold:
             messages = self._store.slots.read(number, first, end, untold, segments, self._revival)

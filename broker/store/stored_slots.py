@@ -188,6 +188,10 @@ class StoredSlots:
             found.update((first + index, messages[index]) for index in wanted)
         return found
 
+    def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
+        """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
+        return self._queues.read_due(queue_number, first, end)
+
     def body_sizes(
         self,
         queue_number: int,
