@@ -7,17 +7,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (690, 113_700),
+    "broker": (686, 113_700),
     "broker/administration": (10, 1_950),
     "broker/amqp": (20, 3_950),
     "broker/cli": (41, 4_600),
     "broker/client": (4, 600),
     "broker/cluster": (41, 9_600),
-    "broker/core": (127, 20_550),
+    "broker/core": (125, 20_500),
     "broker/delivery": (17, 3_550),
     "broker/doctor": (6, 550),
     "broker/figures": (5, 650),
-    "broker/manage": (60, 8_600),
+    "broker/manage": (58, 8_600),
     "broker/migrate": (5, 850),
     "broker/mqtt": (10, 1_350),
     "broker/net": (15, 2_450),
