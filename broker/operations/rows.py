@@ -17,7 +17,7 @@ from broker.core.definitions.export import json_table, user_fields
 from broker.core.queue.queue import Queue
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
-from broker.routing.memory_exchange import MemoryExchange
+from broker.routing.fanout_exchange import MemoryExchange
 
 if TYPE_CHECKING:
     from broker.core.auth.users import User, Users

@@ -78,7 +78,7 @@ class Entrance(Part):
             blocked_sessions=clients.listener.blocked_sessions,
             facts=self._facts,
             cluster=None if node is None else node.member,
-            ask_nodes=None if node is None else node.questions.ask,
+            ask_nodes=None if node is None else node.mailbox.ask,
             overlay=self._overlay,
             zmq=self._zmq,
             reload=self._reload,
@@ -86,7 +86,7 @@ class Entrance(Part):
             ask_to_stop=self._stop,
         )
         if node is not None:
-            node.questions.answer_by(answering(operated, settings.cluster.node))
+            node.mailbox.answer_by(answering(operated, settings.cluster.node))
         verbs = control_verbs(operated)
         self.control = ControlSocket(shared.path, verbs)
         self.statistics = BrokerStatistics(data.vhosts, clients.usage)

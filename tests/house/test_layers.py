@@ -31,7 +31,7 @@ MAY_CALL_FILES = {
     "cluster/schema.py",  # reads the SQL that the package brings
     "manage/page/files.py",  # reads the files of the page that the package brings
     "net/control.py",  # creates and removes its socket
-    "overlay_node/dialled.py",  # reads the password of a neighbour at each attempt, so that it can be changed
+    "overlay_node/links.py",  # reads the password of a neighbour at each attempt, so that it can be changed
     "net/control_address.py",  # opens the folder of a socket whose path is too long
     "testing/process.py",  # keeps the output of its broker
     "net/tls.py",  # checks that the certificates are readable, and reads when they end; OpenSSL reads them

@@ -22,8 +22,7 @@ from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
-from broker.routing.dialect import AMQP
-from broker.routing.engines.conventional import words_match
+from broker.routing.pattern import AMQP, words_match
 
 INTERVAL_MS: Final = 10_000  # between two looks at the topics below $SYS
 
