@@ -20,7 +20,7 @@ from broker.core.vhost import Vhost
 from broker.manage.answers import Response
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
 from broker.manage.request_target import query_pairs
-from broker.operations.request import LARGEST, Asker, OperationRefused, read
+from broker.operations.request import Asker, OperationRefused, read
 from broker.operations.request import Request as Fields
 from broker.operations.rights import check_publish
 from broker.operations.table import OPERATIONS
@@ -168,13 +168,13 @@ class BodyFields(Fields):
             return FLAGS[value]
         return value is not None and super().flag(name)
 
-    def integer(self, name: str, default: int, low: int = 0, high: int = LARGEST) -> int:
-        """Return an integer of a range."""
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """Return an integer of a range, which may be written as a text."""
         value = self.value(name)
         is_number = isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit()
         if is_number and len(value) <= len(str(high)) and low <= int(value) <= high:
             return int(value)
-        return super().integer(name, default, low, high)
+        return self.integer(name, default, low, high)
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts, which may be written as one text with commas."""

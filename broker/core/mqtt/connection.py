@@ -17,7 +17,6 @@ from broker.amqp.errors import UNEXPECTED, ConnectionFault, Fatal, ProtocolError
 from broker.amqp.framing import FrameCutter
 from broker.amqp.handshake import ConnectionLimits
 from broker.amqp.output import OutputTaker
-from broker.core.mqtt.channel import CHANNEL, MqttChannel
 from broker.core.mqtt.client_handshakes import ClientHandshakes
 from broker.core.mqtt.context import MqttContext
 from broker.core.mqtt.faults import PacketFault, reason_of
@@ -25,7 +24,7 @@ from broker.core.mqtt.filter_request import FilterRequest
 from broker.core.mqtt.handshakes import Handshakes
 from broker.core.mqtt.login import check_connect, client_form, connack_properties, credentials, session_expiry_s
 from broker.core.mqtt.publisher import MqttPublisher
-from broker.core.mqtt.session import MqttSession, MqttSessionOfConnection
+from broker.core.mqtt.session import CHANNEL, MqttChannel, MqttSession, MqttSessionOfConnection
 from broker.core.postponed import Postponed, carry_out
 from broker.core.queue.consumer import NO_BODIES
 from broker.core.queue.queue import Queue

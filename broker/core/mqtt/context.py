@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
+from broker import __version__
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import encode_header
 from broker.core.auth.peer import Peer
+from broker.core.message.message import Envelope, Message
 from broker.core.mqtt.clients import MqttClients
 from broker.core.mqtt.faults import PacketFault
 from broker.core.mqtt.handshakes import Handshakes
-from broker.core.mqtt.mapping import MessageMapping
+from broker.core.mqtt.mapping import SYSTEM_EXCHANGE, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.mqtt.system_topics import SystemTopics
+from broker.core.mqtt.session import MqttSession
 from broker.core.mqtt.wills import Wills
+from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
+from broker.routing.pattern import AMQP, words_match
+
+INTERVAL_MS: Final = 10_000  # between two looks at the topics below $SYS
 
 
 class MqttContext:
@@ -135,6 +144,68 @@ class KeptInVhost:
                 self._wills.publish(client_id)
             else:
                 self._wills.cancel(client_id)
+
+
+class SystemTopics:
+    """The topics below `$SYS`: publishes the values of one vhost to the queues of sessions, while any watches them.
+
+    The names are Mosquitto's. No binding leads there, so no other client or AMQP consumer gets them.
+    """
+
+    __slots__ = ("_begun_ms", "_clients", "_retained", "_sessions", "_vhost")
+
+    def __init__(self, vhost: Vhost, clients: MqttClients, retained: RetainedMessages) -> None:
+        self._vhost = vhost
+        self._clients = clients
+        self._retained = retained
+        self._begun_ms = vhost.ports.clock.now_ms
+        self._sessions: dict[MqttSession, None] = {}
+
+    def watch(self, session: MqttSession) -> None:
+        """Publish to a session now, and from time to time until it ends or has no such filter."""
+        if self._publish_to(session):
+            self._sessions[session] = None
+            self._wait()
+
+    def _wait(self) -> None:
+        ports = self._vhost.ports
+        ports.deadlines.set(self, ports.clock.now_ms + INTERVAL_MS, self._publish)
+
+    def _publish(self) -> None:
+        for session in list(self._sessions):
+            if not self._publish_to(session):
+                del self._sessions[session]
+        if self._sessions:
+            self._wait()
+
+    def _publish_to(self, session: MqttSession) -> bool:
+        """Publish the values that the filters of a session match, and return whether it has any filter."""
+        filters = [] if session.closed else session.system_filters()
+        values = self._values() if filters else {}
+        for name, key in filters:
+            queue = self._vhost.queues.get(name)
+            pattern = AMQP.parse(key).words
+            for topic, value in values.items():
+                if queue is not None and words_match(pattern, AMQP.words(topic)):
+                    body = str(value).encode()
+                    header = encode_header({"delivery_mode": 1}, len(body))
+                    envelope = Envelope(SYSTEM_EXCHANGE, topic)
+                    charge = charge_bytes(header, body, 1)
+                    now_ms = self._vhost.ports.clock.now_ms
+                    self._vhost.poster.post(Message(envelope, header, body, charge, facts_of(header), now_ms), (queue,))
+        return bool(filters)
+
+    def _values(self) -> dict[str, str | int]:
+        """Return the values by routing key."""
+        counts, now_ms = self._vhost.tally.counts(), self._vhost.ports.clock.now_ms
+        return {
+            "$SYS.broker.version": f"SlotMQ {__version__}",
+            "$SYS.broker.uptime": f"{(now_ms - self._begun_ms) // 1000} seconds",
+            "$SYS.broker.clients.connected": len([vhost for vhost, _ in self._clients if vhost == self._vhost.name]),
+            "$SYS.broker.messages.received": counts.publish,
+            "$SYS.broker.messages.sent": counts.deliver + counts.deliver_no_ack,
+            "$SYS.broker.retained messages.count": len(self._retained),
+        }
 
 
 def nothing() -> None:

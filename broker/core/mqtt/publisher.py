@@ -7,11 +7,10 @@ from functools import partial
 from typing import Final
 
 from broker.amqp.framing import PublishRun as AmqpRun
-from broker.core.mqtt.channel import MqttChannel
 from broker.core.mqtt.client_handshakes import ClientHandshakes
 from broker.core.mqtt.mapping import NO_ALIAS, MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
-from broker.core.mqtt.session import MqttSession
+from broker.core.mqtt.session import MqttChannel, MqttSession
 from broker.core.mqtt.wills import Wills
 from broker.core.postponed import Postponed
 from broker.mqtt.errors import PacketError

@@ -52,8 +52,8 @@ async def get(call: Call) -> Response:
         raise bad_request(f"ackmode should be one of {', '.join(ACK_MODES)}")
     if encoding not in ENCODINGS:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
-    count = fields.integer("count", 1, -LARGEST, LARGEST)
-    bytes_max = fields.integer("truncate", 0, 0, LARGEST) if fields.has("truncate") else None
+    count = fields.number("count", 1, -LARGEST, LARGEST)
+    bytes_max = fields.number("truncate", 0, 0, LARGEST) if fields.has("truncate") else None
     async with acting(call, vhost.name) as client:
         rows: list[dict[str, Any]] = []
         size_bytes = last = 0
