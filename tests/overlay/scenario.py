@@ -8,13 +8,13 @@ from typing import Final, get_args
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, InterestPacket, Space
-from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
+from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
 from broker.overlay.simulation.member import Dice
 from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
-from tests.overlay.faulty_network import FaultyNetwork, random_tree
+from tests.overlay.faulty_network import FaultyNetwork, FolderCopy, folder_copy, random_tree
 from tests.overlay.reference.packets import ConstraintPacket
 
 SETTLE_MS = 120_000
@@ -273,7 +273,7 @@ class Story:
     def _copy_folder(self) -> None:
         leaf = self._leaf()
         if leaf is not None:
-            self._folders.append((leaf, leaf.copy()))
+            self._folders.append((leaf, folder_copy(leaf)))
 
     def _replace_folder(self) -> None:
         back_after_ms = self.dice.choice((1, 200, 1_000))
