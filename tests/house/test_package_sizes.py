@@ -27,7 +27,7 @@ MOST = {
     "broker/parts": (11, 1_100),
     "broker/perf": (37, 6_050),
     "broker/pipeline": (65, 12_350),
-    "broker/routing": (30, 5_500),
+    "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_600),
     "broker/slot_files": (8, 1_350),
     "broker/slots": (7, 1_350),
