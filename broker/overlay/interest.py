@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from broker.overlay.aggregation import EVERYTHING, Aggregation
+from broker.overlay.aggregation import EVERYTHING, Aggregation, Change, SpaceTable
 from broker.overlay.announcement import Announcement
 from broker.overlay.packets import (
     Conjunction,
@@ -21,7 +21,6 @@ from broker.overlay.packets import (
     Vector,
 )  # fmt: skip
 from broker.overlay.replica import Direction, Replica, ReplicaChange
-from broker.overlay.space_table import Change, SpaceTable
 from broker.overlay.subscriptions import BindingBatch, Subscriptions
 from broker.overlay.virtual_time import VirtualTime
 

@@ -18,10 +18,10 @@ from broker.overlay.packets import Conjunction, Space, StreamName
 from broker.overlay.peers import Outgoing
 from broker.overlay.sink import Delivery
 from broker.overlay.source import LeafState
+from broker.overlay_node.binding_interest import StartPoint
+from broker.overlay_node.exchange_log import ExchangeLog
 from broker.overlay_node.leaf_file import LeafFile
-from broker.overlay_node.vhost.binding_interest import StartPoint
-from broker.overlay_node.vhost.exchange_log import ExchangeLog
-from broker.overlay_node.vhost.vhost_overlay import VhostOverlay
+from broker.overlay_node.vhost_overlay import VhostOverlay
 from broker.tasks import Tasks
 
 if TYPE_CHECKING:

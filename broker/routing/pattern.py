@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 STAR = "*"
 HASH = "#"
@@ -35,6 +35,50 @@ class Pattern:
     text: str
     words: tuple[str, ...]
     literal: bool
+
+
+Child = TypeVar("Child")
+
+
+class WordPlace(Generic[Child]):
+    """A place of a trie over the words of patterns: what follows each word, a `*`, and a `#`."""
+
+    __slots__ = ("hash", "star", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, Child] | None = None
+        self.star: Child | None = None
+        self.hash: Child | None = None
+
+    def child(self, word: str) -> Child | None:
+        """Return what follows one word of a pattern."""
+        if word == STAR:
+            return self.star
+        if word == HASH:
+            return self.hash
+        return None if self.words is None else self.words.get(word)
+
+    def attach(self, word: str, child: Child) -> None:
+        """Put something after one word."""
+        if word == STAR:
+            self.star = child
+        elif word == HASH:
+            self.hash = child
+        elif self.words is None:
+            self.words = {word: child}
+        else:
+            self.words[word] = child
+
+    def detach(self, word: str) -> None:
+        """Remove what follows one word. Cost: one look-up."""
+        if word == STAR:
+            self.star = None
+        elif word == HASH:
+            self.hash = None
+        elif self.words is not None:
+            del self.words[word]
+            if not self.words:
+                self.words = None
 
 
 def split_words(key: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (658, 111_700),
+    "broker": (654, 111_550),
     "broker/administration": (10, 1_950),
     "broker/amqp": (20, 3_950),
     "broker/cli": (41, 4_600),
@@ -22,12 +22,12 @@ MOST = {
     "broker/mqtt": (10, 1_350),
     "broker/net": (15, 2_450),
     "broker/operations": (24, 3_950),
-    "broker/overlay": (24, 5_600),
-    "broker/overlay_node": (12, 2_600),
+    "broker/overlay": (23, 5_500),
+    "broker/overlay_node": (11, 2_600),
     "broker/parts": (11, 1_100),
     "broker/perf": (37, 6_050),
-    "broker/pipeline": (67, 12_400),
-    "broker/routing": (30, 5_500),
+    "broker/pipeline": (65, 12_350),
+    "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_600),
     "broker/slot_files": (8, 1_300),
     "broker/slots": (7, 1_350),

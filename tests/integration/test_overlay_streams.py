@@ -14,7 +14,7 @@ from aiormq.exceptions import ChannelAccessRefused
 
 from broker.core.policy.policy import Policy
 from broker.overlay.packets import Data, VectorChange
-from broker.overlay_node.vhost.exchange_log import FETCH_MESSAGES, SLOTS_AT_ONCE, ExchangeLog
+from broker.overlay_node.exchange_log import FETCH_MESSAGES, SLOTS_AT_ONCE, ExchangeLog
 from broker.testing import Broker
 from tests import raw_talk
 from tests.deadline import wait_until_async

@@ -39,8 +39,9 @@ class Checker:
         self._limit_bytes = min(member.limit_bytes for member in network.members())
         self._last: dict[tuple[str, StreamName], int] = defaultdict(int)
         self.delivered = 0
+        network.on_replace = self._replaced
         for leaf in network.leaves.values():
-            leaf.watch(self._committed, self._replaced)
+            leaf.watch(self._committed)
             leaf.log.watch(self._watch_trim(leaf))
 
     def quiet(self) -> str:

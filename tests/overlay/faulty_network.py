@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember
+from broker.overlay.packets import Space, StreamName
+from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding, SimulatedPublish
 from broker.overlay.simulation.link import SimulatedLink
 from broker.overlay.simulation.member import Dice
+from broker.overlay.simulation.memory_log import MemoryStream
 from broker.overlay.simulation.network import Network, SimulatedTree
+from broker.overlay.source import LeafState
 
 
 def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> SimulatedTree:
@@ -67,18 +72,82 @@ def _join(neighbours: dict[str, list[str]], one: str, other: str) -> None:
     neighbours[other].append(one)
 
 
+@dataclass(frozen=True, slots=True)
+class FolderCopy:
+    """What a copy of the data folder of a leaf has."""
+
+    streams: dict[Space, MemoryStream]
+    saved: LeafState
+    bindings: dict[str, SimulatedBinding]
+    published: dict[Space, list[SimulatedPublish]]
+    arrived: dict[int, int]
+    received_numbers: dict[StreamName, dict[int, int]]
+    positions: dict[StreamName, int]
+
+
+def folder_copy(leaf: LeafMember) -> FolderCopy:
+    """Return what a copy of the data folder has now."""
+    return FolderCopy(
+        {space: stream_copy(stream) for space, stream in leaf.log.streams.items()},
+        leaf.saved,
+        {name: binding for name, binding in leaf.bindings.items() if binding.durable and binding.start_point},
+        {
+            space: [m for m in messages if m.number is None or m.number <= leaf.log.streams[space].durable]
+            for space, messages in leaf.published.items()
+        },
+        dict(leaf.arrived),
+        {stream: dict(numbers) for stream, numbers in leaf.received_numbers.items()},
+        dict(leaf.positions),
+    )
+
+
+def stream_copy(stream: MemoryStream) -> MemoryStream:
+    """Return what a copy of the data folder has of the stream."""
+    copy = MemoryStream(stream._log, stream._space, stream.durable)
+    copy.elements = {number: element for number, element in stream.elements.items() if number <= stream.durable}
+    copy.numbers = list(copy.elements)
+    copy.trimmed, copy.lost = stream.trimmed, stream.lost
+    return copy
+
+
+def restore(leaf: LeafMember, copy: FolderCopy | None) -> None:
+    """Put an older copy in the place of the data folder of a broker that does not run, or an empty folder."""
+    leaf.replaced = True
+    for space, messages in leaf.published.items():
+        leaf.lost_life[space] += messages  # keeps them, and so their keys
+    leaf.virtual_times = []
+    leaf._untold = []
+    if copy is None:
+        before = leaf._dice.choice((0, 0, 1_000))  # as the clock was
+        streams = {space: MemoryStream(leaf.log, space, before) for space in leaf.log.streams}
+        copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
+    for space, stream in copy.streams.items():
+        leaf.copied.update(map(id, stream.elements.values()))
+        leaf.log.streams[space] = stream_copy(stream)
+    leaf.saved = copy.saved
+    leaf.bindings = dict(copy.bindings)
+    for binding in leaf.bindings.values():
+        binding.got &= copy.arrived.keys()
+    leaf.published = {space: list(copy.published.get(space, ())) for space in leaf.log.streams}
+    leaf.arrived = dict(copy.arrived)
+    leaf.received_numbers = {stream: dict(numbers) for stream, numbers in copy.received_numbers.items()}
+    leaf.positions = dict(copy.positions)
+
+
 class FaultyNetwork(Network):
     """A network with more faults than crashes of brokers."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.cut_for_good: list[SimulatedLink] = []
+        self.on_replace: Callable[[LeafMember], None] = lambda _leaf: None
 
     def replace_folder(self, leaf: LeafMember, copy: FolderCopy | None, back_after_ms: int) -> None:
         """Kill a leaf, and start it again with an older copy of its data folder, or with an empty one."""
         if leaf.is_running:
             self.crash(leaf, back_after_ms)
-            leaf.replace_folder(copy)
+            restore(leaf, copy)
+            self.on_replace(leaf)
 
     def cut(self, link: SimulatedLink, back_after_ms: int) -> None:
         """Cut a link for a while."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, InterestPacket, Space
-from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
-from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
+from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
+from broker.overlay.simulation.link import NO_FAULTS, LinkFaults, Statistics
 from broker.overlay.simulation.member import Dice
 from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
-from tests.overlay.faulty_network import FaultyNetwork, random_tree
+from tests.overlay.faulty_network import FaultyNetwork, FolderCopy, folder_copy, random_tree
 from tests.overlay.reference.packets import ConstraintPacket
 
 SETTLE_MS = 120_000
@@ -215,7 +216,7 @@ class Story:
     def _outcome(self) -> SimulationOutcome:
         network = self.network
         leaves = network.leaves.values()
-        packets = network.statistics.by_kind()
+        packets = packets_by_kind(network.statistics)
         return SimulationOutcome(
             published=sum(len(messages) for leaf in leaves for messages in leaf.published.values()),
             delivered=self.checker.delivered,
@@ -273,7 +274,7 @@ class Story:
     def _copy_folder(self) -> None:
         leaf = self._leaf()
         if leaf is not None:
-            self._folders.append((leaf, leaf.copy()))
+            self._folders.append((leaf, folder_copy(leaf)))
 
     def _replace_folder(self) -> None:
         back_after_ms = self.dice.choice((1, 200, 1_000))
@@ -293,3 +294,14 @@ class Story:
 def dice_limits(dice: Dice) -> int:
     """Return how often a limit forces messages out."""
     return dice.randint(0, 2)
+
+
+def packets_by_kind(statistics: Statistics) -> dict[str, tuple[int, int]]:
+    """Return packets and bytes by kind."""
+    packets: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for (_, _, kind), count in statistics.packets.items():
+        packets[kind] += count
+    for (_, _, kind), size in statistics.bytes.items():
+        sizes[kind] += size
+    return {kind: (count, sizes[kind]) for kind, count in sorted(packets.items())}

@@ -44,7 +44,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "what expired while a link was down is sent",
-        "broker/overlay_node/vhost/exchange_log.py",
+        "broker/overlay_node/exchange_log.py",
         "if message is None or _is_expired(message, now_ms):",
         "if message is None:",
         STREAMS,
@@ -135,7 +135,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "a binding that was removed and made again keeps its start",
-        "broker/overlay_node/vhost/binding_interest.py",
+        "broker/overlay_node/binding_interest.py",
         " and (wanted is None or one not in cut)",
         "",
         ("tests/integration/test_overlay_interest.py",),

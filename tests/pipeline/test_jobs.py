@@ -27,7 +27,7 @@ from broker.pipeline.lake.lake import Lake
 from broker.pipeline.routes.topology import read_definitions
 from broker.pipeline.selection import Selection
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher
-from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until

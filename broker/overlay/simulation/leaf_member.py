@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,7 +11,7 @@ from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
 from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
-from broker.overlay.simulation.memory_log import MemoryLog, MemoryStream
+from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.sink import Delivery, StreamGap
 from broker.overlay.source import LeafState
 from broker.overlay.virtual_time import later
@@ -47,10 +46,6 @@ class SimulatedBinding:
         """Note the start point."""
         self.start_point = virtual_time
 
-    def forget_but(self, keys: AbstractSet[int]) -> None:
-        """Forget the messages that are not among those with these keys."""
-        self.got &= keys
-
     def matches(self, space: Space, keys: Iterable[str]) -> bool:
         """Return whether the binding asks for a message of a space with these keys."""
         return self.conjunction.space == space and any(wants(self.conjunction.pattern, key) for key in keys)
@@ -81,19 +76,6 @@ class SimulatedPublish:
     def key(self) -> int:
         """Return what no other message has."""
         return id(self.element)
-
-
-@dataclass(frozen=True, slots=True)
-class FolderCopy:
-    """What a copy of the data folder of a leaf has."""
-
-    streams: dict[Space, MemoryStream]
-    saved: LeafState
-    bindings: dict[str, SimulatedBinding]
-    published: dict[Space, list[SimulatedPublish]]
-    arrived: dict[int, int]
-    received_numbers: dict[StreamName, dict[int, int]]
-    positions: dict[StreamName, int]
 
 
 class LeafMember(SimulatedBroker):
@@ -139,7 +121,6 @@ class LeafMember(SimulatedBroker):
         self.gaps: list[StreamGap] = []
         self.virtual_times: list[int] = []
         self.on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None] = _nothing_committed
-        self.on_replace: Callable[[LeafMember], None] = _nothing_replaced
         self.after_event = self._take
 
     def start(self) -> None:
@@ -182,53 +163,9 @@ class LeafMember(SimulatedBroker):
             self.published[space] = [m for m in messages if m.number is None or m.number <= durable]
             self.lost_life[space] += messages[len(self.published[space]) :]
 
-    def copy(self) -> FolderCopy:
-        """Return what a copy of the data folder has now."""
-        return FolderCopy(
-            {space: stream.copy() for space, stream in self.log.streams.items()},
-            self.saved,
-            {name: binding for name, binding in self.bindings.items() if binding.durable and binding.start_point},
-            {
-                space: [m for m in messages if m.number is None or m.number <= self.log.streams[space].durable]
-                for space, messages in self.published.items()
-            },
-            dict(self.arrived),
-            {stream: dict(numbers) for stream, numbers in self.received_numbers.items()},
-            dict(self.positions),
-        )
-
-    def replace_folder(self, copy: FolderCopy | None) -> None:
-        """Put an older copy in the place of the data folder of a broker that does not run, or an empty folder."""
-        self.replaced = True
-        for space, messages in self.published.items():
-            self.lost_life[space] += messages  # keeps them, and so their keys
-        self.virtual_times = []
-        self._untold = []
-        if copy is None:
-            before = self._dice.choice((0, 0, 1_000))  # as the clock was
-            streams = {space: MemoryStream(self.log, space, before) for space in self.log.streams}
-            copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
-        for space, stream in copy.streams.items():
-            self.copied.update(map(id, stream.elements.values()))
-            self.log.streams[space] = stream.copy()
-        self.saved = copy.saved
-        self.bindings = dict(copy.bindings)
-        for binding in self.bindings.values():
-            binding.forget_but(copy.arrived.keys())
-        self.published = {space: list(copy.published.get(space, ())) for space in self.log.streams}
-        self.arrived = dict(copy.arrived)
-        self.received_numbers = {stream: dict(numbers) for stream, numbers in copy.received_numbers.items()}
-        self.positions = dict(copy.positions)
-        self.on_replace(self)
-
-    def watch(
-        self,
-        on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None],
-        on_replace: Callable[[LeafMember], None],
-    ) -> None:
-        """Call functions after a delivery is committed and after the data folder is replaced."""
+    def watch(self, on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None]) -> None:
+        """Call a function after a delivery is committed."""
         self.on_commit = on_commit
-        self.on_replace = on_replace
 
     @property
     def leaf(self) -> Leaf:
@@ -355,8 +292,4 @@ class LeafMember(SimulatedBroker):
 
 
 def _nothing_committed(_leaf: str, _delivery: Delivery, _getting: list[SimulatedBinding]) -> None:
-    """Do nothing."""
-
-
-def _nothing_replaced(_leaf: LeafMember) -> None:
     """Do nothing."""

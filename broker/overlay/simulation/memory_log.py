@@ -45,14 +45,6 @@ class MemoryStream:
         self.lost = 0
         self._before_next: Callable[[], None] | None = None
 
-    def copy(self) -> MemoryStream:
-        """Return what a copy of the data folder has of the stream."""
-        copy = MemoryStream(self._log, self._space, self.durable)
-        copy.elements = {number: element for number, element in self.elements.items() if number <= self.durable}
-        copy.numbers = list(copy.elements)
-        copy.trimmed, copy.lost = self.trimmed, self.lost
-        return copy
-
     @property
     def changes(self) -> Sequence[VectorChange]:
         """The vector changes that are kept."""

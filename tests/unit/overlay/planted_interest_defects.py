@@ -135,7 +135,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "a counter in place of the set of holders",
-        f"{_OVERLAY}/space_table.py",
+        f"{_OVERLAY}/aggregation.py",
         """        if brokers is None or broker not in brokers:
             return None
         if len(brokers) > 1:""",
@@ -146,7 +146,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "a neighbour is told of its own interest",
-        f"{_OVERLAY}/space_table.py",
+        f"{_OVERLAY}/aggregation.py",
         "return [told for told in self._announced if told != node]",
         "return list(self._announced)",
         [f"{_TESTS}/test_space_table.py"],
@@ -176,7 +176,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "the time of the freshest replica with the patterns of one",
-        f"{_OVERLAY}/space_table.py",
+        f"{_OVERLAY}/aggregation.py",
         "            held[text] = self._group(brokers | {broker})",
         "            held[text] = self._group(frozenset({broker}))",
         [f"{_TESTS}/test_space_table.py"],
