@@ -109,7 +109,7 @@ def add_deadletters(commands: Any) -> None:
         metavar="DIR",
         type=path_argument,
         default=UNROUTABLE,
-        help="folder for messages that the broker does not take",
+        help="folder for messages that the broker refuses",
     )
     add_selection(command, required=False)
     add_spark(command)

@@ -61,7 +61,7 @@ class QueryOptions:
 
 def add_query(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "query", "answer SQL over a lake or over live slots")
+    command = add_command(commands, "query", "run SQL on a lake or on live slots")
     command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; a lake also has the view bad")
     add_lake(command, "the lake", required=False)
     add_broker(command, ", for its live slots")
@@ -69,10 +69,10 @@ def add_query(commands: Any) -> None:
         "--from", "--since", dest="since", metavar="T", help="messages from this time on, such as 2026-11-20"
     )
     command.add_argument("--until", metavar="T", help="messages before this time")
-    command.add_argument("--vhost", metavar="V", help="only this one, for live slots; default all")
+    command.add_argument("--vhost", metavar="V", help="only this vhost, for live slots; default all")
     command.add_argument(
         "--tap", dest="taps", metavar="T", action="append", default=[],
-        help="only this one, for live slots; default all",
+        help="only this tap, for live slots; default all",
     )  # fmt: skip
     command.add_argument(
         "--queue", dest="queues", metavar="Q", action="append", default=[], help="read what this queue holds now"
