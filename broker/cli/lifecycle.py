@@ -37,12 +37,7 @@ def add_lifecycle(commands: Any) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument("--connection", metavar="NAME", help="only the client of this connection")
     which.add_argument("--queue", metavar="QUEUE", help="only the consumers of this queue: their clients stay")
-    _add_drain(
-        command,
-        "wait for at most S seconds, then return unsettled messages to their queues",
-        "--timeout",
-        default=DRAIN_S,
-    )
+    _add_drain(command, "wait for at most S seconds, then requeue unsettled messages", "--timeout", default=DRAIN_S)
     finish(command, _drain, json=True, vhost=True)
 
     command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")

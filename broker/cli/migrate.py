@@ -51,9 +51,7 @@ def add_migrate(commands: Any) -> None:
         default="amqp://guest:guest@localhost:5672",
     )
     add_value(command, "--definitions", "FILE", "import this file of `rabbitmqctl export_definitions`")
-    add_value(
-        command, "--from-api", "URL", "import the definitions from RabbitMQ's management API: http://user@host:15672"
-    )
+    add_value(command, "--from-api", "URL", "import the definitions of RabbitMQ's HTTP API: http://user@host:15672")
     add_switch(command, "--skip-refused", "skip definitions that are refused, and name them")
     add_value(command, "--queue", "NAME", "drain only this queue; can be repeated", action="append", default=[])
     add_switch(command, "--definitions-only", "import, and drain nothing")

@@ -19,10 +19,7 @@ COUNTED: Final = "at most N {}; 0 allows none, -1 any number"
 def add_users(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(commands, "user", "add, change, limit, delete or list users")
-    for name, summary in (
-        ("add", "add a user, who needs a permission to open a vhost"),
-        ("set", "change password or tags"),
-    ):
+    for name, summary in (("add", "add a user, who needs a permission to open a vhost"), ("set", "change a user")):
         command = add_command(kinds, name, summary, "NAME")
         add_switch(command, "--password-stdin", "read the password from standard input instead of asking")
         if name == "set":

@@ -97,9 +97,7 @@ def add_simulate(commands: Any) -> None:
             help=f"{told} (default {getattr(plan, name):,})",
         )  # fmt: skip
     results = command.add_argument_group("results")
-    results.add_argument(
-        "-o", "--output", metavar="FILE", type=path_argument, help="write the results: .parquet or .csv"
-    )
+    results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write results: .parquet or .csv")
     results.add_argument("--plot", metavar="FILE", type=path_argument, help="draw the results as an SVG file")
     add_spark(command)
     command.set_defaults(run=_run)
