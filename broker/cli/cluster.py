@@ -41,7 +41,7 @@ def add_cluster(commands: Any) -> None:
     command = add_command(
         kinds,
         "leave",
-        "stop the running broker, which then leaves; or let the others take over from a dead node at once",
+        "leave the cluster and stop, or declare a node dead whose process has ended",
     )
     add_value(command, "node", "NODE", "a node whose process has ended; default: stop the running broker", nargs="?")
     finish(command, _leave)

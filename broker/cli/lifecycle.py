@@ -27,19 +27,17 @@ def add_lifecycle(commands: Any) -> None:
         command, "--timeout", "S", "stop waiting after S seconds, or a time such as 5m (exit code 1)", type=time_s
     )
     _add_drain(
-        command, "let clients first settle what they hold, for at most S seconds", "--drain", nargs="?", const=DRAIN_S
+        command, "let clients settle their messages first, for at most S seconds", "--drain", nargs="?", const=DRAIN_S
     )
     finish(command, _stop)
 
     command = add_command(
-        commands, "drain", "deliver nothing more, wait until clients have settled what they hold, then close them"
+        commands, "drain", "stop deliveries, wait until clients have settled their messages, then disconnect them"
     )
     which = command.add_mutually_exclusive_group()
     which.add_argument("--connection", metavar="NAME", help="only the client of this connection")
     which.add_argument("--queue", metavar="QUEUE", help="only the consumers of this queue: their clients stay")
-    _add_drain(
-        command, "wait for at most S seconds, then what is held goes back to its queues", "--timeout", default=DRAIN_S
-    )
+    _add_drain(command, "wait for at most S seconds, then requeue unsettled messages", "--timeout", default=DRAIN_S)
     finish(command, _drain, json=True, vhost=True)
 
     command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")

@@ -15,7 +15,7 @@ EXPLAIN_COLUMNS = ("exchange", "broker", "to", "goes", "reason", "leaves")
 def add_overlay(commands: Any) -> None:
     """Add the commands."""
     group = add_command(
-        commands, "overlay", "show links, interest, streams and lag of the overlay's brokers in the running process"
+        commands, "overlay", "show the links, interest, streams and lag of the overlay brokers in the running process"
     )
     finish(group, request("overlay", show=_print_brokers), json=True)
     kinds = group.add_subparsers(title="commands", metavar="COMMAND")

@@ -23,8 +23,8 @@ def add_resources(commands: Any) -> None:
 
     verbs = add_group(commands, "queue", "pause a queue or resume it")
     for verb, summary in (
-        ("pause", "deliver nothing to consumers and basic.get; publishes go on, and a restart keeps the pause"),
-        ("resume", "deliver again"),
+        ("pause", "deliver nothing to consumers and basic.get; publishes continue, and the pause survives a restart"),
+        ("resume", "resume deliveries"),
     ):
         command = add_command(verbs, verb, summary)
         command.add_argument("queue", metavar="NAME")

@@ -40,18 +40,18 @@ def add_taps(commands: Any) -> None:
     add_switch(command, "--drop", "delete its slot files and cursors at once")
     finish(command, _remove, vhost=True)
     _add_list(kinds, f"list the taps; columns: {', '.join(TAP_COLUMNS)}", request("taps", "vhost", show=_print_taps))
-    command = add_command(kinds, "seal", "write what taps hold into slot files now, and print the last seal")
+    command = add_command(kinds, "seal", "write waiting messages into slot files now, and print the last seal")
     add_value(command, "tap", "NAME", "only this tap; default all", nargs="?")
     add_any_vhost(command)
     finish(command, request("seal", "vhost", "tap", show=lambda answer: print(answer["last_seal"])))
 
     kinds = add_group(commands, "cursor", "set, remove or list cursors, the positions of tap readers")
-    command = add_command(kinds, "set", "set the seal that a reader has passed; creates the cursor if needed", *_CURSOR)
+    command = add_command(kinds, "set", "record the seal that a reader has passed, in a new cursor if needed", *_CURSOR)
     command.add_argument("seal", metavar="SEAL", type=int)
     add_switch(command, "--reset", "allow the cursor to move back")
     add_value(command, "--user", "U", "the reader's user, who needs only the right to read the tap")
     finish(command, request("cursor_set", "name", "vhost", "tap", "seal", "reset", "user"), vhost=True)
-    command = add_command(kinds, "remove", "remove a cursor; nothing is kept for it any more", *_CURSOR)
+    command = add_command(kinds, "remove", "remove a cursor; slot files are no longer kept for it", *_CURSOR)
     finish(command, request("cursor_remove", "name", "vhost", "tap"), vhost=True)
     _add_list(
         kinds,

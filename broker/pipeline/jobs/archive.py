@@ -74,7 +74,7 @@ class ArchiveOptions:
 
 def add_archive(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
+    command = add_command(commands, "archive", "copy the messages of taps into a lake, each once")
     add_broker(command, "")
     add_lake(command, "the lake; created if missing")
     add_repeated(command, "--tap", "T", "a tap or a glob; default all", dest="taps")

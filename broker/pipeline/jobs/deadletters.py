@@ -104,7 +104,7 @@ def add_deadletters(commands: Any) -> None:
         command,
         "--unroutable",
         "DIR",
-        "folder for messages that the broker does not take",
+        "folder for messages that the broker refuses",
         type=path_argument,
         default=UNROUTABLE,
     )

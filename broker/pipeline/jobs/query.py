@@ -70,7 +70,7 @@ class QueryOptions:
 
 def add_query(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "query", "answer SQL over a lake or over live slots")
+    command = add_command(commands, "query", "run SQL on a lake or on live slots")
     add_value(command, "sql", "SQL", "a SELECT over the view messages; a lake also has the view bad")
     add_lake(command, "the lake", required=False)
     add_broker(command, ", for its live slots")
@@ -78,8 +78,8 @@ def add_query(commands: Any) -> None:
         "--from", "--since", dest="since", metavar="T", help="messages from this time on, such as 2026-11-20"
     )
     add_value(command, "--until", "T", "messages before this time")
-    add_value(command, "--vhost", "V", "only this one, for live slots; default all")
-    add_repeated(command, "--tap", "T", "only this one, for live slots; default all", dest="taps")
+    add_value(command, "--vhost", "V", "only this vhost, for live slots; default all")
+    add_repeated(command, "--tap", "T", "only this tap, for live slots; default all", dest="taps")
     add_repeated(command, "--queue", "Q", "read what this queue holds now", dest="queues")
     add_value(command, "--limit", "N", f"number of rows shown, 0 for all; default {LIMIT}", type=int, default=LIMIT)
     add_value(command, "--as-of", "N|T", "read the lake at a version of its table messages, or at a time")

@@ -28,7 +28,7 @@ class ServerOptions:
 
 def add_server(commands: Any) -> None:
     """Add the command."""
-    server = add_command(commands, "server", "start, stop or check a Spark that commands use")
+    server = add_command(commands, "server", "start, stop or check a Spark server that commands share")
     actions = server.add_subparsers(title="commands", metavar="COMMAND", required=True)
     starting = add_command(actions, "start", "start it and wait until commands can use it")
     add_value(starting, "--master", "M", "default local[*], all cores", default="local[*]")

@@ -90,8 +90,8 @@ def add_simulate(commands: Any) -> None:
             help=f"{told} (default {getattr(plan, name):,})",
         )  # fmt: skip
     results = command.add_argument_group("results")
-    results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write them: .parquet or .csv")
-    add_value(results, "--plot", "FILE", "draw them as an SVG file", type=path_argument)
+    results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write results: .parquet or .csv")
+    add_value(results, "--plot", "FILE", "draw the results as an SVG file", type=path_argument)
     add_spark(command)
     command.set_defaults(run=_run)
 
