@@ -67,6 +67,11 @@ class Address:
         tls = parts.scheme.endswith("s")
         return cls(parts.hostname, port, user, password, vhost, tls, ca_file, verify == "verify_peer")
 
+    @property
+    def family(self) -> socket.AddressFamily:
+        """The address family of the host."""
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
     def connect(self, limit_s: float, receive_bytes: int = 0, unsent_bytes: int = 0) -> socket.socket:
         """Return a connected socket, through TLS if the URL says so.
 
@@ -74,7 +79,7 @@ class Address:
 
         Raises: OSError.
         """
-        plain = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        plain = socket.socket(self.family)
         try:
             plain.settimeout(limit_s)
             if receive_bytes:
