@@ -251,10 +251,9 @@ class Ledger:
             self._tallies[role] = figures["tally"]
             self._told_ns[role] = figures["at_ns"]
             for name in _TIMES & figures.keys():
-                times = Histogram.from_list(figures[name])
-                getattr(outcome, name).merge(times)
-                if name == "due_times":
-                    self._within.merge(times)
+                getattr(outcome, name).merge(figures[name])
+            if "due_times" in figures:
+                self._within.merge(figures["due_times"])
             if word == DONE:
                 self.done[role] = figures
 

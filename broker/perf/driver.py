@@ -135,7 +135,9 @@ class Driver:
                 interval_ns = _DRAIN_EVERY_NS
                 tick_ns = min(tick_ns, now_ns + interval_ns)
             if now_ns >= tick_ns:
-                self._line.tell(TICK, self._figures(clear=True))
+                self._line.tell(TICK, self._figures())
+                for times in crowd.histograms().values():
+                    times.clear()
                 tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
 
     def _fire(self, now_ns: int) -> None:
@@ -180,15 +182,9 @@ class Driver:
         elif word == DRAIN:
             self._draining = True
 
-    def _figures(self, *, clear: bool = False) -> dict[str, Any]:
-        """Return tally and histograms; `clear` resets the histograms."""
-        histograms = self._crowd.histograms()
-        figures: dict[str, Any] = {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally()}
-        figures |= {name: one.to_list() for name, one in histograms.items()}
-        if clear:
-            for one in histograms.values():
-                one.clear()
-        return figures
+    def _figures(self) -> dict[str, Any]:
+        """Return tally and histograms."""
+        return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.histograms()}
 
 
 def _tighten_timers() -> None:
