@@ -227,10 +227,7 @@ def _accepts(address: Address) -> bool:
 
 @contextmanager
 def relay() -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling.
-
-    Raises: NotStarted.
-    """
+    """Run the bare relay, the generator's own ceiling. Raises: NotStarted."""
     command = [sys.executable, "-m", "broker.perf.relay"]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:

@@ -7,7 +7,7 @@ from bench.run import Figures
 from broker.perf.conductor import Conductor
 from broker.perf.crew import Interruption
 from broker.perf.faults import RunFailed
-from broker.perf.load import Load
+from broker.perf.parts import Load
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import Material

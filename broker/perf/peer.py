@@ -147,10 +147,7 @@ def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
 
 
 def send_some(end: socket.socket, pending: Pending) -> Pending:
-    """Send what a non-blocking socket accepts and return the rest.
-
-    Raises: OSError.
-    """
+    """Send what a non-blocking socket accepts and return the rest. Raises: OSError."""
     try:
         return pending[end.send(pending) :]
     except NOT_NOW:
@@ -229,10 +226,7 @@ class PeerConnection:
         return self.await_method(answer)
 
     def await_method(self, answer: tuple[int, int]) -> bytes:
-        """Return the payload of the next method frame, which must be `answer`.
-
-        Raises: Refusal.
-        """
+        """Return the payload of the next method frame, which must be `answer`. Raises: Refusal."""
         payload = self._method_payload()
         name = wire.METHOD_HEAD.unpack_from(payload)
         if name == answer:
@@ -281,10 +275,7 @@ class PeerConnection:
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
 
     def queue_counts(self, names: Sequence[str]) -> list[int]:
-        """Return how many messages are ready in each of these queues.
-
-        Raises: Refusal.
-        """
+        """Return how many messages are ready in each of these queues. Raises: Refusal."""
         requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 

@@ -15,12 +15,11 @@ from broker.figures.numerals import rate_text
 from broker.perf import wire
 from broker.perf.conversation import Conversation, ScriptedRun, Stopwatch
 from broker.perf.crew import Interruption
-from broker.perf.flags import add, add_scenario, add_switch, add_time
+from broker.perf.flags import add, add_scenario, add_switch, add_time, count
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import Address, Ask, Script, closing, opening
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import count
 from broker.perf.result import Figure, Result
 
 KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")
@@ -51,16 +50,10 @@ def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 class Churn(ScriptedRun):
-    """The workers of a run.
-
-    Invariant: a worker that is told to stop deletes what it created.
-    """
+    """The workers of a run. Invariant: a worker that is told to stop deletes what it created."""
 
     async def run(self) -> Result:
-        """Return the result.
-
-        Raises: Fault if not even the first object could be created.
-        """
+        """Return the result. Raises: Fault if not even the first object could be created."""
         kind, quota = self.options.kind, CycleQuota(self.options.cycles, lambda: self.stopping)
         workers = [CycleWorker(kind, self.address, self.options.durable) for _ in range(self.options.workers)]
         talks: list[Conversation | None] = [None] * len(workers)

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from broker.perf.conversation import TURN_S, Conversation, ScriptedRun, Stopwatch
 from broker.perf.crew import Interruption
-from broker.perf.flags import add, add_scenario
+from broker.perf.flags import add, add_scenario, at_most, count_or_none, duration, rate
+from broker.perf.flags import count as whole
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import cost_figures, time_figures
 from broker.perf.peer import closing, opening
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import at_most, count_or_none, duration, rate
-from broker.perf.quantities import count as whole
 from broker.perf.result import Figure, Result
 
 _MOST_CHANNELS: Final = 65_535
@@ -37,10 +36,7 @@ def add_connections(commands: Any) -> None:
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Open, hold and close the connections.
-
-    Raises: Fault, OSError if no connection could be opened.
-    """
+    """Open, hold and close the connections. Raises: Fault, OSError if no connection could be opened."""
     with Interruption() as interruption:
         return asyncio.run(Gathering(options, progress, interruption, options.connections, options.heartbeat).run())
 
@@ -52,10 +48,7 @@ class Gathering(ScriptedRun):
     """
 
     async def run(self) -> Result:
-        """Return the result.
-
-        Raises: Fault if no connection could be opened.
-        """
+        """Return the result. Raises: Fault if no connection could be opened."""
         options = self.options
         opens, closes = Histogram(), Histogram()
         before, watch = self.usage(), Stopwatch()

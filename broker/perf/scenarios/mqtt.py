@@ -7,18 +7,27 @@ from dataclasses import dataclass, replace
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, Final
 
-from broker.perf.conductor import Conductor, tasks
+from broker.perf.conductor import Conductor, process_tree, tasks
 from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
-from broker.perf.flags import add, add_scenario, add_switch, add_time, processes_of, seconds_of
-from broker.perf.load import Load
+from broker.perf.flags import (
+    add,
+    add_scenario,
+    add_switch,
+    add_time,
+    at_most,
+    count,
+    count_or_none,
+    processes_of,
+    rate,
+    seconds_of,
+    size,
+)
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
-from broker.perf.parts import Consumers, Publishers
+from broker.perf.parts import Consumers, Load, Publishers
 from broker.perf.peer import send_some
-from broker.perf.performance import process_tree
 from broker.perf.progress import RunProgress
-from broker.perf.quantities import at_most, count, count_or_none, rate, size
 from broker.perf.receiver import ROOM_BYTES, Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
@@ -77,10 +86,7 @@ class MqttMaterial(Material):
 
 
 def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run the scenario.
-
-    Raises: BadOptions, Fault, RunFailed, OSError.
-    """
+    """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
     if not options.producers and (options.topic is None or not options.consumers):
         raise BadOptions("-x 0 receives what others publish: name the topic with -t, and subscribers with -y")
     processes = process_tree(options)
