@@ -19,6 +19,7 @@ from shutil import which
 
 from bench.certificate import Certificate
 from bench.service import START_LIMIT_S, NotStarted, Service
+from broker.perf import conductor
 from broker.perf.faults import Refusal
 from broker.perf.machine import ProcessTree
 from broker.perf.peer import Address, PeerConnection
@@ -227,19 +228,10 @@ def _accepts(address: Address) -> bool:
 
 @contextmanager
 def relay() -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling. Raises: NotStarted."""
-    command = [sys.executable, "-m", "broker.perf.relay"]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
-        try:
-            line = process.stdout.readline().decode() if process.stdout else ""
-            if not line:
-                raise NotStarted("the bare relay did not start")
-            processes = ProcessTree(process.pid)
-            idle_bytes = processes.usage().rss_bytes
-            yield Broker("relay", Address.parse(line.strip()), processes, relay=True, idle_bytes=idle_bytes)
-        finally:
-            process.terminate()
+    """Run the bare relay, the generator's own ceiling. Raises: RunFailed."""
+    with conductor.relay() as (address, pid):
+        processes = ProcessTree(pid)
+        yield Broker("relay", address, processes, relay=True, idle_bytes=processes.usage().rss_bytes)
 
 
 def rabbitmq_script() -> str | None:

@@ -407,7 +407,7 @@ def _ceiling_per_s(load: Load, interruption: Interruption) -> float:
 
     Raises: RunFailed.
     """
-    with _relay() as address:
+    with relay() as (address, _):
         alone = Load(
             address=address,
             material=replace(load.material, relayed=True),
@@ -428,8 +428,8 @@ def _ceiling_per_s(load: Load, interruption: Interruption) -> float:
 
 
 @contextmanager
-def _relay() -> Iterator[Address]:
-    """Start a relay, provide its address, and stop the relay at exit. Raises: RunFailed."""
+def relay() -> Iterator[tuple[Address, int]]:
+    """Start a relay, provide its address and pid, and stop the relay at exit. Raises: RunFailed."""
     with uninterrupted():
         process = subprocess.Popen(
             [sys.executable, "-m", "broker.perf.relay"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -441,7 +441,7 @@ def _relay() -> Iterator[Address]:
             line = process.stdout.readline()
             if not line:
                 raise RunFailed("the relay did not start")
-            yield Address.parse(line.strip())
+            yield Address.parse(line.strip()), process.pid
             process.stdin.close()
             process.wait(END_LIMIT_S)
         finally:

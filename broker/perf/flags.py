@@ -209,14 +209,18 @@ def load_of(
     *,
     copies: int | None = None,
     default_s: float | None = None,
+    demand: ReceiverPace | None = None,
 ) -> Load:
-    """Return the load that the options of `add_load` and `add_time` describe. Raises: BadOptions."""
+    """Return the load that the options of `add_load` and `add_time` describe; `demand` replaces theirs.
+
+    Raises: BadOptions.
+    """
     return Load(
         address=options.uri,
         material=material,
         producers=options.producers,
         queues=spread(queues, options.consumers),
-        demand=_demand(options),
+        demand=demand or _demand(options),
         window=options.confirm,
         messages=options.pmessages,
         per_s=options.rate,

@@ -18,9 +18,8 @@ from broker.perf.flags import (
     at_most,
     count,
     count_or_none,
-    processes_of,
+    load_of,
     rate,
-    seconds_of,
     size,
 )
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
@@ -115,25 +114,13 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
     topic_filter = f"{'$share/perf/' if options.shared else ''}{base}{'/#' if options.topics else ''}"
     window = options.confirm if options.qos else 0
     keys = tuple(topics * -(-max(1, window) // len(topics)))
-    sure = options.qos and options.producers
-    return Load(
-        address=options.uri,
-        material=MqttMaterial("", keys, options.size, level=level, qos=options.qos, retain=options.retain,
-                              client_id=own, lasting=options.lasting),
-        producers=options.producers,
-        queues=((topic_filter,),) * options.consumers,
-        demand=ReceiverPace(1 if options.qos else 0, options.size, options.consumer_rate),
-        window=window,
-        messages=options.pmessages,
-        per_s=options.rate,
-        prefetch=options.prefetch,
-        deliveries=options.cmessages,
-        seconds=seconds_of(options, _SECONDS),
-        interval_s=options.interval,
-        copies=(1 if options.shared else options.consumers) if sure else None,
-        processes=processes_of(options),
-        unsent_bytes=options.unsent,
-    )  # fmt: skip
+    material = MqttMaterial("", keys, options.size, level=level, qos=options.qos, retain=options.retain,
+                            client_id=own, lasting=options.lasting)  # fmt: skip
+    copies = 1 if options.shared else options.consumers
+    copies = copies if options.qos and options.producers else None
+    demand = ReceiverPace(1 if options.qos else 0, options.size, options.consumer_rate)
+    load = load_of(options, material, [topic_filter], copies=copies, default_s=_SECONDS, demand=demand)
+    return replace(load, window=window)
 
 
 class PacketSpool(Spool):
