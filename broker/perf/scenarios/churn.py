@@ -59,12 +59,13 @@ class Churn(ScriptedRun):
         talks: list[Conversation | None] = [None] * len(workers)
         if kind != "connections":
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
-        telling = asyncio.create_task(self._tell(quota))
         before, watch = self.usage(), Stopwatch()
         quota.until_s = time.monotonic() + self._seconds()
-        await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
-        took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
-        telling.cancel()
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self._tell(quota))
+            await asyncio.gather(*(self._churn(*pair, quota) for pair in zip(workers, talks, strict=True)))
+            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.usage()
+            telling.cancel()
         held = [(talk, worker) for talk, worker in zip(talks, workers, strict=True) if talk is not None]
         await asyncio.gather(*(self.follow(talk, worker.end()) for talk, worker in held if talk in self.open))
         if not quota.cycles and self.fault is not None:
