@@ -7,14 +7,14 @@ from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
-from broker.overlay.simulation.network import Network, SimulatedTree, random_tree
-from broker.overlay.simulation.scheduler import Dice
+from broker.overlay.simulation.member import Dice
+from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
+from tests.overlay.faulty_network import FaultyNetwork, random_tree
 from tests.overlay.reference.packets import ConstraintPacket
 
 SETTLE_MS = 120_000
@@ -116,7 +116,7 @@ class Story:
         scenario: Scenario,
         dice: Dice,
         topology: SimulatedTree | None = None,
-        scheme: type[InterestScheme] = Interest,
+        scheme: type[Interest] = Interest,
         *,
         forgets_vectors: bool = False,
     ) -> None:
@@ -126,7 +126,7 @@ class Story:
         mixed = dice.random() < 0.3
         kinds = (Aggregation.COVERING, Aggregation.COVERING, Aggregation.IDENTICAL, Aggregation.NONE)
         kind = dice.choice(kinds)
-        self.network = Network(
+        self.network = FaultyNetwork(
             topology or random_tree(dice, scenario.brokers),
             spaces,
             dice,
@@ -287,7 +287,7 @@ class Story:
         leaf = self._leaf()
         if leaf is not None:
             space = self.dice.choice(self.network.spaces)
-            leaf.log.force_out(space, leaf.log.last(space))
+            leaf.log.streams[space].force_out(leaf.log.streams[space].durable)
 
 
 def dice_limits(dice: Dice) -> int:

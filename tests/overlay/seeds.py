@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from random import Random
 
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from tests.overlay.reference.constraints import ConstraintInterest
 from tests.overlay.scenario import SimulationOutcome, Story, random_scenario
 
-SCHEMES: dict[str, type[InterestScheme]] = {
+SCHEMES: dict[str, type[Interest]] = {
     "replicas": Interest,
     "constraints": ConstraintInterest,
     "forgetful": Interest,

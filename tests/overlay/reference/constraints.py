@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from broker.overlay.conjunction import checksum
-from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.aggregation import checksum
+from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
 from broker.overlay.virtual_time import later
 from tests.overlay.reference.packets import FullState, Increment, InterestSummary, Lagging
@@ -151,7 +151,7 @@ class ExpectedTime:
         self._timeout_ms = min(max(self._smoothed_ms + 4 * self._variation_ms, MIN_MS), MAX_MS)
 
 
-class ConstraintInterest(InterestScheme):
+class ConstraintInterest(Interest):
     """The interest in each direction of one logical broker, by constraint vectors. The interface is that of `Interest`.
 
     A tree node's patterns are merged from the increments of all its brokers. Two brokers that aggregated in different
@@ -171,7 +171,7 @@ class ConstraintInterest(InterestScheme):
     A summary goes to each neighbour broker when the leaves whose acks count change, and every second. A receiver
     that lacks something, or has other patterns at the same vector, asks for the full state.
 
-    Invariant: as for `InterestScheme`.
+    Invariant: as for `Interest`.
     Source: the Gryphon paper, sections 3.4 and 4.
     """
 

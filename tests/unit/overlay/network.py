@@ -8,7 +8,6 @@ from typing import Any
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, Space
 
 SPACE = Space("/", "orders")
@@ -32,7 +31,7 @@ class Network:
         edges: Iterable[tuple[str, str]],
         aggregation: Aggregation | Mapping[str, Aggregation] = Aggregation.COVERING,
         patterns_max: int = 1000,
-        scheme: type[InterestScheme] = Interest,
+        scheme: type[Interest] = Interest,
     ) -> None:
         self.scheme = scheme
         self.brokers = dict(brokers)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Resync, Vector
 from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
@@ -89,7 +88,7 @@ class LeafFeed:
 class SmallModel:
     """All runs of one scenario by one scheme."""
 
-    def __init__(self, scheme: type[InterestScheme], scenario: Scenario) -> None:
+    def __init__(self, scheme: type[Interest], scenario: Scenario) -> None:
         self.scheme: Any = scheme
         self.request = Resync() if scheme is Interest else Lagging()
         self.readings: list[tuple[Vector, Vector]] = []  # of middle brokers: as what a vector may be read

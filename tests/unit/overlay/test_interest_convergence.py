@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.routing.cover_index import covers
 from broker.routing.pattern import parse_pattern
 from tests.overlay.reference.constraints import ConstraintInterest
@@ -39,7 +38,7 @@ class Life:
         parents: list[int],
         sizes: list[int],
         aggregations: list[Aggregation],
-        scheme: type[InterestScheme] = Interest,
+        scheme: type[Interest] = Interest,
     ) -> None:
         inner = [f"n{place}" for place in range(len(parents) + 1)]
         edges = [(f"n{place + 1}", inner[parent % (place + 1)]) for place, parent in enumerate(parents)]
@@ -186,7 +185,7 @@ SCHEMES = pytest.mark.parametrize("scheme", [Interest, ConstraintInterest])
 @settings(max_examples=60)
 @given(tree=TREES, steps=STEPS)
 def test_tables_converge_to_the_covering_closure(
-    scheme: type[InterestScheme], tree: tuple[list[int], list[int]], steps: list[Step]
+    scheme: type[Interest], tree: tuple[list[int], list[int]], steps: list[Step]
 ) -> None:
     """After any interleaving, once the links are whole again; and before that nobody ever claims too much."""
     life = Life(*tree, [Aggregation.COVERING], scheme)
@@ -207,7 +206,7 @@ def test_tables_converge_to_the_covering_closure(
 @settings(max_examples=60)
 @given(tree=TREES, steps=STEPS, aggregations=st.lists(st.sampled_from(Aggregation), min_size=2, max_size=5))
 def test_brokers_with_different_aggregation_work_together(
-    scheme: type[InterestScheme],
+    scheme: type[Interest],
     tree: tuple[list[int], list[int]],
     steps: list[Step],
     aggregations: list[Aggregation],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.overlay.conjunction import checksum
+from broker.overlay.aggregation import checksum
 from broker.overlay.interest import Interest
 from tests.overlay.reference.constraints import ConstraintInterest
 from tests.overlay.reference.packets import Increment

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from tests.overlay.reference.constraints import ConstraintInterest
 from tests.overlay.reference.empty_increments import EmptyIncrementsEnd
 from tests.unit.overlay.small_model import Scenario, SmallModel
@@ -24,7 +23,7 @@ EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scena
 
 @SCHEMES
 @EACH
-def test_every_order_of_two_updates_each(scheme: type[InterestScheme], scenario: Scenario) -> None:
+def test_every_order_of_two_updates_each(scheme: type[Interest], scenario: Scenario) -> None:
     """Two leaves and two siblings: each order at each sibling, each merge, with one packet lost on the last link."""
     model = SmallModel(scheme, scenario)
     plain = model.traces(model.plain_ops())
@@ -46,7 +45,7 @@ def test_every_order_without_empty_increments(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 @SCHEMES
-def test_one_fault_at_a_sibling(scheme: type[InterestScheme]) -> None:
+def test_one_fault_at_a_sibling(scheme: type[Interest]) -> None:
     """A lost or repeated update, a full state out of turn, or a crash, against the other sibling without a fault.
 
     The long test has all runs, this one a third of those that differ.
@@ -62,7 +61,7 @@ def test_one_fault_at_a_sibling(scheme: type[InterestScheme]) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("scheme", [Interest, ConstraintInterest, EmptyIncrementsEnd])
 @EACH
-def test_every_order_with_every_fault(scheme: type[InterestScheme], scenario: Scenario) -> None:
+def test_every_order_with_every_fault(scheme: type[Interest], scenario: Scenario) -> None:
     """Updates also overtake each other, and any of them are lost."""
     model = SmallModel(scheme, scenario)
     plain = model.traces(model.plain_ops())
