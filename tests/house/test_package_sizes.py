@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 MOST = {
-    "broker": (654, 111_550),
+    "broker": (646, 111_150),
     "broker/administration": (10, 1_950),
     "broker/amqp": (20, 3_950),
     "broker/cli": (41, 4_600),
@@ -25,7 +25,7 @@ MOST = {
     "broker/overlay": (23, 5_500),
     "broker/overlay_node": (11, 2_600),
     "broker/parts": (11, 1_100),
-    "broker/perf": (37, 6_050),
+    "broker/perf": (29, 5_650),
     "broker/pipeline": (65, 12_350),
     "broker/routing": (30, 5_450),
     "broker/settings": (11, 1_600),
@@ -36,7 +36,7 @@ MOST = {
     "broker/testing": (6, 700),
     "broker/vhosts": (4, 600),
     "broker/zeromq": (8, 1_200),
-    "bench": (68, 8_900),
+    "bench": (59, 8_850),
     "demo": (15, 2_100),
     "tools": (25, 2_900),
 }
