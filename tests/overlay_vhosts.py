@@ -54,9 +54,9 @@ async def read(stream: ExchangeLog, first: int = 1, last: int = ALL, limit_bytes
             await ready.wait()
             ready.clear()
         else:
-            assert all(first <= one.number <= stretch.upto for one in stretch.elements)
+            assert all(first <= one.number <= stretch.last for one in stretch.elements)
             elements += stretch.elements
-            first = stretch.upto + 1
+            first = stretch.last + 1
     return elements
 
 

@@ -16,9 +16,9 @@ from bench.run import Figures
 from bench.stage import Stage, WrongResult
 from bench.topics import workload
 from broker.perf.machine import ProcessTree
+from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.broker_url import BrokerUrl, broker_of
-from broker.cli.control_client import ask, ask_for
+from broker.cli.control_client import ask, ask_for, request
 from broker.cli.parser import BadUsage, add_command, add_value, finish, time_s
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json
@@ -20,7 +20,7 @@ DRAIN_S: Final = 60
 def add_lifecycle(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
-    finish(command, _reload, json=True)
+    finish(command, request("reload", show=_print_changes), json=True)
 
     command = add_command(commands, "stop", "stop the running broker cleanly, and wait until its process has ended")
     add_value(
@@ -47,17 +47,12 @@ def add_lifecycle(commands: Any) -> None:
     finish(command, _backup)
 
 
-def _reload(arguments: argparse.Namespace) -> int:
-    outcome = ask_for(arguments, "reload")
-    if arguments.json:
-        print_json(outcome)
-        return 0
+def _print_changes(outcome: Mapping[str, Any]) -> None:
     for part, remark in (("changed", ""), ("needs_restart", " (needs a restart)")):
         for change in outcome[part]:
             print(f"{change['key']}: {_value(change['old'])} -> {_value(change['new'])}{remark}")
     if not any(outcome.values()):
         print("no setting has changed")
-    return 0
 
 
 def _add_drain(command: argparse.ArgumentParser, meaning: str, name: str, **more: Any) -> None:

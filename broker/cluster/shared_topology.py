@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import as_text
-from broker.cluster.no_holding import refuse_arguments
+from broker.cluster.shared_queue import refuse_arguments
 from broker.cluster.topology_changes import (
     ExchangeDeclared,
     ExchangeDeleted,

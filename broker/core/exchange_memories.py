@@ -14,7 +14,7 @@ from broker.core.queue.memory_queue import HistoryQueue, SeenQueue
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
-from broker.routing.memory_exchange import MemoryExchange
+from broker.routing.fanout_exchange import MemoryExchange
 from broker.slots.slot import Slot
 
 if TYPE_CHECKING:

@@ -159,9 +159,9 @@ class Pager:
         Above the memory budget they are as many as publishers may add in a turn, otherwise an even part of what leaves:
         a batch of the log lets a hundred slots leave at once.
 
-        Return whether messages were written to the spill, which takes long.
+        Return whether any left, so that the next turn reads less input.
         """
-        spilled = self.spilled
+        paged_out = self.paged_out
         budget = TURN_MESSAGES
         if not self._candidates:
             budget = min(budget, max(SLOT_COST, len(self._leaving) * SLOT_COST // LEAVING_TURNS))
@@ -177,7 +177,7 @@ class Pager:
                 self._candidates = []
                 break
             budget -= 1 + self._page_out(resident)
-        return self.spilled > spilled
+        return self.paged_out > paged_out
 
     def _page_out(self, resident: _Resident) -> int:
         """Page out a slot, unless it is in use, and return the cost, in messages with a record."""

@@ -90,16 +90,13 @@ class ControlSocket:
         self._clients.add(task)
         try:
             if len(self._clients) <= CLIENTS_MAX:
-                await self._converse(reader, writer)
+                while await answer_line(self._verbs, reader, writer):
+                    """Another request may follow."""
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
             pass  # the client left or was silent for too long, or the broker stops
         finally:
             self._clients.discard(task)
             writer.close()
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await answer_line(self._verbs, reader, writer):
-            pass
 
 
 class AnswerWriter(Protocol):

@@ -1,13 +1,52 @@
-"""Aggregation: how the patterns wanted in a space are merged before they are announced to a tree node."""
+"""Aggregation: how the patterns wanted in a space are merged before they are announced to a tree node.
+
+A binding asks for a conjunction: the messages of a space that a topic pattern matches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
 
-from broker.overlay.conjunction import EVERYTHING
+from broker.overlay.packets import Conjunction, Space
 from broker.routing.cover_set import CoverSet, RootDiff
-from broker.routing.pattern import Pattern
+from broker.routing.pattern import HASH, STAR, BindingKeyError, Pattern, PatternLimits, parse_pattern, split_words
+
+EVERYTHING: Final = Pattern(HASH, (HASH,), literal=False)
+_LIMITS: Final = PatternLimits()
+
+
+def conjunction(space: Space, kind: str, key: str) -> Conjunction:
+    """Return the conjunction of a binding key at an exchange of a type.
+
+    Every type but topic and direct filters by something else than the key; such a binding asks for everything. A topic
+    exchange of another dialect than AMQP's is another type.
+    """
+    if kind == "topic":
+        return Conjunction(space, pattern_of(key).text)
+    if kind == "direct":
+        words = split_words(key)
+        return Conjunction(space, HASH if HASH in words or STAR in words else key)
+    return Conjunction(space, HASH)
+
+
+def pattern_of(text: str) -> Pattern:
+    """Return the text of a conjunction as a pattern; what is not a pattern within the limits asks for everything."""
+    try:
+        return parse_pattern(text, _LIMITS)
+    except BindingKeyError:
+        return EVERYTHING
+
+
+@lru_cache(maxsize=65_536)
+def checksum(conjunction: Conjunction) -> int:
+    """Return 64 bits that stand for a conjunction; those of a set are combined by exclusive or."""
+    space = conjunction.space
+    text = f"{space.vhost}\0{space.exchange}\0{conjunction.pattern}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class Aggregation(Enum):
@@ -23,44 +62,6 @@ class Aggregation(Enum):
     COVERING = "covering"
 
 
-class EqualSet:
-    """Counts equal patterns; every distinct one is a root. The counterpart of `CoverSet` without covering."""
-
-    __slots__ = ("_counts", "_patterns")
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._patterns: dict[str, Pattern] = {}
-
-    @property
-    def roots(self) -> Iterable[Pattern]:
-        """Return the distinct patterns."""
-        return self._patterns.values()
-
-    def add(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once more and return the change of roots."""
-        count = self._counts.get(pattern.text, 0)
-        self._counts[pattern.text] = count + 1
-        if count:
-            return RootDiff()
-        self._patterns[pattern.text] = pattern
-        return RootDiff((pattern,))
-
-    def remove(self, pattern: Pattern) -> RootDiff:
-        """Count a pattern once less and return the change of roots. Raises: KeyError if it is not there."""
-        count = self._counts[pattern.text]
-        if count > 1:
-            self._counts[pattern.text] = count - 1
-            return RootDiff()
-        del self._counts[pattern.text]
-        return RootDiff((), (self._patterns.pop(pattern.text),))
-
-
-def root_set(aggregation: Aggregation) -> CoverSet | EqualSet:
-    """Return an empty set of patterns that keeps its roots by a kind of aggregation."""
-    return CoverSet() if aggregation is Aggregation.COVERING else EqualSet()
-
-
 class Announced:
     """The patterns of one space that are announced to one tree node: the roots, or everything if they are too many.
 
@@ -74,7 +75,7 @@ class Announced:
     __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")
 
     def __init__(self, aggregation: Aggregation, patterns_max: int) -> None:
-        self._roots = root_set(aggregation)
+        self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._size = 0
         self._patterns_max = patterns_max
         self._full_feed = False

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from broker.overlay.aggregation import Aggregation, Announced
-from broker.overlay.conjunction import pattern_of
+from broker.overlay.aggregation import Aggregation, Announced, pattern_of
 from broker.routing.index import TopicIndex
 
 Change = dict[str, dict[str, bool]]

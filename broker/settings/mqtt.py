@@ -8,8 +8,6 @@ from pydantic import Field
 
 from broker.settings.fields import GiB, KiB, MiB, Seconds, SettingsSection, Size, number
 
-__all__ = ["Mqtt"]
-
 VhostName = Annotated[str, Field(min_length=1, max_length=255)]
 
 

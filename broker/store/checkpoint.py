@@ -247,19 +247,8 @@ class CheckpointFolder:
         `between` is called after each slice of the work.
         """
         number = max([*self._numbers, *self._damaged], default=0) + 1
-        path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
-        file = self._files.open(unfinished, create=True)
-        try:
-            block = encode_checkpoint(checkpoint, synced=sync, between=between)
-            file.truncate(0)
-            file.write_at(0, block)
-            if sync:
-                file.sync()
-        finally:
-            file.close()
-        self._files.rename(unfinished, path)
-        if sync:
-            self._files.sync_folder(self._folder)
+        block = encode_checkpoint(checkpoint, synced=sync, between=between)
+        self._files.replace(self._path(number), [block], sync=sync).close()
         self._numbers.append(number)
         self._needs.append(LogNeed.of(checkpoint, between))
         self._keep(_KEPT)

@@ -246,42 +246,6 @@ def is_whole(record: bytes) -> bool:
     return bool(length == len(record) - PREFIX_BYTES and crc32c(memoryview(record)[PREFIX_BYTES:]) == checksum)
 
 
-class StoredMessage:
-    """One message as it was read back.
-
-    Shapes: ``route`` as ``encode_route`` made it; ``targets`` as in the record; ``size`` is the whole record's length.
-    """
-
-    __slots__ = ("body", "exchange", "flags", "header", "key", "position", "route", "size", "targets", "timestamp_ms")
-
-    def __init__(
-        self,
-        position: int,
-        size: int,
-        timestamp_ms: int,
-        flags: int,
-        route: bytes,
-        names: tuple[str, str],
-        header: bytes,
-        body: bytes,
-        targets: bytes,
-    ) -> None:
-        self.position = position
-        self.size = size
-        self.timestamp_ms = timestamp_ms
-        self.flags = flags
-        self.route = route
-        self.exchange, self.key = names
-        self.header = header
-        self.body = body
-        self.targets = targets
-
-    @property
-    def persistent(self) -> bool:
-        """Whether it was published with delivery-mode 2."""
-        return bool(self.flags & PERSISTENT)
-
-
 def body_bytes(head: bytes, size: int) -> int:
     """Return the length of the body of a message's record, from its head alone.
 

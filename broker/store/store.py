@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Final
 
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
@@ -18,11 +18,9 @@ from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import QueueLogs
-from broker.store.reading import Maker, StoredMessages
-from broker.store.record import StoredMessage
 from broker.store.recorder import Recorder
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
-from broker.store.segment import OFFSET_BITS, segment_path
+from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
@@ -32,14 +30,13 @@ _FOLDERS: Final = ("log", "spill", "queues")
 AT_ONCE: Final = 0  # a log position before every checkpoint
 RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in memory
 
-T = TypeVar("T")
-
 
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
-    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. A segment
-        number is the upper half of a position, ``position >> 32``; those of the spill have their highest bit set.
+    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory; ``slots`` reads
+        both. A segment number is the upper half of a position, ``position >> 32``; those of the spill have their
+        highest bit set.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class VhostStore:
         self._files = files
         self._folder = folder
         self._queues = queues
-        self._slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
+        self.slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
         self._checkpoints = checkpoints
         self._sync = sync
         self._relocation: Relocation | None = None  # appended, and not finished
@@ -147,11 +144,8 @@ class VhostStore:
         return store, recovered
 
     def _sync_begin(self) -> None:
-        file = self._files.open(segment_path(self._folder / "log", self.log.active), write=True)
-        try:
+        with self._files.open(self.log.path(self.log.active), write=True) as file:
             file.sync()
-        finally:
-            file.close()
         self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:
@@ -217,90 +211,9 @@ class VhostStore:
         """How often entries were written to files: the first ones of a queue stay in memory."""
         return self._queues.written
 
-    @overload
-    def read_slot(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None = None,
-        segments: Iterable[int] | None = None,
-    ) -> list[StoredMessage | None]: ...
-
-    @overload
-    def read_slot(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None,
-        segments: Iterable[int] | None,
-        maker: Maker[T],
-    ) -> list[T | None]: ...
-
-    def read_slot(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None = None,
-        segments: Iterable[int] | None = None,
-        maker: Maker[Any] | None = None,
-    ) -> list[Any]:
-        """Read messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
-
-        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `segments` are
-            those that the slot keeps on disk: there a message is looked for whose entry is damaged, in the whole log
-            when None. `maker` makes what is returned for a message.
-        Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
-            it is None too, and logged. StoreFailed.
-        Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
-        """
-        maker = StoredMessages() if maker is None else maker
-        return self._slots.read(queue_number, first, end, wanted, segments, maker)
-
-    def read_cached(
-        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[T]
-    ) -> list[T | None]:
-        """Return what `read_slot` returns if the page cache has all of it, an empty list otherwise. Never waits.
-
-        Cost: under a millisecond: a slot whose records are far apart is left to `read_slot`, too.
-        """
-        return self._slots.read_cached(queue_number, first, end, wanted, maker)
-
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
         """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
         return self._queues.read_due(queue_number, first, end)
-
-    def read_some(
-        self, queue_number: int, ids: Sequence[int], segments: Iterable[int], limit_bytes: int, maker: Maker[T]
-    ) -> dict[int, T | None]:
-        """Read messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
-
-        Shapes: the first ones, up to this many bytes, at least one; None is one that cannot be read.
-        """
-        return self._slots.read_some(queue_number, ids, segments, limit_bytes, maker)
-
-    def body_sizes(
-        self,
-        queue_number: int,
-        first: int,
-        end: int,
-        wanted: Iterable[int] | None = None,
-        segments: Iterable[int] | None = None,
-    ) -> list[int]:
-        """Return how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
-
-        Shapes: as for `read_slot`; 0 is what was not wanted.
-        Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
-            then it is 0 too, and logged. StoreFailed.
-        Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
-        """
-        return self._slots.body_sizes(queue_number, first, end, wanted, segments)
-
-    def mend(self) -> None:
-        """Write the queue-log entries again that were found damaged by reading. Raises: StoreFailed."""
-        self._slots.mend()
 
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Give up the entries of a deleted slot.
@@ -408,7 +321,7 @@ class VhostStore:
 
         for searched in (False, True):
             relocation = plan_relocation(
-                self.log.synced, self._slots.read_span, read_entries, segment, references, limit_bytes
+                self.log.synced, self.slots.read_span, read_entries, segment, references, limit_bytes
             )
             if relocation is None:
                 break
@@ -426,7 +339,7 @@ class VhostStore:
                 break
             for slot, indexes in relocation.doubtful:
                 entries = self._queues.read(slot.queue_number, slot.first, slot.end)
-                self._slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
+                self.slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
                 corrected[slot.queue_number, slot.first] = entries
         self._refused[segment] = self.log.live.get(segment, 0)
         return None

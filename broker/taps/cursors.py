@@ -135,7 +135,7 @@ class Cursors:
 
     async def _put(self, name: str, vhost: str, tap: str, seal: int, user: str) -> None:
         cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms, user)
-        await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
+        await self._writer.in_thread(partial(self._folder.log.append, cursor))
         self._moved()
 
 

@@ -282,17 +282,8 @@ class Snapshots(Mapping[str, Snapshot]):
                     f"store.disk_free_min_bytes ({keep_free_bytes})"
                 )
             draft = folder.draft(snapshot, n, name, queue, number, pieces[0].slot.first + pieces[0].indexes[0])
-            try:
-                end = copy_pieces(store, number, pieces, draft.writer, most_bytes, ahead_ms)
-                if draft.writer.rows:
-                    draft.complete(end)
-            except BaseException:
-                draft.abandon()
-                raise
-            if not draft.writer.rows:
-                draft.abandon()
-                return None, end
-            return folder.finish(draft, end), end
+            end = copy_pieces(store, number, pieces, draft, most_bytes, ahead_ms)
+            return (folder.finish(draft, end) if draft.writer.rows else None), end
 
         return write
 

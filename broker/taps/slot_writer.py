@@ -243,22 +243,13 @@ class SlotWriter:
                     self._folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
                 )
             draft = self._folder.draft(vhost, queue.tap, number, first)
-            try:
-                ahead_ms = self._clock.ahead_ms
-                end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes, ahead_ms)
-                if draft.writer.rows:
-                    draft.complete(end)  # here, where a full disk is no reason to stop the broker
-            except BaseException:
-                draft.abandon()
-                raise
+            ahead_ms = self._clock.ahead_ms
+            end = copy_pieces(store, number, pieces, draft, self._settings.window_bytes, ahead_ms)
         except CorruptStore:
             raise
         except StoreFailed as error:
             raise NotWritten from error
-        if not draft.writer.rows:  # no message could be read, as the log says
-            draft.abandon()
-            return None, end
-        return self._folder.seal(draft, end, ahead_ms), end
+        return (self._folder.seal(draft, end, ahead_ms) if draft.writer.rows else None), end
 
     async def _settle(self, engine: Engine, level: Level, end: int) -> None:
         """Settle the messages below an id, a few slots per turn of the loop."""

@@ -38,6 +38,7 @@ from tests.fault.store_state import (
     unsettled,
 )
 from tests.fault.store_verdict import verify
+from tests.stored_record import read_slot
 
 FOLDER = Path("/store/vhost")
 SEGMENT_BYTES = 4096
@@ -107,7 +108,7 @@ class StoreModel:
         queue = ModelQueue(state.number, state.next_id)
         for slot in state.slots:
             queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
-            stored = self.store.read_slot(state.number, slot.first, slot.end, unsettled(slot))
+            stored = read_slot(self.store, state.number, slot.first, slot.end, unsettled(slot))
             counts = delivery_counts(slot)
             for index in range(slot.end - slot.first):
                 message = stored[index]

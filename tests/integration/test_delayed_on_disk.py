@@ -17,6 +17,7 @@ from broker.core.queue.due_moments import NEAR_MAX
 from broker.core.queue.kinds import holding_name
 from broker.server import BrokerServer
 from broker.store.store import VhostStore
+from broker.store.stored_slots import StoredSlots
 from broker.testing import VirtualClock
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -74,19 +75,19 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks = 0  # of the entries of a slot
         self.messages = 0
-        read_due, read_slot = VhostStore.read_due, VhostStore.read_slot
+        read_due, read_slot = VhostStore.read_due, StoredSlots.read
 
         def counted_look(store: VhostStore, *arguments: Any) -> list[int]:
             self.looks += 1
             return read_due(store, *arguments)
 
-        def counted_read(store: VhostStore, *arguments: Any) -> list[Any]:
-            found: list[Any] = read_slot(store, *arguments)
+        def counted_read(slots: StoredSlots, *arguments: Any) -> list[Any]:
+            found: list[Any] = read_slot(slots, *arguments)
             self.messages += sum(message is not None for message in found)
             return found
 
         monkeypatch.setattr(VhostStore, "read_due", counted_look)
-        monkeypatch.setattr(VhostStore, "read_slot", counted_read)
+        monkeypatch.setattr(StoredSlots, "read", counted_read)
 
 
 async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,13 +83,14 @@ async def test_the_age_of_a_head_on_disk_is_read_once(tmp_path: Path, monkeypatc
         page_out(broker, "q")
         assert slot.contents is None
         reads: list[Any] = []
-        read = queue.level.store.read_slot
+        slots = queue.level.store.slots
+        read = slots.read
 
         def counted(_store: Any, *words: Any) -> Any:
             reads.append(words)
             return read(*words)
 
-        monkeypatch.setattr(type(queue.level.store), "read_slot", counted)
+        monkeypatch.setattr(type(slots), "read", counted)
         assert [await heads.oldest_ms(queue) for _ in range(3)] == [at_ms] * 3
         assert len(reads) == 1
         heads.keep(set())

@@ -9,10 +9,11 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults
-from broker.overlay.simulation.network import Network, SimulatedTree, random_tree
-from broker.overlay.simulation.scheduler import Dice
+from broker.overlay.simulation.member import Dice
+from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
+from tests.overlay.faulty_network import FaultyNetwork, random_tree
 
 SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
@@ -122,7 +123,7 @@ class Story:
         mixed = dice.random() < 0.3
         kinds = (Aggregation.COVERING, Aggregation.COVERING, Aggregation.IDENTICAL, Aggregation.NONE)
         kind = dice.choice(kinds)
-        self.network = Network(
+        self.network = FaultyNetwork(
             topology or random_tree(dice, scenario.brokers),
             spaces,
             dice,
@@ -281,7 +282,7 @@ class Story:
         leaf = self._leaf()
         if leaf is not None:
             space = self.dice.choice(self.network.spaces)
-            leaf.log.force_out(space, leaf.log.last(space))
+            leaf.log.streams[space].force_out(leaf.log.streams[space].durable)
 
 
 def dice_limits(dice: Dice) -> int:

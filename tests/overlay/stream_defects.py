@@ -30,14 +30,14 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "one answer to a question is on its way at a time",
-        "broker/overlay/catch_up.py",
+        "broker/overlay/progress.py",
         "        if not self.since < first <= self.next:",
         "        if True:",
         CATCH_UP,
     ),
     Defect(
         "a question that goes on does not move the window",
-        "broker/overlay/catch_up.py",
+        "broker/overlay/progress.py",
         "            self.flight_bytes -= self._in_flight.popleft()[1]",
         "            self._in_flight.popleft()",
         CATCH_UP,
@@ -149,7 +149,7 @@ STREAM_DEFECTS: Final = (
     ),
     Defect(
         "an inner broker takes the minimum over the leaves that have acknowledged something",
-        "broker/overlay/acknowledgements.py",
+        "broker/overlay/progress.py",
         "return min((positions.get(leaf, 0) for leaf in leaves), default=None)",
         "return min((positions[leaf] for leaf in leaves if leaf in positions), default=None)",
         SIMULATION,
@@ -269,7 +269,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "each change of interest is appended at once",
         "broker/overlay/leaf.py",
-        "self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)",
+        "source.before_next(partial(self._change_vector, source) if source.begins else None)",
         "self._change_vector(source) if source.is_stale else None",
         LEAF,
     ),
@@ -297,7 +297,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a vector change that is appended by itself goes before itself, too",
         "broker/overlay/source.py",
-        "        self._log.before_next(self._space, None)\n",
+        "        self._log.before_next(None)\n",
         "",
         LEAF,
     ),

@@ -17,8 +17,6 @@ from broker.core.queue.memory_queue import WILLS_NAME
 from broker.core.vhost import Vhost
 from broker.mqtt.reason_codes import SERVER_UNAVAILABLE
 
-__all__ = ["MqttContext"]
-
 
 class MqttContext:
     """What all MQTT connections of a broker share.
@@ -29,9 +27,8 @@ class MqttContext:
         `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
     """
 
-    __slots__ = ("_handshakes", "_new_retained", "_retained", "_retained_max", "_retained_max_bytes",
-                 "_system_topics", "_vhosts_of_ports", "_wills", "anonymous_user", "clients", "default_vhost",
-                 "mapping", "packet_max_bytes", "prefetch", "qos_max",
+    __slots__ = ("_kept", "_new_retained", "_retained_max", "_retained_max_bytes", "_vhosts_of_ports",
+                 "anonymous_user", "clients", "default_vhost", "mapping", "packet_max_bytes", "prefetch", "qos_max",
                  "session_expiry_max_s")  # fmt: skip
 
     def __init__(
@@ -59,11 +56,8 @@ class MqttContext:
         self.prefetch = prefetch
         self.qos_max = qos_max
         self.session_expiry_max_s = session_expiry_max_s
-        self._handshakes: dict[str, Handshakes] = {}
-        self._system_topics: dict[str, SystemTopics] = {}
-        self._wills: dict[str, Wills] = {}  # of vhosts that have had any
+        self._kept: dict[str, KeptInVhost] = {}
         self._new_retained = retained
-        self._retained: dict[str, RetainedMessages] = {}
         self._retained_max = retained_max
         self._retained_max_bytes = retained_max_bytes
         self.anonymous_user = anonymous_user
@@ -92,53 +86,55 @@ class MqttContext:
             raise PacketFault(SERVER_UNAVAILABLE, text)
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Make the indexes of a vhost's retained messages, delayed wills and handshakes, and call `done` then."""
-        retained = self._retained[vhost.name] = self._new_retained(
-            vhost, self.mapping, self._retained_max, self._retained_max_bytes
-        )
-        if retained.by_header:
-            vhost.retain_with(retained)
-        handshakes = self._handshakes[vhost.name] = Handshakes(vhost)
-        self._system_topics[vhost.name] = SystemTopics(vhost, self.clients, retained)
-        self._wills.pop(vhost.name, None)
-        load = partial(handshakes.load, done)
-        if WILLS_NAME in vhost.queues:
-            load = partial(self.wills_of(vhost).load, load)
-        retained.load(load)
+        """Make the indexes of what MQTT keeps in a vhost, and call `done` then."""
+        retained = self._new_retained(vhost, self.mapping, self._retained_max, self._retained_max_bytes)
+        kept = self._kept[vhost.name] = KeptInVhost(vhost, retained, self.clients)
+        kept.load(done)
 
-    def retained_of(self, vhost: Vhost) -> RetainedMessages:
-        """Return the retained messages of a vhost; those of one that was opened later may be loading."""
-        found = self._retained.get(vhost.name)
+    def kept_in(self, vhost: Vhost) -> KeptInVhost:
+        """Return what MQTT keeps in a vhost; that of one that was opened later may be loading."""
+        found = self._kept.get(vhost.name)
         if found is None or found.vhost is not vhost:
             self.load(vhost, nothing)
-            found = self._retained[vhost.name]
+            found = self._kept[vhost.name]
         return found
 
-    def system_topics_of(self, vhost: Vhost) -> SystemTopics:
-        """Return the topics below `$SYS` of a vhost."""
-        self.retained_of(vhost)
-        return self._system_topics[vhost.name]
 
-    def handshakes_of(self, vhost: Vhost) -> Handshakes:
-        """Return the handshakes of a vhost, which are loaded after all else."""
-        self.retained_of(vhost)
-        return self._handshakes[vhost.name]
+class KeptInVhost:
+    """What MQTT keeps in one vhost; the handshakes are loaded after all else."""
 
-    def wills_of(self, vhost: Vhost) -> Wills:
-        """Return the delayed wills of a vhost, whose queue is made now or found."""
-        found = self._wills.get(vhost.name)
-        if found is None:
-            found = self._wills[vhost.name] = Wills(self._retained[vhost.name])
-        return found
+    __slots__ = ("_wills", "handshakes", "retained", "system_topics", "vhost")
 
-    def end_wait(self, vhost: Vhost, client_id: str, *, clean_start: bool) -> None:
+    def __init__(self, vhost: Vhost, retained: RetainedMessages, clients: MqttClients) -> None:
+        self.vhost = vhost
+        self.retained = retained
+        self.handshakes = Handshakes(vhost)
+        self.system_topics = SystemTopics(vhost, clients, retained)
+        self._wills: Wills | None = None  # made by the first
+        if retained.by_header:
+            vhost.retain_with(retained)
+
+    def load(self, done: Callable[[], None]) -> None:
+        """Make the indexes, and call `done` then."""
+        load = partial(self.handshakes.load, done)
+        if WILLS_NAME in self.vhost.queues:
+            load = partial(self.wills.load, load)
+        self.retained.load(load)
+
+    @property
+    def wills(self) -> Wills:
+        """The delayed wills, whose queue is made now or found."""
+        if self._wills is None:
+            self._wills = Wills(self.retained)
+        return self._wills
+
+    def end_wait(self, client_id: str, *, clean_start: bool) -> None:
         """Drop the delayed will of a client that connects, or publish it because its session ends."""
-        wills = self._wills.get(vhost.name)
-        if wills is not None:
+        if self._wills is not None:
             if clean_start:
-                wills.publish(client_id)
+                self._wills.publish(client_id)
             else:
-                wills.cancel(client_id)
+                self._wills.cancel(client_id)
 
 
 def nothing() -> None:

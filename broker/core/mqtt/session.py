@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.amqp.channel import Channel
 from broker.amqp.lenient_methods import BindAny, ConsumeAny, DeclareAny, DeleteAny, UnbindAny
-from broker.core.auth.logins import ANONYMOUS
+from broker.core.auth.logins import ANONYMOUS, MQTT
 from broker.core.mqtt.basic import MqttBasic
 from broker.core.mqtt.confirms import MqttConfirms
 from broker.core.mqtt.consumer import ClientForm
@@ -22,8 +22,6 @@ from broker.core.vhost import Vhost
 from broker.mqtt.errors import PacketError
 from broker.mqtt.reason_codes import FILTER_INVALID
 from broker.mqtt.topics import binding_key, key_of_name
-
-__all__ = ["CLIENT_ID_MAX_BYTES", "MqttSession", "MqttSessionOfConnection", "shared_name"]
 
 PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
@@ -300,6 +298,11 @@ class MqttSessionOfConnection(SessionOfConnection):
     """The broker's side of an MQTT connection."""
 
     __slots__ = ()
+
+    @property
+    def login_protocol(self) -> str:
+        """The protocol as which logins of the client are counted."""
+        return MQTT
 
     def log_in(self, mechanism: str, response: bytes) -> None:
         """Log in as `authenticate` does, or as the anonymous user that `response` names."""

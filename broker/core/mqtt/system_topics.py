@@ -14,8 +14,7 @@ from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSession
 from broker.core.publishing.posting import charge_bytes
 from broker.core.vhost import Vhost
-from broker.routing.dialect import AMQP
-from broker.routing.engines.conventional import words_match
+from broker.routing.pattern import AMQP, words_match
 
 INTERVAL_MS: Final = 10_000
 

@@ -9,14 +9,12 @@ from functools import lru_cache
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
-from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
-from broker.overlay.simulation.member import SimulatedBroker
+from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryLog, MemoryStream
-from broker.overlay.simulation.scheduler import Dice, Scheduler
 from broker.overlay.sink import Delivery, StreamGap
-from broker.overlay.stream_log import LeafState
+from broker.overlay.source import LeafState
 from broker.overlay.virtual_time import later
 from broker.routing.cover_index import covers
 from broker.routing.pattern import Pattern, parse_pattern, split_words
@@ -110,7 +108,7 @@ class LeafMember(SimulatedBroker):
         dice: Dice,
         aggregation: Aggregation,
         patterns_max: int,
-        scheme: type[InterestScheme],
+        scheme: type[Interest],
         *,
         forgets_vectors: bool,
     ) -> None:
@@ -163,7 +161,7 @@ class LeafMember(SimulatedBroker):
             self.name,
             self._neighbour,
             interest,
-            self.log,
+            self.log.streams,
             state,
             incarnation=self._incarnations[-1],
             forgets_vectors=self._forgets_vectors,
@@ -180,7 +178,7 @@ class LeafMember(SimulatedBroker):
         self._uncommitted = []
         self.log.crash()
         for space, messages in self.published.items():
-            durable = self.log.last(space)
+            durable = self.log.streams[space].durable
             self.published[space] = [m for m in messages if m.number is None or m.number <= durable]
             self.lost_life[space] += messages[len(self.published[space]) :]
 
@@ -191,7 +189,7 @@ class LeafMember(SimulatedBroker):
             self.saved,
             {name: binding for name, binding in self.bindings.items() if binding.durable and binding.start_point},
             {
-                space: [m for m in messages if m.number is None or m.number <= self.log.last(space)]
+                space: [m for m in messages if m.number is None or m.number <= self.log.streams[space].durable]
                 for space, messages in self.published.items()
             },
             dict(self.arrived),
@@ -208,7 +206,7 @@ class LeafMember(SimulatedBroker):
         self._untold = []
         if copy is None:
             before = self._dice.choice((0, 0, 1_000))  # as the clock was
-            streams = {space: MemoryStream(before) for space in self.log.streams}
+            streams = {space: MemoryStream(self.log, space, before) for space in self.log.streams}
             copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
         for space, stream in copy.streams.items():
             self.copied.update(map(id, stream.elements.values()))
@@ -275,7 +273,7 @@ class LeafMember(SimulatedBroker):
         vector = self.leaf.sources[space].vector
         if self._forgets_vectors and self.published[space]:
             vector = later(self.published[space][-1].vector, vector)
-        number = self.log.append(space, key, content, copies)
+        number = self.log.streams[space].publish(key, content, copies)
         element = None if number is None else self.log.streams[space].elements[number]
         assert not isinstance(element, VectorChange)
         size_bytes = len(content)
@@ -304,7 +302,7 @@ class LeafMember(SimulatedBroker):
 
     def _bind(self, leaf: Leaf) -> None:
         for space, added, removed in leaf.take_bindings():
-            self.log.bind(space, added, removed)
+            self.log.streams[space].bind(added, removed)
 
     def _commit(self) -> None:
         """Commit the deliveries so far."""

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.overlay.packets import Packet, StreamRun, exceeds
-from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.scheduler import Dice, Scheduler
+from broker.overlay.simulation.member import Dice, Scheduler, SimulatedBroker
 
 
 @dataclass(frozen=True, slots=True)

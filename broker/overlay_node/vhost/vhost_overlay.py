@@ -18,9 +18,8 @@ from broker.overlay_node.vhost.binding_interest import BATCH_BINDINGS, BindingIn
 from broker.overlay_node.vhost.exchange_log import ExchangeLog
 from broker.overlay_node.vhost.ingress import Ingress
 from broker.routing.bundle import Bundle
-from broker.routing.dialect import AMQP
-from broker.routing.engines.conventional import words_match
 from broker.routing.exchange import Exchange
+from broker.routing.pattern import AMQP, words_match
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker.pipeline.lake.place import Disk
-from broker.pipeline.sink.publish_window import RefusedMessage
+from broker.pipeline.sink.amqp_publisher import RefusedMessage
 
 DATA, LOG = "data", "_log"
 WAITING_MAX: Final = 5_000  # rows held before they are written

@@ -24,10 +24,9 @@ from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
 from broker.pipeline.faults import JobFailed, restated, said_plainly
 from broker.pipeline.routes.key_map import KeyMap
-from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, PublisherOptions
+from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, Outgoing, PublisherOptions
 from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
 from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES, Remembered
-from broker.pipeline.sink.publish_window import Outgoing
 from broker.pipeline.sink.rows import sequence_of
 from broker.pipeline.spark.tasks import session_setting, tasks_at_once
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
 
 T = TypeVar("T")
 

@@ -197,7 +197,7 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
 def test_a_turn_spills_one_slot_and_no_more() -> None:
     """Encoding messages is slow, so a turn spills one slot and not eight."""
     disk, pager = full_pager(1, 6000, b"b")
-    assert pager.turn()  # reports that the turn took long
+    assert pager.turn()  # the next turn reads less input
     assert disk.spilled == [1000]
     assert pager.paged_out == 1
     while pager.pressed:
@@ -243,7 +243,7 @@ def test_the_slots_of_an_idle_queue_leave_one_a_turn() -> None:
     disk.log.written = 2
     assert not pager._candidates
     for turn in range(1, 30):
-        pager.turn()
+        assert pager.turn()  # the next turn reads less input
         assert pager.paged_out == turn
 
 

@@ -95,7 +95,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "the earliest time of the replicas is taken for the latest",
-        f"{_OVERLAY}/direction.py",
+        f"{_OVERLAY}/replica.py",
         """            elif self.times.get(leaf) != max(times):
                 self.times[leaf] = max(times)""",
         """            elif self.times.get(leaf) != min(times):
@@ -111,7 +111,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "any replica says which leaves are interested",
-        f"{_OVERLAY}/direction.py",
+        f"{_OVERLAY}/replica.py",
         "interested = any(leaf in replica.interested.get(space, ()) for replica in self._latest(leaf))",
         "interested = any(leaf in replica.interested.get(space, ()) for replica in self.replicas.values())",
         [f"{_TESTS}/test_interest.py"],
@@ -125,7 +125,7 @@ INTEREST_DEFECTS: Final = (
     ),
     Defect(
         "an unknown kind of exchange asks for its key",
-        f"{_OVERLAY}/conjunction.py",
+        f"{_OVERLAY}/aggregation.py",
         "    return Conjunction(space, HASH)\n\n\ndef",
         "    return Conjunction(space, key)\n\n\ndef",
         [f"{_TESTS}/test_conjunction.py"],
