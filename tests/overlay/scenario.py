@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.interest import Interest
 from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
 from broker.overlay.simulation.link import NO_FAULTS, LinkFaults, Statistics
@@ -16,14 +15,13 @@ from broker.overlay.simulation.network import SimulatedTree
 from broker.routing.pattern import parse_pattern
 from tests.overlay.checker import Broken, Checker
 from tests.overlay.faulty_network import FaultyNetwork, FolderCopy, folder_copy, random_tree
-from tests.overlay.reference.packets import ConstraintPacket
 
 SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
 MOST = 0.9
 """The share of the messages that have no copies, and of those that are not large."""
 SMALL_BYTES, LARGE_BYTES = 100, 1_000
-_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket | ConstraintPacket)]
+_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,6 @@ class Story:
         scenario: Scenario,
         dice: Dice,
         topology: SimulatedTree | None = None,
-        scheme: type[Interest] = Interest,
         *,
         forgets_vectors: bool = False,
     ) -> None:
@@ -133,7 +130,6 @@ class Story:
             dice,
             lambda: dice.choice(kinds) if mixed else kind,
             patterns_max=dice.choice((1000, 1000, 4)),
-            scheme=scheme,
             forgets_vectors=forgets_vectors,
         )
         for member in self.network.members():
@@ -142,8 +138,7 @@ class Story:
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
         self._folders: list[tuple[LeafMember, FolderCopy]] = []
-        ships = scheme is Interest and not forgets_vectors  # the paper's schemes trust their data folders
-        self._copies = scenario.replaced_folders if ships else 0
+        self._copies = 0 if forgets_vectors else scenario.replaced_folders
 
     def run(self) -> SimulationOutcome:
         """Run everything and check it. Raises: Broken."""

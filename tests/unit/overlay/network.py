@@ -31,9 +31,7 @@ class Network:
         edges: Iterable[tuple[str, str]],
         aggregation: Aggregation | Mapping[str, Aggregation] = Aggregation.COVERING,
         patterns_max: int = 1000,
-        scheme: type[Interest] = Interest,
     ) -> None:
-        self.scheme = scheme
         self.brokers = dict(brokers)
         self.node_of = {broker: node for node, names in brokers.items() for broker in names}
         self.neighbours: dict[str, list[str]] = {node: [] for node in brokers}
@@ -64,7 +62,7 @@ class Network:
         """Return the state of a broker that starts."""
         node = self.node_of[broker]
         aggregation = self.aggregation if isinstance(self.aggregation, Aggregation) else self.aggregation[broker]
-        return self.scheme(
+        return Interest(
             node,
             self.neighbours[node],
             aggregation,
