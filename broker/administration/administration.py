@@ -16,19 +16,16 @@ from broker.administration.definitions import (
     IMPORTING,
     PAUSED_QUEUE,
     VHOST_LIMITS,
+    Changes,
     Definitions,
     DefinitionsStore,
     Draft,
-    Key,
-    keying_rows,
-    same_row,
+    differing,
 )
 from broker.administration.slices import finished
 from broker.core.auth.permissions import Permissions
-from broker.core.auth.users import User, Users, user_of
-from broker.core.definitions.document import Document, UserEntry
-from broker.core.definitions.reading import OPERATOR_POLICY, reading_document
-from broker.core.policy.policy import Policies
+from broker.core.auth.users import Users
+from broker.core.policy.policy import OPERATOR_POLICY, Policies
 from broker.core.queue.queue_arguments import default_type
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import vhost_limits_table
@@ -91,14 +88,10 @@ class Administration(Definitions):
 
     # -- what is in force ---------------------------------------------------------------------------------------------
 
-    @property
-    def vhost_names(self) -> list[str]:
-        """The names of all vhosts, in order; some may be offline."""
-        return sorted([*self.vhosts, *self.vhosts.offline])
-
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost, which may be offline. Raises: KeyError."""
-        return self.vhosts.policies(vhost)
+        """Return the policies of a vhost; of one that is offline or does not exist, policies that apply to nothing."""
+        found = self.vhosts.get(vhost)
+        return Policies() if found is None else found.policies
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
         """Keep the entry of a vhost, and give the vhost its default type of queues."""
@@ -158,18 +151,10 @@ class Administration(Definitions):
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Store and apply what `edit` does to a draft, log the event, and return what `edit` returned.
 
-        What returns a generator changes the draft in its steps. Every broker follows the change then.
+        What returns a generator changes the draft in its steps. Every broker follows the change then. A vhost among the
+        fields of the event has to exist, and not to be offline.
         """
         return await self.alone(lambda: self.store(edit, event, **fields))
-
-    async def change_in(self, vhost: str, edit: Callable[[Draft], T], event: str, /, **fields: Any) -> T:
-        """Do what `change` does to a part of a vhost, which exists and is not offline."""
-
-        def edit_in(draft: Draft) -> T:
-            draft.check_vhost(vhost)
-            return edit(draft)
-
-        return await self.change(edit_in, event, vhost=vhost, **fields)
 
     async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Do what `change` does, within `alone`.
@@ -181,6 +166,8 @@ class Administration(Definitions):
             await self._store.settled(self.version)
             async with self._applying:
                 draft = Draft(self, self.vhosts.offline)
+                if "vhost" in fields:
+                    draft.check_vhost(fields["vhost"])
                 result = edit(draft)
                 if isinstance(result, Generator):
                     await finished(result)
@@ -200,7 +187,10 @@ class Administration(Definitions):
         Return None when the stored definitions are others than those in force.
         """
         wanted = await finished(draft.storing())
-        made = await self._make_vhosts(entry["name"] for entry in wanted["vhosts"])
+        changes = await finished(differing(self.stored, wanted))
+        made = self._unmade(changes)
+        if made:
+            await self._make_vhosts(made)
         try:
             version = await self._store.write(wanted, self.version)
         except (ValueError, TypeError):
@@ -212,7 +202,7 @@ class Administration(Definitions):
         if version is None:
             await self._unmake(made)
             return None
-        return await self._apply_or_fail(version, wanted)
+        return await self._apply_or_fail(version, wanted, changes)
 
     def check_new_vhosts(self, definitions: Definitions, names: Iterable[str]) -> None:
         """Check the names of vhosts that do not exist yet. Raises: ValueError."""
@@ -223,19 +213,23 @@ class Administration(Definitions):
         if names and len(definitions.vhost_names) + len(names) > self.vhosts_max:
             raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
 
-    async def _make_vhosts(self, names: Iterable[str]) -> list[str]:
-        """Make the vhosts that do not exist yet, and return their names. Raises: ValueError, having made none."""
-        made: list[str] = []
-        for name in names:
-            if name not in self.vhosts and not self.vhosts.is_down(name):
-                try:
-                    await self.vhosts.add(name)
-                except StoreFailed as failed:  # nothing was promised to anybody yet, so the other vhosts work on
-                    await self._unmake(made)
-                    raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
-                made.append(name)
-                _log.info("vhost.created", vhost=name)
-        return made
+    def _unmade(self, changes: Changes) -> list[str]:
+        """Return the vhosts that are still to be made."""
+        names = [key[1] for key, row in changes.items() if key[0] == "vhosts" and row is not None]
+        return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
+
+    async def _make_vhosts(self, names: list[str]) -> None:
+        """Make vhosts. Raises: ValueError, having made none."""
+        for number, name in enumerate(names):
+            try:
+                await self._add(name)
+            except StoreFailed as failed:  # nothing was promised to anybody yet, so the other vhosts work on
+                await self._unmake(names[:number])
+                raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
+
+    async def _add(self, name: str) -> None:
+        await self.vhosts.add(name)
+        _log.info("vhost.created", vhost=name)
 
     async def _unmake(self, names: Iterable[str]) -> None:
         for name in names:
@@ -246,7 +240,7 @@ class Administration(Definitions):
 
     async def open(self, version: int, stored: Mapping[str, Any]) -> None:
         """Apply stored definitions at the start; their vhosts were opened."""
-        await self._apply(version, stored)
+        await self._apply(version, stored, await finished(differing(self.stored, stored)))
 
     async def follow(self, *, anew: bool = False) -> None:
         """Apply what another broker stored; with `anew` also when the version is the known one.
@@ -274,89 +268,54 @@ class Administration(Definitions):
         if stored is None or (version == self.version and not anew):
             return
         known = self.version
-        await self._apply_or_fail(version, stored)
+        await self._apply_or_fail(version, stored, await finished(differing(self.stored, stored)))
         if version != known:
             _log.info("definitions.followed", version=version)
 
-    async def _apply_or_fail(self, version: int, stored: Mapping[str, Any]) -> set[str]:
+    async def _apply_or_fail(self, version: int, stored: Mapping[str, Any], changes: Changes) -> set[str]:
         try:
-            return await self._apply(version, stored)
+            return await self._apply(version, stored, changes)
         except Exception as error:
             self._fail(error)  # what is in force would contradict what is stored
             raise
 
-    async def _apply(self, version: int, stored: Mapping[str, Any]) -> set[str]:
+    async def _apply(self, version: int, stored: Mapping[str, Any], changes: Changes) -> set[str]:
         """Make what differs between the definitions in force and stored ones as it is stored.
 
         Return the vhosts that have other policies now.
         """
-        gone, changed = await finished(self._differing(stored))
-        for part, name, *_ in gone:
+        for part, name in [(key[0], key[1]) for key, row in changes.items() if row is None]:
             if part == "vhosts":
                 if name in self.vhosts:
                     self._store.dropped(self.vhosts[name])
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
-        swept = self._discard(gone) if gone else set()
-        for vhost in changed.vhosts:
-            if vhost.name not in self.vhosts and not self.vhosts.is_down(vhost.name):
-                await self.vhosts.add(vhost.name)
-                _log.info("vhost.created", vhost=vhost.name)
-        await finished(self._taking(changed))
+        for name in self._unmade(changes):
+            await self._add(name)
+        swept: dict[str, Vhost] = {}
+        await finished(self._putting(changes, swept))
+        for vhost in swept.values():
+            vhost.policies.changed()
+        self.stored = stored
         self.importing = stored.get(IMPORTING)
         self.version = version
         self._store.applied(version)
-        return swept.union(policy.vhost for policy in changed.policies)
+        return set(swept)
 
-    def _differing(self, stored: Mapping[str, Any]) -> Generator[None, None, tuple[list[Key], Document]]:
-        """Return the keys that stored definitions lack, and their new or other entries, in steps of one row."""
-        known = yield from self.keying()
-        wanted = yield from keying_rows(stored)
-        rows: dict[str, list[Any]] = {}
-        for key, row in wanted.items():
-            if not same_row(known.get(key), row):
-                rows.setdefault(key[0], []).append(row)
+    def _putting(self, changes: Changes, swept: dict[str, Vhost]) -> Generator[None, None, None]:
+        """Put rows, in steps of one, and note the vhosts that have other policies."""
+        for key, row in changes.items():
+            self.put_row(key, row)
+            if key[1] in self.vhosts and (key[0] == "policies" or key[2:3] == (OPERATOR_POLICY,)):
+                swept[key[1]] = self.vhosts[key[1]]
             yield
-        return [key for key in known if key not in wanted], (yield from reading_document(rows))
-
-    def _taking(self, changed: Document) -> Generator[None, None, None]:
-        for user in changed.users:
-            self.users.put(_stored_user(user))
-            yield
-        yield from self.taking(changed)
-
-    def _discard(self, gone: Iterable[Key]) -> set[str]:
-        """Remove definitions, users first: their connections are told why. Return the vhosts with fewer policies."""
-        swept: set[str] = set()
-        vhosts = set(self.vhost_names)
-        for part, *names in sorted(gone, key=lambda key: key[0] != "users"):
-            if part == "users":
-                self.users.delete(names[0])
-            elif part == "permissions" and names[0] in self.users:
-                self.permissions.clear(names[0], names[1])
-            elif part == "topic_permissions" and names[0] in self.users:
-                self.permissions.topics.clear(names[0], names[1], names[2])
-            elif part == "global_parameters":
-                self.global_parameters.pop(names[0], None)
-            elif part == "policies" or (part == "parameters" and names[1] == OPERATOR_POLICY):
-                if names[0] in vhosts:
-                    self.policies(names[0]).clear(names[-1], operator=part == "parameters", later=True)
-                    swept.add(names[0])
-            elif part == "parameters":
-                self.drop_parameter((names[0], names[1], names[2]))
-        for vhost in swept:
-            self.policies(vhost).apply()
-        return swept
 
     def _hide(self, name: str) -> None:
         """Close the connections of a vhost and forget its definitions; its engine and files still exist."""
         if self.vhosts.offline.pop(name, None) is None:
             self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
-        self.permissions.forget_vhost(name)
         self.vhost_facts.pop(name, None)
-        for key in [key for key in self.parameters if key[0] == name]:
-            self.drop_parameter(key)
 
     async def _remove(self, name: str) -> None:
         """End the engine of a vhost and remove its files. Raises: StoreFailed, which ends the broker."""
@@ -365,8 +324,3 @@ class Administration(Definitions):
         except Exception as error:
             self._fail(error)
             raise
-
-
-def _stored_user(entry: UserEntry) -> User:
-    fields = ("name", "password_hash", "hashing_algorithm", "tags", "limits")
-    return user_of({name: getattr(entry, name) for name in fields})

@@ -6,17 +6,14 @@ import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.administration.slices import done
 from broker.core.auth.permissions import Permissions
-from broker.core.auth.users import User, Users
-from broker.core.definitions.document import Document, PolicyEntry
-from broker.core.definitions.export import operator_policy, policy_row
-from broker.core.policy.policy import Policies, Policy
+from broker.core.auth.users import Users, user_of
+from broker.core.policy.policy import OPERATOR_POLICY, Policies, Policy, operator_row
 from broker.core.vhost import Vhost
+from broker.core.vhost_limits import vhost_limits_table
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 
@@ -39,6 +36,8 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 """The fields that identify an entry, in a document and in the stored definitions."""
 
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
+Row = dict[str, Any]  # an entry as the document has it; an operator policy is a parameter there, as in RabbitMQ
+Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None where there is none any more
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -105,11 +104,15 @@ def local_definitions(files: Files, folder: Path) -> LocalDefinitions:
 
 
 class Definitions(ABC):
-    """The definitions of a broker: those in force, or a draft of them."""
+    """The definitions of a broker: those in force, or a draft of them.
+
+    Shapes: `stored` is the document that was stored last, by its parts.
+    """
 
     def __init__(self, users: Users, permissions: Permissions) -> None:
         self._users = users
         self._permissions = permissions
+        self.stored: Mapping[str, Any] = {}
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[ParameterKey, Any] = {}
         self.global_parameters: dict[str, Any] = {}
@@ -126,13 +129,13 @@ class Definitions(ABC):
         return self._permissions
 
     @property
-    @abstractmethod
     def vhost_names(self) -> list[str]:
-        """The names of all vhosts, in order."""
+        """The names of all vhosts, in order; some may be offline."""
+        return sorted(self.vhost_facts)
 
     @abstractmethod
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost. Raises: KeyError."""
+        """Return the policies of a vhost; of one that is offline or does not exist, policies that apply to nothing."""
 
     def vhost_limits(self, name: str) -> dict[str, int]:
         """Return the limits of a vhost."""
@@ -156,90 +159,65 @@ class Definitions(ABC):
         """Remove a parameter of a vhost, if it is set."""
         self.parameters.pop(key, None)
 
-    def document(self) -> dict[str, Any]:
-        """Return everything as a definitions document. Cost: O(definitions)."""
-        return done(self.documenting())
+    def put_row(self, key: Key, row: Row | None) -> None:
+        """Set one definition, or remove it without a row; policies apply after `Policies.changed`.
 
-    def documenting(self) -> Generator[None, None, dict[str, Any]]:
-        """Build `document` in steps of one user, right, vhost or policy."""
-        names = self.vhost_names
-        users: list[dict[str, Any]] = []
-        for user in self._users.stored():
-            users.append(user.to_json())
-            yield
-        permissions = yield from self._permissions.writing()
-        topic_permissions = yield from self._permissions.topics.writing()
-        policies: list[dict[str, Any]] = []
-        vhosts: list[dict[str, Any]] = []
-        for name in names:
-            vhosts.append(self.vhost_fields(name))
-            for policy in self.policies(name).list():
-                policies.append(policy_row(name, policy))
-                yield
-            yield
-        return {
-            "users": users,
-            "vhosts": vhosts,
-            "permissions": permissions,
-            "topic_permissions": topic_permissions,
-            "policies": policies,
-            "parameters": [
-                *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
-                  for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
-                *(operator_policy(name, policy)
-                  for name in names
-                  for policy in self.policies(name).list(operator=True)),
-            ],
-            "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
-        }  # fmt: skip
+        Rights of users of the settings are ignored: these may do everything. Raises: ValueError.
+        """
+        part, *names = key
+        if part == "policies" or names[1:2] == [OPERATOR_POLICY]:
+            policies, operator = self.policies(names[0]), part == "parameters"
+            if row is None:
+                policies.clear(names[-1], operator=operator, later=True)
+            else:
+                policies.set(Policy.of(names[-1], row["value"] if operator else row), operator=operator, later=True)
+        elif part == "parameters":
+            if row is None:
+                self.drop_parameter((names[0], names[1], names[2]))
+            else:
+                self.set_parameter((names[0], names[1], names[2]), row["value"])
+        elif part == "users":
+            if row is None:
+                self.users.delete(names[0])
+            else:
+                self.users.put(user_of(row))
+        elif part in ("permissions", "topic_permissions"):
+            rights = self.permissions if part == "permissions" else self.permissions.topics
+            if row is not None and not self.users.is_configured(names[0]):
+                rights.set(**row)
+            elif row is None and names[0] in self.users and not self.users.is_configured(names[0]):
+                rights.clear(*names)
+        elif part == "vhosts" and row is not None:
+            self.take_facts(names[0], {name: value for name, value in row.items() if name != "name"})
+            if row.get("limits"):
+                self.set_parameter(limits_key(names[0]), row["limits"])
+        elif part == "global_parameters":
+            self.global_parameters.pop(names[0], None)
+            if row is not None:
+                self.global_parameters[names[0]] = row["value"]
 
-    def keying(self) -> Generator[None, None, dict[Key, Any]]:
-        """Return the rows of `document` by their keys, in steps of one row."""
-        return (yield from keying_rows((yield from self.documenting())))
-
-    def take(self, document: Document) -> None:
-        """Apply all parts of a document except its users; its vhosts exist. Raises: ValueError."""
-        done(self.taking(document))
-
-    def taking(self, document: Document) -> Generator[None, None, None]:
-        """Apply a document as `take` does, in steps of one entry."""
-        for found in document.vhosts:
-            yield
-            self.take_facts(found.name, found.facts)
-            if found.facts.get("limits"):
-                self.set_parameter(limits_key(found.name), found.facts["limits"])
-        for right in document.permissions:
-            yield
-            if not self.users.is_configured(right.user):  # these may do everything
-                self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
-        for topic in document.topic_permissions:
-            yield
-            if not self.users.is_configured(topic.user):
-                self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
-        for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
-            ours = ((policy_of(found), found.operator) for found in document.policies if found.vhost == vhost)
-            yield from self.policies(vhost).setting(ours)  # all at once, because each change sweeps all queues
-        for parameter in document.parameters:
-            yield
-            self.set_parameter((parameter.vhost, parameter.component, parameter.name), parameter.value)
-        self.global_parameters.update({one.name: one.value for one in document.global_parameters})
+    def document(self) -> dict[str, list[Row]]:
+        """Return everything that is stored as a definitions document, whose lists are the caller's."""
+        return {part: list(self.stored.get(part, ())) for part in IDENTITIES}
 
 
 class Draft(Definitions):
-    """A copy of the definitions for a change: edits do not affect those in force.
+    """The definitions with a change: edits do not affect those in force.
 
     A change is tried on a draft, stored, and only then applied. When another broker has stored a change meanwhile, it
     is tried again on a draft of the newer definitions.
     Raises: ValueError from each method that refuses a change.
+    Cost: what an edit asks for is copied then, and only that part of the document is made again.
     """
 
     def __init__(self, source: Definitions, offline: Mapping[str, OfflineVhost]) -> None:
-        """Copy definitions; the users, when the change asks for them. Cost: O(definitions) references."""
         super().__init__(source.users, source.permissions)
-        self._has_own_users = False
-        self._policies = {name: source.policies(name).copy() for name in source.vhost_names}
+        self._source = source
         self._offline = offline
-        self.vhost_facts = {name: dict(facts) for name, facts in source.vhost_facts.items()}
+        self._has_own_users = False
+        self._policies: dict[str, Policies] = {}
+        self.stored = source.stored
+        self.vhost_facts = dict(source.vhost_facts)
         self.parameters = dict(source.parameters)
         self.global_parameters = dict(source.global_parameters)
         self.importing = source.importing
@@ -270,48 +248,76 @@ class Draft(Definitions):
         """Forget the document that was being applied."""
         self.importing = None
 
-    @property
-    def vhost_names(self) -> list[str]:
-        """The names of all vhosts, in order."""
-        return sorted(self._policies)
-
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost. Raises: KeyError."""
+        """Return the policies of a vhost, copied."""
+        if vhost not in self._policies:
+            self._policies[vhost] = self._source.policies(vhost).copy()
         return self._policies[vhost]
 
     def check_vhost(self, name: str) -> None:
         """Accept a vhost that exists and is not offline."""
         if name in self._offline:
             raise ValueError(f"Virtual host '{name}' is down: {self._offline[name].reason}")
-        if name not in self._policies:
+        if name not in self.vhost_facts:
             raise ValueError(f"Virtual host '{name}' does not exist")
 
     def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
         """Add a vhost."""
-        self._policies[name] = Policies(lambda: None)
+        self._policies[name] = Policies()
         self.take_facts(name, facts)
 
     def drop_vhost(self, name: str) -> None:
         """Remove a vhost with everything that belongs to it."""
-        del self._policies[name]
-        self.vhost_facts.pop(name, None)
+        del self.vhost_facts[name]
+        self._policies[name] = Policies()
         self.permissions.forget_vhost(name)
         for key in [key for key in self.parameters if key[0] == name]:
             self.drop_parameter(key)
 
-    def taking_import(self, document: Document, users: Iterable[User]) -> Generator[None, None, None]:
-        """Apply the broker-wide parts of a document that is imported, in steps of one entry."""
-        for user in users:
-            known = self.users.get(user.name)  # limits that the document does not name stay, as in RabbitMQ
-            limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
-            self.users.put(replace(user, limits=limits))
-            yield
-        yield from self.taking(document)
+    def set_parameter(self, key: ParameterKey, value: Any) -> None:
+        """Set a parameter of a vhost, whose limits are checked."""
+        if key[1] == VHOST_LIMITS:
+            vhost_limits_table(value)
+        super().set_parameter(key, value)
+
+    def put_entry(self, part: str, row: Row) -> None:
+        """Set one definition of a document. Limits of a user that it does not name stay, as in RabbitMQ."""
+        known = self.users.get(row["name"]) if part == "users" else None
+        if known is not None:
+            row = {**row, "limits": {**known.limits.to_json(), **row["limits"]}}
+        self.put_row(key_of(part, row), row)
 
     def storing(self) -> Generator[None, None, dict[str, Any]]:
         """Return the stored form, in steps of one entry: the document, and the running import."""
-        document = yield from self.documenting()
-        return document if self.importing is None else {**document, IMPORTING: self.importing}
+        wanted = {**self.stored, IMPORTING: self.importing}
+        if self.importing is None:
+            del wanted[IMPORTING]
+        if self._has_own_users:
+            wanted["users"] = yield from self._users.writing()
+            wanted["permissions"] = yield from self._permissions.writing()
+            wanted["topic_permissions"] = yield from self._permissions.topics.writing()
+        vhosts = wanted["vhosts"] = []
+        for name in self.vhost_names:
+            vhosts.append(self.vhost_fields(name))
+            yield
+        wanted["policies"] = yield from self._ranking(self.stored.get("policies", ()), operator=False)
+        operator = [row for row in self.stored.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
+        wanted["parameters"] = [
+            {"vhost": key[0], "component": key[1], "name": key[2], "value": value}
+            for key, value in sorted(self.parameters.items(), key=lambda item: item[0])
+        ] + (yield from self._ranking(operator, operator=True))
+        wanted["global_parameters"] = [{"name": name, "value": value} for name, value in self.global_parameters.items()]
+        return wanted
+
+    def _ranking(self, rows: Iterable[Row], *, operator: bool) -> Generator[None, None, list[Row]]:
+        """Return the rows of all policies by vhost and rank; new ones where this draft has policies of a vhost."""
+        found = [row for row in rows if row["vhost"] not in self._policies]
+        for vhost, policies in self._policies.items():
+            for policy in policies.list(operator=operator):
+                row = policy.row(vhost)
+                found.append(operator_row(row) if operator else row)
+                yield
+        return sorted(found, key=lambda row: str(row["vhost"]))
 
 
 def limits_key(vhost: str) -> ParameterKey:
@@ -324,19 +330,31 @@ def event_fields(limits: Mapping[str, int]) -> dict[str, int]:
     return {name.replace("-", "_"): value for name, value in limits.items()}
 
 
-def policy_of(entry: PolicyEntry) -> Policy:
-    """Return the policy of a document's entry."""
-    return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)
+def key_of(part: str, row: Row) -> Key:
+    """Return the key of a row of a document."""
+    return part, *[str(row.get(name, "")) for name in IDENTITIES[part]]
 
 
-def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, Any]]:
-    """Return the rows of stored definitions by their keys, in steps of one row."""
-    rows: dict[Key, Any] = {}
-    for part, names in IDENTITIES.items():
+def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, Row]]:
+    """Return the rows of a document by their keys, in steps of one row."""
+    rows: dict[Key, Row] = {}
+    for part in IDENTITIES:
         for row in document.get(part, ()):
-            rows[part, *(str(row.get(name, "")) for name in names)] = row
+            rows[key_of(part, row)] = row
             yield
     return rows
+
+
+def differing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> Generator[None, None, Changes]:
+    """Return the new and the other rows of a document, None for those that it lacks; in steps of one row."""
+    others = {part: rows for part, rows in wanted.items() if rows is not known.get(part)}
+    old = yield from keying_rows({part: known.get(part, ()) for part in others})
+    changes: dict[Key, Row | None] = {}
+    for key, row in (yield from keying_rows(others)).items():
+        if not same_row(old.pop(key, None), row):
+            changes[key] = row
+        yield
+    return {**dict.fromkeys(old), **changes}
 
 
 def same_row(one: Any, other: Any) -> bool:

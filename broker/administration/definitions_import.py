@@ -17,33 +17,29 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of, same_row
+from broker.administration.definitions import IDENTITIES, Draft, differing, keying_rows
 from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, emptied, finished
 from broker.amqp.errors import ChannelError, ProtocolError
-from broker.core.auth.permissions import patterns
-from broker.core.auth.topic_permissions import topic_permission_of
-from broker.core.auth.users import User, user_of
+from broker.core.auth.users import user_of
 from broker.core.definitions.document import (
     BindingEntry,
     Document,
     ExchangeEntry,
     ParameterEntry,
-    PermissionEntry,
     PolicyEntry,
     QueueEntry,
+    UserEntry,
 )
 from broker.core.definitions.reading import BadDefinitions
-from broker.core.definitions.writing import writing_document
+from broker.core.definitions.writing import row_of, writing_document
 from broker.core.names import Resource
-from broker.core.policy.policy import Policies
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import default_type, ignored_default_type, with_default_type
 from broker.core.topology.equivalence import check_same_exchange, check_same_queue
 from broker.core.vhost import Vhost
-from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 from broker.routing.exchange import Exchange
 
@@ -57,7 +53,6 @@ MADE: Final = "made"  # the key of the vhosts that an import made
 ENTRIES_AT_ONCE: Final = 50
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
-USER_FIELDS: Final = ("name", "password_hash", "hashing_algorithm", "password", "limits")
 BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too: they exist, or may not be declared
 
 _log = get_logger()
@@ -87,7 +82,7 @@ class DefinitionsImport:
         self._administration = administration
         self._rehearse = rehearse
         self._tell = tell
-        self._users: list[User] = []
+        self._draft = Draft(administration, administration.vhosts.offline)
         self._undo: list[tuple[Vhost, Entry]] = []
         self._skip_refused = skip_refused
         self._made = list(made)
@@ -133,19 +128,19 @@ class DefinitionsImport:
         self._document = replace(self._document, queues=tuple(await finished(self._typing_queues())))
         await self._check()
         administration = self._administration
-        self._tally = ImportTally(self._document, await finished(administration.keying()))
+        self._tally = ImportTally(self._document, await finished(keying_rows(administration.stored)))
         await finished(self._comparing(self._tally))
         changed = any(self._absent.values()) or await finished(self._changing_definitions())
         if changed:
             await self._rehearsed()
             await self._apply(self._tally)
         self.skipped = [*self._ignored(), *self._refused.values(), *self.skipped]
-        await finished(self._tally.comparing(await finished(administration.keying())))
+        await finished(self._tally.comparing(await finished(keying_rows(administration.stored))))
         return changed
 
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
-        written = await finished(writing_document(await finished(self._keeping()), self._users))
+        written = await finished(writing_document(await finished(self._keeping())))
         await administration.store(partial(self._begin, written))
         try:
             self.skipped = await self._declare_all(
@@ -182,17 +177,7 @@ class DefinitionsImport:
             vhost.name not in administration.vhosts for vhost in self._document.vhosts
         ):
             return True
-        draft = Draft(administration, administration.vhosts.offline)
-        yield from draft.taking_import(self._document, self._users)
-        wanted = yield from draft.keying()
-        known = yield from administration.keying()
-        if wanted.keys() != known.keys():
-            return True
-        for key, row in wanted.items():
-            if not same_row(row, known[key]):
-                return True
-            yield
-        return False
+        return bool((yield from differing(administration.stored, (yield from self._draft.storing()))))
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
         """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
@@ -209,7 +194,7 @@ class DefinitionsImport:
 
     def _finish(self, draft: Draft) -> Generator[None, None, None]:
         draft.end_import()
-        return draft.taking_import(self._document, self._users)
+        return self._putting(draft)
 
     def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
         """Return the queues; one without a type gets the default type that its vhost will have."""
@@ -248,10 +233,9 @@ class DefinitionsImport:
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
         with _placed("vhosts"):
             administration.check_new_vhosts(administration, names)
-        await self._check_users()
-        await finished(self._checking_rights())
-        await finished(self._checking_policies())
-        await finished(self._checking_limits())
+        await self._hashed()
+        self._draft = Draft(administration, administration.vhosts.offline)
+        await finished(self._putting(self._draft))
 
     async def _rehearsed(self) -> None:
         """Declare what is absent in copies. Raises: BadDefinitions."""
@@ -273,47 +257,27 @@ class DefinitionsImport:
                         raise ValueError(f"Virtual host '{entry.vhost}' does not exist")
                 yield
 
-    async def _check_users(self) -> None:
+    async def _hashed(self) -> None:
+        """Replace the plain passwords of the document by hashes. Raises: BadDefinitions for a user that is wrong."""
+        users: list[UserEntry] = []
         for number, entry in enumerate(self._document.users):
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
+            fields = {name: getattr(entry, name) for name in entry.__slots__}
             with _placed(f"users[{number}]"):
                 # Hashing is slow on purpose.
                 user = await asyncio.to_thread(user_of, fields) if entry.password else user_of(fields)
-                self._users.append(user)
+            limits = user.limits.to_json()
+            users.append(UserEntry(user.name, user.tags, user.password_hash, user.hashing_algorithm, None, limits))
+        self._document = replace(self._document, users=tuple(users))
 
-    def _checking_rights(self) -> Generator[None, None, None]:
-        known = {*self._administration.users, *(user.name for user in self._users)}
-        for part in ("permissions", "topic_permissions"):
-            for number, right in enumerate(getattr(self._document, part)):
-                with _placed(f"{part}[{number}]"):
-                    if right.user not in known:
-                        raise ValueError(f"User '{right.user}' does not exist")
-                    if isinstance(right, PermissionEntry):
-                        patterns(right.configure, right.write, right.read)
-                    else:
-                        topic_permission_of({name: getattr(right, name) for name in right.__slots__})
+    def _putting(self, draft: Draft) -> Generator[None, None, None]:
+        """Put the broker-wide entries into a draft, in steps of one. Raises: BadDefinitions."""
+        for part in IDENTITIES:
+            for number, entry in enumerate(getattr(self._document, part)):
+                with _placed(_place(part, number, entry)):
+                    draft.put_entry(*row_of(part, entry))
                 yield
-
-    def _checking_policies(self) -> Generator[None, None, None]:
-        for number, entry in enumerate(self._document.policies):
-            with _placed(_place("policies", number, entry)):
-                Policies(lambda: None).set(policy_of(entry), operator=entry.operator)
-            yield
-
-    def _checking_limits(self) -> Generator[None, None, None]:
-        tables = [
-            (f"vhosts[{number}]", entry.facts.get("limits")) for number, entry in enumerate(self._document.vhosts)
-        ] + [
-            (_place("parameters", number, entry), entry.value)
-            for number, entry in enumerate(self._document.parameters)
-            if entry.component == VHOST_LIMITS
-        ]
-        for place, table in tables:
-            with _placed(place):
-                vhost_limits_table(table)
-            yield
 
     # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from broker.administration.definitions import IDENTITIES, PAUSED_QUEUE, VHOST_LIMITS, Key, same_row
+from broker.administration.definitions import IDENTITIES, PAUSED_QUEUE, VHOST_LIMITS, Key, key_of, same_row
 from broker.core.definitions.document import Document
-from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.core.definitions.writing import row_of
 from broker.core.policy.policy_definition import keys_without_effect
 
 
@@ -32,15 +32,18 @@ class ImportTally:
 
     def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
         """Count the broker-wide entries, in steps of one, and name those without effect."""
-        for part, key in _keys(self._document):
-            yield
-            row, old = after.get(key), self._before.get(key)
-            if row is None:  # it was not stored
-                self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {', '.join(key[1:])}")
-            elif old is None:
-                self.made[part] += 1
-            else:
-                (self.present if same_row(row, old) else self.changed)[part] += 1
+        for part in IDENTITIES:
+            for entry in getattr(self._document, part):
+                yield
+                key = key_of(*row_of(part, entry))
+                row, old = after.get(key), self._before.get(key)
+                if row is None:  # it was not stored
+                    named = ", ".join(key[1:])
+                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {named}")
+                elif old is None:
+                    self.made[part] += 1
+                else:
+                    (self.present if same_row(row, old) else self.changed)[part] += 1
         self.without_effect += _without_effect(self._document)
 
     def let_go(self) -> None:
@@ -51,16 +54,6 @@ class ImportTally:
         """Return the counts for the log and the command line."""
         counts = {"made": self.made, "changed": self.changed, "present": self.present}
         return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
-
-
-def _keys(document: Document) -> Iterator[tuple[str, Key]]:
-    """Yield part and key of each entry; operator policies are stored among the parameters."""
-    for part, names in IDENTITIES.items():
-        for entry in getattr(document, part):
-            if part == "policies" and entry.operator:
-                yield part, ("parameters", entry.vhost, OPERATOR_POLICY, entry.name)
-            else:
-                yield part, (part, *(getattr(entry, name) for name in names))
 
 
 def _without_effect(document: Document) -> Iterator[str]:

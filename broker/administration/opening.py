@@ -12,7 +12,7 @@ from broker.administration.definitions_import import MADE, DefinitionsImport
 from broker.administration.rehearsal import Rehearsal
 from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User
-from broker.core.definitions.document import Document, VhostEntry
+from broker.core.definitions.document import Document
 from broker.core.definitions.json_text import read_json
 from broker.core.definitions.reading import BadDefinitions, read_document
 from broker.core.durable_topology import TopologySnapshot
@@ -128,7 +128,8 @@ async def _begin(
     def begin(draft: Draft) -> None:
         if administration.version:  # another broker has begun
             return
-        draft.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)))
+        for name in (*vhosts, *vhosts.offline):
+            draft.add_vhost(name, DEFAULT_FACTS if name == auth.default_vhost else {})
         if auth.begins_with_default_user and not has_users and not lost:
             password = auth.default_pass.get_secret_value()
             create_first_user(draft.users, draft.permissions, auth.default_user, password, auth.default_vhost)

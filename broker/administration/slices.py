@@ -24,16 +24,6 @@ async def finished(steps: Generator[None, None, T]) -> T:
         await asyncio.sleep(0)
 
 
-def done(steps: Generator[None, None, T]) -> T:
-    """Run all steps of some short work at once, and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 async def emptied(*lists: list[Any]) -> None:
     """Empty unused lists in slices: freeing a million objects takes longer than a turn may."""
     for rows in lists:

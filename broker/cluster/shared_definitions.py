@@ -16,7 +16,7 @@ from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.hint import DEFINITIONS, Hint
 from broker.cluster.shared_queue import refuse_policies
 from broker.cluster.topology_changes import VhostForgotten
-from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.core.policy.policy import OPERATOR_POLICY
 from broker.tasks import WakeUp
 
 if TYPE_CHECKING:

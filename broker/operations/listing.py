@@ -8,7 +8,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import count_all
-from broker.core.definitions.export import policy_row
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.session.connection import SessionOfConnection
@@ -264,7 +263,7 @@ def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
 def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
     """Yield the policies of a vhost."""
     for policy in vhost.policies.list(operator=operator):
-        row = policy_row(vhost.name, policy)
+        row = policy.row(vhost.name)
         yield picked({**row, "apply_to": row["apply-to"]}, POLICY)
 
 

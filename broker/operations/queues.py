@@ -191,8 +191,8 @@ async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> 
         raise OperationRefused(f"{name} is the broker's own: it cannot be paused")
     key = (vhost.name, PAUSED_QUEUE, queue.name)
     if key not in broker.administration.parameters:
-        await broker.administration.change_in(
-            vhost.name, lambda draft: draft.set_parameter(key, {}), "queue.paused", queue=queue.name
+        await broker.administration.change(
+            lambda draft: draft.set_parameter(key, {}), "queue.paused", vhost=vhost.name, queue=queue.name
         )
 
 
@@ -203,8 +203,8 @@ async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) ->
         raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")
     key = (vhost.name, PAUSED_QUEUE, name)
     if key in broker.administration.parameters:
-        await broker.administration.change_in(
-            vhost.name, lambda draft: draft.drop_parameter(key), "queue.resumed", queue=name
+        await broker.administration.change(
+            lambda draft: draft.drop_parameter(key), "queue.resumed", vhost=vhost.name, queue=name
         )
 
 

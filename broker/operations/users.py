@@ -173,16 +173,16 @@ async def set_permission(broker: OperatedBroker, asked: SetPermission, _asker: A
     """Set the permissions of a user in a vhost."""
     user, vhost = asked.user, asked.vhost
     kinds = {"configure": asked.configure, "write": asked.write, "read": asked.read}
-    await broker.administration.change_in(
-        vhost, lambda draft: draft.permissions.set(user, vhost, **kinds), "permission.set", user=user, **kinds
+    await broker.administration.change(
+        lambda draft: draft.permissions.set(user, vhost, **kinds), "permission.set", vhost=vhost, user=user, **kinds
     )
 
 
 async def delete_permission(broker: OperatedBroker, asked: Permitted, _asker: Asker) -> None:
     """Remove the permissions of a user in a vhost."""
     user, vhost = asked.user, asked.vhost
-    await broker.administration.change_in(
-        vhost, lambda draft: draft.permissions.clear(user, vhost), "permission.cleared", user=user
+    await broker.administration.change(
+        lambda draft: draft.permissions.clear(user, vhost), "permission.cleared", vhost=vhost, user=user
     )
 
 
@@ -190,10 +190,10 @@ async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission
     """Limit the routing keys of a user at an exchange."""
     user, vhost = asked.user, asked.vhost
     kinds = {"exchange": asked.exchange, "write": asked.write, "read": asked.read}
-    await broker.administration.change_in(
-        vhost,
+    await broker.administration.change(
         lambda draft: draft.permissions.topics.set(user, vhost, **kinds),
         "topic_permission.set",
+        vhost=vhost,
         user=user,
         **kinds,
     )
@@ -202,10 +202,10 @@ async def set_topic_permission(broker: OperatedBroker, asked: SetTopicPermission
 async def delete_topic_permission(broker: OperatedBroker, asked: DeleteTopicPermission, _asker: Asker) -> None:
     """Remove the limits of a user's routing keys, at one exchange or at all."""
     user, vhost, exchange = asked.user, asked.vhost, asked.exchange
-    await broker.administration.change_in(
-        vhost,
+    await broker.administration.change(
         lambda draft: draft.permissions.topics.clear(user, vhost, exchange),
         "topic_permission.cleared",
+        vhost=vhost,
         user=user,
         exchange=exchange,
     )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
-from broker.core.definitions.reading import OPERATOR_POLICY, check_depth
-from broker.core.policy.policy import Policy
+from broker.core.definitions.reading import check_depth
+from broker.core.policy.policy import OPERATOR_POLICY, Policy
 from broker.core.policy.policy_definition import plain_definition
 from broker.core.queue.queue_arguments import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
@@ -139,7 +139,7 @@ async def set_vhost_limits(broker: OperatedBroker, asked: SetLimits, _asker: Ask
     def change(draft: Draft) -> None:
         draft.set_parameter(limits_key(name), {**draft.vhost_limits(name), **limits})
 
-    await broker.administration.change_in(name, change, "vhost.limits_set", **event_fields(limits))
+    await broker.administration.change(change, "vhost.limits_set", vhost=name, **event_fields(limits))
 
 
 async def clear_vhost_limits(broker: OperatedBroker, asked: ClearLimits, _asker: Asker) -> None:
@@ -154,7 +154,7 @@ async def clear_vhost_limits(broker: OperatedBroker, asked: ClearLimits, _asker:
         else:
             draft.drop_parameter(limits_key(name))
 
-    await broker.administration.change_in(name, change, "vhost.limits_cleared", limit=limit)
+    await broker.administration.change(change, "vhost.limits_cleared", vhost=name, limit=limit)
 
 
 async def set_policy(broker: OperatedBroker, asked: SetPolicy, asker: Asker) -> None:
@@ -170,10 +170,10 @@ async def put_policy(administration: Administration, vhost: str, policy: Policy,
 
     Invariant: a stored change is applied, even when its caller is cancelled.
     """
-    await administration.change_in(
-        vhost,
+    await administration.change(
         lambda draft: draft.policies(vhost).set(policy, operator=operator),
         "policy.set",
+        vhost=vhost,
         policy=policy.name,
         pattern=policy.pattern,
         apply_to=policy.apply_to,
@@ -192,7 +192,7 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
         if not draft.policies(asked.vhost).clear(name, operator=operator):
             raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
 
-    await broker.administration.change_in(asked.vhost, change, "policy.cleared", policy=name, operator=operator)
+    await broker.administration.change(change, "policy.cleared", vhost=asked.vhost, policy=name, operator=operator)
     await broker.administration.swept(asked.vhost, tell=asker.tell)
 
 
@@ -205,17 +205,15 @@ async def set_parameter(administration: Administration, vhost: str, component: s
         raise ValueError("policies may not be set using this method")
     check_depth("value", value)
     key = (vhost, component, name)
-    if component == VHOST_LIMITS:
-        if key != limits_key(vhost):
-            raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
-        vhost_limits_table(value)
+    if component == VHOST_LIMITS and key != limits_key(vhost):
+        raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
 
     def change(draft: Draft) -> bool:
         is_new = key not in draft.parameters
         draft.set_parameter(key, value)
         return is_new
 
-    is_new = await administration.change_in(vhost, change, "parameter.set", component=component, name=name)
+    is_new = await administration.change(change, "parameter.set", vhost=vhost, component=component, name=name)
     if not (component == VHOST_LIMITS or component.startswith(OWN)):
         _log.warning("parameter.without_effect", vhost=vhost, component=component, name=name)
     return is_new
@@ -229,7 +227,7 @@ async def clear_parameter(administration: Administration, vhost: str, component:
             raise ValueError(f"Parameter '{name}' of component '{component}' does not exist")
         draft.drop_parameter((vhost, component, name))
 
-    await administration.change_in(vhost, change, "parameter.cleared", component=component, name=name)
+    await administration.change(change, "parameter.cleared", vhost=vhost, component=component, name=name)
 
 
 async def set_global_parameter(administration: Administration, name: str, value: Any) -> bool:
@@ -238,7 +236,7 @@ async def set_global_parameter(administration: Administration, name: str, value:
 
     def change(draft: Draft) -> bool:
         is_new = name not in draft.global_parameters
-        draft.global_parameters[name] = value
+        draft.put_row(("global_parameters", name), {"name": name, "value": value})
         return is_new
 
     return await administration.change(change, "global_parameter.set", name=name)

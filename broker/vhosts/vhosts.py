@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
-from broker.core.policy.policy import Policies
 from broker.core.vhost import Vhost
 from broker.delivery.engine import Engine
 from broker.delivery.engine_parts import EngineParts, LocalParts
@@ -28,27 +27,12 @@ _log = get_logger()
 PROGRESS_S: Final = 1.0  # between two events about a long recovery
 
 
-def _unheard() -> None:
-    """Do nothing: an offline vhost has no queues that policies apply to."""
-
-
 @dataclass(frozen=True, slots=True)
 class OfflineVhost:
-    """A vhost that no client can open until a start finds its store whole, or quarantines the damage.
-
-    Shapes: ``policies`` are written with the definitions, as those of other vhosts are.
-    """
+    """A vhost that no client can open until a start finds its store whole, or quarantines the damage."""
 
     name: str
     reason: str
-    policies: Policies = field(default_factory=lambda: Policies(_unheard))
-
-    @classmethod
-    def of(cls, vhost: Vhost, reason: str) -> OfflineVhost:
-        """Return the offline form of a vhost: its definitions without its queues."""
-        offline = cls(vhost.name, reason)
-        offline.policies.from_json(vhost.policies.to_json())
-        return offline
 
 
 def _close_none(_vhost: Vhost, _reason: str) -> None:
@@ -146,10 +130,6 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Return whether a vhost is offline."""
         return name in self.offline
 
-    def policies(self, name: str) -> Policies:
-        """Return the policies of a vhost, which may be offline. Raises: KeyError."""
-        return self.offline[name].policies if name in self.offline else self._by_name[name].policies
-
     async def open_all(self, names: Iterable[str], watch: RecoveryWatch, *, expected: bool) -> None:
         """Open vhosts from their folders; a vhost with a damaged store goes offline. For the start.
 
@@ -210,7 +190,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         The broker ends when its last vhost goes offline.
         """
         vhost = self.hide(name)
-        self._note_offline(OfflineVhost.of(vhost, str(error)))
+        self._note_offline(OfflineVhost(name, str(error)))
         if not self._by_name:
             self._fail(error)
             return

@@ -6,7 +6,7 @@ vhost, three regular expressions over names, and perhaps some over the routing k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, Literal
 
 from broker.amqp.errors import ChannelError, ConnectionFault
@@ -17,7 +17,7 @@ from broker.core.bounded_pattern import BoundedPattern
 from broker.core.names import Resource
 from broker.routing.exchange import Exchange
 
-__all__ = ["Kind", "Permissions", "permission_of", "right_pattern"]
+__all__ = ["Kind", "Permissions", "right_pattern"]
 
 Kind = Literal["configure", "write", "read"]
 """RabbitMQ's three rights: declare and delete; publish to, and bind a queue; consume from, and bind to an exchange."""
@@ -154,13 +154,13 @@ class Permissions:
 
         Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
         """
-        check_user(self._users, user)
+        self._users.check_permitted(user)
         self._rights[user, vhost] = patterns(configure, write, read)
         self._tell(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
         """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one of the settings."""
-        check_user(self._users, user)
+        self._users.check_permitted(user)
         if self._rights.pop((user, vhost), None) is not None:
             self._tell(user, vhost)
 
@@ -187,12 +187,6 @@ class Permissions:
             yield
         return rows
 
-    def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
-        """Restore rights in place of all others, without telling the listeners. Raises: ValueError."""
-        read = [permission_of(entry) for entry in permissions]
-        self._rights = {(user, vhost): patterns(*texts) for user, vhost, *texts in read}
-        self._answers.clear()
-
     def _user_changed(self, name: str) -> None:
         if name not in self._users:
             self.topics.forget_user(name)
@@ -207,16 +201,6 @@ class Permissions:
 
     def _forget_answers(self, user: str) -> None:
         self._answers = {key: answer for key, answer in self._answers.items() if key[0] != user}
-
-
-def permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Return user, vhost, configure, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
-    fields = [entry.get(key) for key in ("user", "vhost", *KINDS)]
-    if not all(isinstance(value, str) for value in fields):
-        raise ValueError("a permission should name user, vhost, configure, write and read as texts")
-    user, vhost, configure, write, read = map(str, fields)
-    patterns(configure, write, read)
-    return user, vhost, configure, write, read
 
 
 def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern]:
@@ -234,14 +218,6 @@ def right_pattern(text: str) -> BoundedPattern:
         return BoundedPattern(text or "^$", written=text)
     except ValueError as error:
         raise ValueError(f"regular expression '{text[:100]}' is invalid: {error}") from None
-
-
-def check_user(users: Users, name: str) -> None:
-    """Accept a user whose rights can be changed. Raises: ValueError."""
-    if users.is_configured(name):
-        raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
-    if name not in users:
-        raise ValueError(f"User '{name}' does not exist")
 
 
 def named(resource: Resource) -> Resource:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Generator
+from typing import Final, Literal
 
 from broker.core.auth.users import Users
 from broker.core.bounded_pattern import BoundedPattern
 from broker.core.names import Resource
-
-__all__ = ["TopicPermissions", "topic_permission_of"]
 
 FIELDS: Final = ("user", "vhost", "exchange", "write", "read")
 CLIENT_ID: Final = "{client_id}"
@@ -81,13 +79,13 @@ class TopicPermissions:
 
         Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
         """
-        self._check_user(user)
+        self._users.check_permitted(user)
         self._rights[user, vhost, exchange] = compiled(user, vhost, write, read)
         self._tell(user, vhost)
 
     def clear(self, user: str, vhost: str, exchange: str | None = None) -> None:
         """Open an exchange again, or all of the vhost. Raises: ValueError for an unknown user."""
-        self._check_user(user)
+        self._users.check_permitted(user)
         gone = [key for key in self._rights if key[:2] == (user, vhost) and exchange in (None, key[2])]
         for key in gone:
             del self._rights[key]
@@ -117,30 +115,6 @@ class TopicPermissions:
             rows.append(dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True)))
             yield
         return rows
-
-    def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
-        """Restore rights in place of all others, without telling the listeners. Raises: ValueError."""
-        read = [topic_permission_of(entry) for entry in permissions]
-        self._rights = {
-            (user, vhost, exchange): compiled(user, vhost, write, reading)
-            for user, vhost, exchange, write, reading in read
-        }
-
-    def _check_user(self, user: str) -> None:
-        if self._users.is_configured(user):
-            raise ValueError(f"User '{user}' is one of the settings (auth.users), which have all rights in every vhost")
-        if user not in self._users:
-            raise ValueError(f"User '{user}' does not exist")
-
-
-def topic_permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Return user, vhost, exchange, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
-    fields = [entry.get(key) for key in FIELDS]
-    if not all(isinstance(value, str) for value in fields):
-        raise ValueError("a topic permission should name user, vhost, exchange, write and read as texts")
-    user, vhost, exchange, write, read = map(str, fields)
-    compiled(user, vhost, write, read)
-    return user, vhost, exchange, write, read
 
 
 def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tuple[str, BoundedPattern]]:

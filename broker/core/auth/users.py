@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -145,6 +145,13 @@ class Users:
         if name in self._configured:
             raise ValueError(f"User '{name}' is one of the settings (auth.users); change it there")
 
+    def check_permitted(self, name: str) -> None:
+        """Accept a user whose rights can be changed. Raises: ValueError."""
+        if name in self._configured:
+            raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
+        if name not in self:
+            raise ValueError(f"User '{name}' does not exist")
+
     def _stored_user(self, name: str) -> User:
         self.check_own(name)
         user = self._stored.get(name)
@@ -209,21 +216,13 @@ class Users:
         keyed.update(len(password).to_bytes(8, "big") + password + password_hash.encode())
         return keyed.digest()
 
-    def stored(self) -> list[User]:
-        """Return the users that are not of the settings, in order of their names."""
-        return [self._stored[name] for name in sorted(self._stored)]
-
-    # -- JSON ---------------------------------------------------------------------------------------------------------
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return the stored users as RabbitMQ's definitions have them, without those of the settings."""
-        return [user.to_json() for user in self.stored()]
-
-    def from_json(self, users: Iterable[Mapping[str, Any]]) -> None:
-        """Restore stored users in place of all others, without telling the listeners. Raises: ValueError."""
-        read = [user_of(entry, self.random_bytes) for entry in users]
-        self._stored = {user.name: user for user in read}
-        self._proven.clear()  # each costs a hash again
+    def writing(self) -> Generator[None, None, list[dict[str, Any]]]:
+        """Return the users that are not of the settings as RabbitMQ's definitions have them, in steps of one."""
+        rows: list[dict[str, Any]] = []
+        for _, user in sorted(self._stored.items()):
+            rows.append(user.to_json())
+            yield
+        return rows
 
 
 def prove(user: User | None, password: bytes) -> bool:

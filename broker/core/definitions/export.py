@@ -9,14 +9,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.arguments import queue_type
-from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.definitions.typed_json import typed_table
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
-    from broker.core.policy.policy import Policy
     from broker.core.vhost import Vhost
 
 HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
@@ -55,24 +53,6 @@ def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
     if password_hash.startswith("$"):  # an encoded argon2 hash
         password_hash = b64encode(password_hash.encode()).decode()
     return {**user, "password_hash": password_hash}
-
-
-def policy_row(vhost: str, policy: Policy) -> dict[str, Any]:
-    """Return a policy with its vhost."""
-    return {
-        "vhost": vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
-        "apply-to": policy.apply_to,
-        "definition": dict(policy.definition),
-        "priority": policy.priority,
-    }
-
-
-def operator_policy(vhost: str, policy: Policy) -> dict[str, Any]:
-    """Return an operator policy as the runtime parameter that it is to RabbitMQ."""
-    value = policy_row(vhost, policy)
-    return {"vhost": value.pop("vhost"), "component": OPERATOR_POLICY, "name": value.pop("name"), "value": value}
 
 
 def _exchange(exchange: Exchange) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from broker.core.definitions.document import (
     VhostEntry,
 )
 from broker.core.definitions.typed_json import read_typed
+from broker.core.policy.policy import OPERATOR_POLICY
 
 Entry = TypeVar("Entry")
 
@@ -32,7 +33,6 @@ KNOWN: Final = frozenset(
     "users vhosts permissions topic_permissions policies operator_policies parameters global_parameters exchanges "
     "queues bindings limits".split()
 )
-OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ's command line exports these among the parameters
 MISSING: Final = object()
 INT_64_MIN: Final = -(1 << 63)
 

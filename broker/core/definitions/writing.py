@@ -2,79 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Generator
+from dataclasses import fields
 from typing import Any
 
-from broker.core.auth.users import User
-from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, PolicyEntry, QueueEntry
+from broker.core.definitions.document import BindingEntry, Document, PolicyEntry, UserEntry, VhostEntry
 from broker.core.definitions.typed_json import typed_table
+from broker.core.policy.policy import Policy, operator_row
 
 
-def writing_document(document: Document, users: Iterable[User]) -> Generator[None, None, dict[str, Any]]:
-    """Return JSON that `read_document` reads as the same document, in steps of one entry.
+def writing_document(document: Document) -> Generator[None, None, dict[str, Any]]:
+    """Return JSON that `read_document` reads as the same document, in steps of one entry."""
+    written: dict[str, list[dict[str, Any]]] = {field.name: [] for field in fields(Document) if field.name != "unknown"}
+    for name in written:
+        for entry in getattr(document, name):
+            part, row = row_of(name, entry)
+            written[part].append(row)
+            yield
+    return written
 
-    `users` are its users, without plain passwords.
+
+def row_of(part: str, entry: Any) -> tuple[str, dict[str, Any]]:
+    """Return an entry as JSON, and the part of the document that has it: operator policies are among the parameters.
+
+    Invariant: a user has no plain password any more.
     """
-    policies = yield from _rows(document.policies, _policy)
-    return {
-        "users": (yield from _rows(list(users), lambda user: user.to_json())),
-        "vhosts": (yield from _rows(document.vhosts, lambda vhost: {**vhost.facts, "name": vhost.name})),
-        "permissions": (yield from _rows(document.permissions, asdict)),
-        "topic_permissions": (yield from _rows(document.topic_permissions, asdict)),
-        "policies": [row for row, policy in zip(policies, document.policies, strict=True) if not policy.operator],
-        "operator_policies": [row for row, policy in zip(policies, document.policies, strict=True) if policy.operator],
-        "parameters": (yield from _rows(document.parameters, asdict)),
-        "global_parameters": (yield from _rows(document.global_parameters, asdict)),
-        "exchanges": (yield from _rows(document.exchanges, _exchange)),
-        "queues": (yield from _rows(document.queues, _queue)),
-        "bindings": (yield from _rows(document.bindings, _binding)),
-    }
-
-
-def _rows(entries: Sequence[Any], row_of: Callable[[Any], dict[str, Any]]) -> Generator[None, None, list[Any]]:
-    rows = []
-    for entry in entries:
-        rows.append(row_of(entry))
-        yield
-    return rows
-
-
-def _exchange(entry: ExchangeEntry) -> dict[str, Any]:
-    return {
-        "vhost": entry.vhost,
-        "name": entry.name,
-        "type": entry.type,
-        "durable": entry.durable,
-        "auto_delete": entry.auto_delete,
-        "internal": entry.internal,
-        "arguments": typed_table(entry.arguments),
-    }
-
-
-def _queue(entry: QueueEntry) -> dict[str, Any]:
-    return {
-        "vhost": entry.vhost,
-        "name": entry.name,
-        "durable": entry.durable,
-        "auto_delete": entry.auto_delete,
-        "arguments": typed_table(entry.arguments),
-        "type": entry.type,
-    }
-
-
-def _policy(policy: PolicyEntry) -> dict[str, Any]:
-    fields = asdict(policy)
-    del fields["operator"]
-    return {**fields, "apply-to": fields.pop("apply_to")}
-
-
-def _binding(entry: BindingEntry) -> dict[str, Any]:
-    return {
-        "vhost": entry.vhost,
-        "source": entry.source,
-        "destination": entry.destination,
-        "destination_type": "exchange" if entry.to_exchange else "queue",
-        "routing_key": entry.routing_key,
-        "arguments": typed_table(entry.arguments),
-    }
+    if isinstance(entry, PolicyEntry):
+        policy = Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)
+        row = policy.row(entry.vhost)
+        return ("parameters", operator_row(row)) if entry.operator else (part, row)
+    if isinstance(entry, VhostEntry):
+        return part, {**entry.facts, "name": entry.name}
+    row = {name: getattr(entry, name) for name in entry.__slots__}
+    if isinstance(entry, UserEntry):
+        del row["password"]
+        return part, {**row, "tags": list(entry.tags), "limits": dict(entry.limits)}
+    if isinstance(entry, BindingEntry):
+        row["destination_type"] = "exchange" if row.pop("to_exchange") else "queue"
+    if "arguments" in row:
+        row["arguments"] = typed_table(row["arguments"])
+    return part, row

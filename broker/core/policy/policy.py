@@ -5,7 +5,7 @@ Of the policies that match, the one with the highest priority applies; an operat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.routing.exchange import Exchange
 
+OPERATOR_POLICY: Final = "operator_policy"  # the component of the parameters that are operator policies
 # Each value of apply-to: whether the policy applies to exchanges, and the types of queues that it applies to.
 APPLY_TO: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
     "all": (True, ("classic", "quorum")),
@@ -37,15 +38,26 @@ class Policy:
     definition: Mapping[str, Any]
     priority: float = 0
 
-    def to_json(self) -> dict[str, Any]:
+    @classmethod
+    def of(cls, name: str, row: Mapping[str, Any]) -> Policy:
+        """Return the policy of an entry of RabbitMQ's definitions."""
+        return cls(name, row["pattern"], row.get("apply-to", "all"), row["definition"], row.get("priority", 0))
+
+    def row(self, vhost: str) -> dict[str, Any]:
         """Return the policy as RabbitMQ's definitions have it."""
         return {
+            "vhost": vhost,
             "name": self.name,
             "pattern": self.pattern,
             "apply-to": self.apply_to,
             "definition": dict(self.definition),
             "priority": self.priority,
         }
+
+
+def operator_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of an operator policy: the runtime parameter that it is to RabbitMQ."""
+    return {"vhost": row.pop("vhost"), "component": OPERATOR_POLICY, "name": row.pop("name"), "value": row}
 
 
 class _Rule:
@@ -64,12 +76,8 @@ class _Rule:
             choices = "', '".join(APPLY_TO)
             raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
         self._exchanges, self._queue_types = APPLY_TO[policy.apply_to]
+        self.rank = -policy.priority, policy.name  # the least first
         check_definition(policy.definition, operator=operator)
-
-    @property
-    def rank(self) -> tuple[float, str]:
-        """The place among the others, the least first."""
-        return -self.policy.priority, self.policy.name
 
     def matches_queue(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the policy may apply to a queue."""
@@ -101,20 +109,20 @@ def _pattern(text: object) -> BoundedPattern:
 class Policies:
     """Holds the policies of one vhost, and its operator policies, by name.
 
-    Invariant: a change is whole before ``apply`` brings it into force.
+    Invariant: a change is whole before `changed` brings it into force.
     Cost: one search per policy and name until one matches.
     """
 
-    def __init__(self, apply: Callable[[], None]) -> None:
+    def __init__(self, apply: Callable[[], None] = lambda: None) -> None:
+        """`apply` begins to give queues and exchanges the policies of this moment."""
         self.apply = apply
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
 
     def copy(self) -> Policies:
         """Return policies that change on their own, and apply to nothing."""
-        copy = Policies(lambda: None)
+        copy = Policies()
         copy._rules = {operator: dict(by_name) for operator, by_name in self._rules.items()}
-        copy._ranked = dict(self._ranked)
         return copy
 
     @property
@@ -134,34 +142,23 @@ class Policies:
 
     def list(self, *, operator: bool = False) -> Sequence[Policy]:
         """Return the policies, the highest rank first."""
-        return [rule.policy for rule in self._ranked[operator]]
+        return [rule.policy for rule in sorted(self._rules[operator].values(), key=lambda rule: rule.rank)]
 
-    def set(self, policy: Policy, *, operator: bool = False) -> None:
-        """Add a policy, in place of one of the same name.
+    def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
+        """Add a policy, in place of one of the same name. With `later` the caller applies it, as one of several.
 
         Raises: ValueError with RabbitMQ's text for an invalid policy, with nothing changed.
         """
         self._rules[operator][policy.name] = _Rule(policy, operator=operator)
-        self._changed()
-
-    def setting(self, policies: Iterable[tuple[Policy, bool]]) -> Generator[None, None, None]:
-        """Set many policies, operator policies with True, in steps of one, and apply them at once.
-
-        Raises: ValueError, with nothing changed.
-        """
-        made: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
-        for policy, operator in policies:
-            made[operator][policy.name] = _Rule(policy, operator=operator)
-            yield
-        for operator, rules in made.items():
-            self._rules[operator].update(rules)
-        self._changed()
+        if not later:
+            self.changed()
 
     def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
         """Remove a policy and return whether it was there. With `later` the caller applies it, as one of several."""
         if self._rules[operator].pop(name, None) is None:
             return False
-        self._changed(later=later)
+        if not later:
+            self.changed()
         return True
 
     def for_queue(self, name: str, arguments: Mapping[str, Any], *, operator: bool = False) -> Policy | None:
@@ -201,35 +198,8 @@ class Policies:
             alternate = None if policy is None else policy.definition.get("alternate-exchange")
         return alternate != exchange.alternate and exchange.set_alternate(alternate)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all policies, as RabbitMQ's definitions have them."""
-        return {
-            "policies": [policy.to_json() for policy in self.list()],
-            "operator_policies": [policy.to_json() for policy in self.list(operator=True)],
-        }
-
-    def from_json(self, kept: Mapping[str, Any]) -> None:
-        """Replace all policies by those that `to_json` returned. Raises: ValueError, with nothing changed."""
-        self._rules = {
-            operator: {
-                entry["name"]: _Rule(
-                    Policy(
-                        entry["name"],
-                        entry["pattern"],
-                        entry.get("apply-to", "all"),
-                        entry["definition"],
-                        entry.get("priority", 0),
-                    ),
-                    operator=operator,
-                )
-                for entry in kept.get(part, ())
-            }
-            for operator, part in ((False, "policies"), (True, "operator_policies"))
-        }
-        self._changed()
-
-    def _changed(self, *, later: bool = False) -> None:
+    def changed(self) -> None:
+        """Rank the policies, and apply them."""
         for operator, by_name in self._rules.items():
             self._ranked[operator] = sorted(by_name.values(), key=lambda rule: rule.rank)
-        if not later:
-            self.apply()
+        self.apply()

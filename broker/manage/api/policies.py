@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from broker.core.definitions.export import policy_row
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.policy import Policy
 from broker.core.policy.policy_definition import plain_definition
@@ -23,9 +22,7 @@ KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-pol
 async def policies(call: Call, *, operator: bool) -> Response:
     """List the policies of the vhost that the path names, or of all that the caller sees."""
     rows = [
-        policy_row(vhost.name, policy)
-        for vhost in visible_vhosts(call)
-        for policy in vhost.policies.list(operator=operator)
+        policy.row(vhost.name) for vhost in visible_vhosts(call) for policy in vhost.policies.list(operator=operator)
     ]
     return await small_list(call, rows, "name", "vhost")
 
@@ -36,7 +33,7 @@ def _policy(call: Call, *, operator: bool) -> dict[str, Any]:
     found = vhost.policies.get(call.words["policy"], operator=operator)
     if found is None:
         raise not_found()
-    return policy_row(vhost.name, found)
+    return found.row(vhost.name)
 
 
 async def policy(call: Call, *, operator: bool) -> Response:

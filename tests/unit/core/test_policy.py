@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.policy.policy import Policies, Policy
+from broker.core.policy.policy import Policies, Policy, operator_row
 from broker.core.policy.policy_definition import check_definition
 from tests.unit.core.room import Room, put
 
@@ -164,20 +164,19 @@ def test_a_policy_brings_a_queue_within_its_limit() -> None:
     assert not queue.plain
 
 
-def test_policies_come_back_from_json() -> None:
-    """Policies and operator policies replace the present ones; an invalid file changes nothing."""
-    first, second = Policies(lambda: None), Policies(lambda: None)
-    first.set(policy("a", "^x", apply_to="queues", priority=3))
-    first.set(policy("b"), operator=True)
-    second.set(policy("old"))
-    second.from_json(first.to_json())
-    assert second.to_json() == first.to_json()
-    assert first.to_json()["policies"] == [
-        {"name": "a", "pattern": "^x", "apply-to": "queues", "definition": TTL, "priority": 3}
-    ]
-    with pytest.raises(ValueError, match="no policy provided"):
-        second.from_json({"policies": [{"name": "c", "pattern": "", "definition": {}}]})
-    assert second.to_json() == first.to_json()
+def test_a_policy_comes_back_from_its_row() -> None:
+    """A policy is read as it was written; a row without priority and kind is of all, with priority 0."""
+    made = policy("a", "^x", apply_to="queues", priority=3)
+    row = made.row("v")
+    assert row == {
+        "vhost": "v", "name": "a", "pattern": "^x", "apply-to": "queues", "definition": TTL, "priority": 3
+    }  # fmt: skip
+    assert Policy.of("a", row) == made
+    assert Policy.of("b", {"pattern": "", "definition": TTL}) == Policy("b", "", "all", TTL, 0)
+    assert operator_row(row) == {
+        "vhost": "v", "component": "operator_policy", "name": "a",
+        "value": {"pattern": "^x", "apply-to": "queues", "definition": TTL, "priority": 3},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,8 @@ async def test_a_hash_is_computed_once_for_all_requests() -> None:
         then(job())  # type: ignore[operator]
 
     typed: PasswordCheck = check
-    users = Users()
-    users.add("alice", "s3cret")
-    stored = users.to_json()
-    users = Users()
-    users.from_json(stored)  # as after a restart: the hash is known, the password is not
+    stored, users = Users().add("alice", "s3cret"), Users()
+    users.put(stored)  # as after a restart: the hash is known, the password is not
     login = of_users(users, check=typed)
     for _ in range(3):
         assert (await login.caller(header("alice", "s3cret"), HERE)).user.name == "alice"

@@ -22,7 +22,7 @@ def test_it_is_an_administrator_with_all_rights_in_one_vhost(password: str, algo
     assert prove(user, password.encode()) and not prove(user, b"other")
     assert all(permissions.allows(user, Resource("queue", "shop", "q"), kind) for kind in KINDS)
     assert not permissions.allows_vhost(user, "/")
-    assert [entry["name"] for entry in users.to_json()] == ["guest"]
+    assert [user.name for user in users.listing()] == ["guest"]
     users.delete("guest")
 
 
@@ -30,7 +30,7 @@ def test_a_user_of_the_settings_is_not_made_again() -> None:
     """A user of the settings is not created again, because it has all rights anyway."""
     users = Users([User("guest", "other")])
     create_first_user(users, Permissions(users), "guest", "guest", "/")
-    assert users.to_json() == []
+    assert list(users.writing()) == []  # nobody is stored
 
 
 @pytest.mark.parametrize(
