@@ -20,15 +20,11 @@ from broker.perf.machine import ProcessTree
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.lake import Lake
-<<<<<<< HEAD
-from broker.pipeline.progress import Progress
 from broker.slot_files.seal_log import Seal
 from broker.slot_files.slot_file import PERSISTENT
 from broker.slot_files.slot_folder import SlotFolder
 from broker.store.files import Files
 from broker.store.record import encode_route
-=======
->>>>>>> main
 
 EXCHANGE = "bench"
 TAP = "bench"
