@@ -11,7 +11,7 @@ BATCH = 50
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 500, BATCH))
-@pytest.mark.parametrize(("publishers", "remainder"), [("remembering", 0), ("forgetful", 2)])
+@pytest.mark.parametrize(("publishers", "remainder"), [("remembering", 0), ("remembering", 1), ("forgetful", 2)])
 def test_random_scenarios(publishers: str, remainder: int, first: int) -> None:
     """No message is missing or comes twice, and everything settles."""
     simulate(range(first + remainder, first + BATCH, 3), [publishers])

@@ -15,7 +15,7 @@ from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import LocalStore
 from broker.core.vhost import Vhost
-from broker.routing.memory_exchange import HISTORY_PREFIX, LENGTH_MAX
+from broker.routing.fanout_exchange import HISTORY_PREFIX, LENGTH_MAX
 from tests.unit.core.room import Room
 
 
